@@ -1,0 +1,3 @@
+from clippedgossip.cli import main
+
+main()

@@ -1,0 +1,48 @@
+"""The exception tree. Every error a user can cause says the value, the bound and the fix."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class ClippedGossipError(Exception):
+    """Base of every error this package raises on purpose."""
+
+
+class UserError(ClippedGossipError):
+    """Something the user can mend; the command line prints it and exits with code 2."""
+
+
+class NetworkError(UserError):
+    """A graph, Byzantine set or weight matrix that cannot be used."""
+
+
+class RuleError(UserError):
+    """A rule asked for something its neighbourhood cannot give."""
+
+
+class AttackError(UserError):
+    """An attack that does not fit the network or its own parameters."""
+
+
+class ConfigError(UserError):
+    """A configuration that cannot be understood."""
+
+
+class DataError(UserError):
+    """A data set that cannot be found, fetched, trusted or split."""
+
+
+class RunError(UserError):
+    """A run that cannot start or go on."""
+
+
+class PeerError(UserError):
+    """A peer whose identity, configuration or neighbours do not fit."""
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
+    """One or two lines for a name nobody knows, with the nearest match and the alternatives."""
+    known = sorted(known)
+    near = get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return f"unknown {kind} {name!r}{hint}\nknown: {', '.join(known)}"
