@@ -1,0 +1,131 @@
+"""Graphs from files: GraphML, CSV edge lists, JSON node-link."""
+
+import csv
+import json
+import math
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any
+from xml.etree.ElementTree import ParseError
+
+import networkx as nx
+
+from clippedgossip.errors import NetworkError, unknown_name
+
+HEADERS = ({"source", "target"}, {"from", "to"}, {"a", "b"}, {"u", "v"}, {"node1", "node2"}, {"i", "j"})
+
+
+def read_graph(path: str | Path) -> nx.Graph:
+    """Read an undirected graph; an edge weight on every edge makes the graph bring its own weights."""
+    path = Path(path)
+    reader = {".graphml": _graphml, ".csv": _csv, ".json": _json}.get(path.suffix.lower())
+    if reader is None:
+        raise NetworkError(
+            unknown_name("graph file type", path.suffix or path.name, (".graphml", ".csv", ".json"))
+        )
+    if not path.is_file():
+        raise NetworkError(
+            f"no such graph file: {path}\ngive a .graphml, .csv or .json file, or a network's name"
+        )
+    try:
+        graph = reader(path)
+    except (OSError, UnicodeDecodeError, ParseError, json.JSONDecodeError, csv.Error) as error:
+        raise NetworkError(f"cannot read {path}: {_first_line(error)}") from error
+    except (nx.NetworkXException, KeyError, TypeError, ValueError) as error:
+        raise NetworkError(f"{path} is not a valid {path.suffix} graph: {_first_line(error)}") from error
+    if not graph:
+        raise NetworkError(f"{path} holds no node; a network needs at least one")
+    graph = _undirected(graph, path)
+    graph = _whole_numbers(graph)
+    if graph.number_of_edges() and all(weight is not None for _, _, weight in graph.edges(data="weight")):
+        graph.graph["weights"] = "own"
+    return graph
+
+
+def _graphml(path: Path) -> nx.Graph:
+    graph: nx.Graph = nx.read_graphml(path)
+    return graph
+
+
+def _json(path: Path) -> nx.Graph:
+    data: Any = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(data, dict) or "nodes" not in data:
+        raise NetworkError(f"{path} is not in node-link form: it needs 'nodes' and 'links' (or 'edges')")
+    edges = "edges" if "edges" in data else "links"
+    if edges not in data:
+        raise NetworkError(f"{path} has no 'links' or 'edges' list")
+    graph: nx.Graph = nx.node_link_graph(data, edges=edges)
+    return graph
+
+
+def _csv(path: Path) -> nx.Graph:
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        rows = [
+            (number, [cell.strip() for cell in row]) for number, row in enumerate(csv.reader(file), start=1)
+        ]
+    rows = [(number, row) for number, row in rows if any(row) and not row[0].startswith("#")]
+    if rows and {cell.lower() for cell in rows[0][1][:2]} in HEADERS:
+        rows = rows[1:]
+    graph: nx.Graph = nx.Graph()
+    for number, row in rows:
+        if len(row) not in (2, 3) or not row[0] or not row[1]:
+            raise NetworkError(
+                f"{path} line {number} is {','.join(row)!r}; every line is 'node,node' or 'node,node,weight'"
+            )
+        weight = _weight(row[2], f"{path} line {number}") if len(row) == 3 and row[2] else None
+        known = graph.get_edge_data(*row[:2])
+        if known is not None and known.get("weight") != weight:
+            raise NetworkError(
+                f"{path} line {number} gives edge {row[0]}–{row[1]} the weight {weight}, an earlier line "
+                f"{known.get('weight')}\nweights must be symmetric: name each edge once"
+            )
+        graph.add_edge(*row[:2], **({} if weight is None else {"weight": weight}))
+    return graph
+
+
+def _weight(text: str, where: str) -> float:
+    try:
+        weight = float(text)
+    except ValueError:
+        weight = math.nan
+    if not math.isfinite(weight):
+        raise NetworkError(f"{where} has the weight {text!r}; a weight is a finite number")
+    return weight
+
+
+def _undirected(graph: nx.Graph, path: Path) -> nx.Graph:
+    """The simple undirected graph; edges given in both directions must agree."""
+    simple: nx.Graph = nx.Graph(**graph.graph)
+    simple.add_nodes_from(graph.nodes(data=True))
+    for u, v, data in graph.edges(data=True):
+        known = simple.get_edge_data(u, v)
+        if known is not None and known.get("weight") != data.get("weight"):
+            raise NetworkError(
+                f"{path} gives edge {u}–{v} the weights {known.get('weight')} and {data.get('weight')}; "
+                "weights must be symmetric"
+            )
+        if graph.is_directed() and not graph.has_edge(v, u):
+            raise NetworkError(
+                f"{path} is directed and has {u}→{v} but not {v}→{u}; networks are undirected: add it or mark "
+                "the file undirected"
+            )
+        simple.add_edge(u, v, **data)
+    return simple
+
+
+def _whole_numbers(graph: nx.Graph) -> nx.Graph:
+    """Node names as integers where all of them are, so that '3' in a file is node 3."""
+    names: dict[Hashable, int] = {}
+    for node in graph:
+        text = str(node)
+        if not text.isascii() or not text.isdigit() or str(int(text)) != text:
+            return graph
+        names[node] = int(text)
+    ascending: nx.Graph = nx.Graph(**graph.graph)
+    ascending.add_nodes_from(sorted(names.values()))
+    ascending.update(nx.relabel_nodes(graph, names))
+    return ascending
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,0 +1,271 @@
+"""Every named network of the paper and of the field, as a networkx graph with nodes 0..n-1.
+
+A generator may mark nodes with `byzantine=True`, edges with `weight`, and the graph with `groups` (name ->
+nodes) and `weights` (the weights meant for it); `Network` reads all four.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from itertools import combinations
+from typing import Annotated
+
+import networkx as nx
+import numpy as np
+
+from clippedgossip.errors import NetworkError
+
+Graph = nx.Graph
+Nodes = Annotated[int, "number of nodes"]
+Seed = Annotated[int, "seed of the random choices"]
+
+
+def complete(*, nodes: Nodes = 10) -> Graph:
+    """Everybody talks to everybody: γ = 1."""
+    return nx.complete_graph(_at_least("nodes", nodes, 1))
+
+
+def ring(*, nodes: Nodes = 10) -> Graph:
+    """A cycle."""
+    return nx.cycle_graph(_at_least("nodes", nodes, 3))
+
+
+def line(*, nodes: Nodes = 10) -> Graph:
+    """A path."""
+    return nx.path_graph(_at_least("nodes", nodes, 2))
+
+
+def star(*, nodes: Nodes = 10) -> Graph:
+    """Node 0 in the middle, everybody else around it."""
+    return nx.star_graph(_at_least("nodes", nodes, 2) - 1)
+
+
+def grid(*, rows: Annotated[int, "rows"] = 4, columns: Annotated[int, "columns"] = 4) -> Graph:
+    """A rectangle, numbered row by row."""
+    return _numbered(nx.grid_2d_graph(_at_least("rows", rows, 1), _at_least("columns", columns, 1)))
+
+
+def torus(*, rows: Annotated[int, "rows"] = 3, columns: Annotated[int, "columns"] = 3) -> Graph:
+    """A rectangle whose edges are glued together; 4 neighbours each (§ Constrained topologies, T_{3,3})."""
+    return _numbered(
+        nx.grid_2d_graph(_at_least("rows", rows, 3), _at_least("columns", columns, 3), periodic=True)
+    )
+
+
+def hypercube(*, dimension: Annotated[int, "2^dimension nodes"] = 4) -> Graph:
+    """Nodes whose binary numbers differ in one digit are neighbours."""
+    n = 1 << _at_least("dimension", dimension, 1)
+    return _from_edges(n, ((i, i ^ (1 << k)) for i in range(n) for k in range(dimension) if not i >> k & 1))
+
+
+def exponential(*, nodes: Nodes = 16) -> Graph:
+    """i talks to i ± 2^k (mod n): few neighbours, a large gap."""
+    _at_least("nodes", nodes, 2)
+    jumps = [1 << k for k in range((nodes - 1).bit_length()) if 1 << k < nodes]
+    return _from_edges(nodes, ((i, (i + jump) % nodes) for i in range(nodes) for jump in jumps))
+
+
+def random_regular(
+    *, nodes: Nodes = 20, degree: Annotated[int, "neighbours of every node"] = 4, seed: Seed = 0
+) -> Graph:
+    """Every node has the same number of random neighbours."""
+    _at_least("nodes", nodes, 2)
+    if not 1 <= degree < nodes or nodes * degree % 2:
+        raise NetworkError(
+            f"degree is {degree} on {nodes} nodes; it must lie in 1..{nodes - 1} and nodes × degree be even"
+        )
+    return _ordered(
+        _connected_if_possible(lambda s: nx.random_regular_graph(degree, nodes, seed=s), nodes, seed)
+    )
+
+
+def erdos_renyi(
+    *, nodes: Nodes = 20, probability: Annotated[float, "of each edge"] = 0.3, seed: Seed = 0
+) -> Graph:
+    """Every edge is there with the same probability; it may come out disconnected."""
+    _at_least("nodes", nodes, 1)
+    _probability("probability", probability)
+    return nx.fast_gnp_random_graph(nodes, probability, seed=seed)
+
+
+def small_world(
+    *,
+    nodes: Nodes = 10,
+    neighbours: Annotated[int, "nearest neighbours on the ring, before rewiring"] = 2,
+    rewire: Annotated[float, "probability of rewiring each edge"] = 0.15,
+    seed: Seed = 0,
+) -> Graph:
+    """Watts–Strogatz (§ Constrained topologies); redrawn a few times if it comes out disconnected."""
+    _at_least("nodes", nodes, 3)
+    _probability("rewire", rewire)
+    if not 2 <= neighbours <= nodes - 1:
+        raise NetworkError(f"neighbours is {neighbours}; it must lie in 2..{nodes - 1} on {nodes} nodes")
+    return _connected_if_possible(
+        lambda s: nx.watts_strogatz_graph(nodes, neighbours, rewire, seed=s), nodes, seed
+    )
+
+
+def scale_free(
+    *, nodes: Nodes = 20, attach: Annotated[int, "edges each newcomer brings"] = 2, seed: Seed = 0
+) -> Graph:
+    """Barabási–Albert: newcomers prefer the well-connected."""
+    if not 1 <= attach < nodes:
+        raise NetworkError(f"attach is {attach}; it must lie in 1..{nodes - 1} on {nodes} nodes")
+    return nx.barabasi_albert_graph(nodes, attach, seed=seed)
+
+
+def random_tree(*, nodes: Nodes = 20, seed: Seed = 0) -> Graph:
+    """A tree in which every newcomer picks its parent at random."""
+    random = np.random.default_rng(seed)
+    parents = (random.random(_at_least("nodes", nodes, 1)) * np.arange(nodes)).astype(int)
+    return _from_edges(nodes, ((int(parents[i]), i) for i in range(1, nodes)))
+
+
+def dumbbell(
+    *,
+    clique: Annotated[int, "nodes of clique A"] = 10,
+    clique_b: Annotated[int | None, "nodes of clique B, if not the same"] = None,
+    hub: Annotated[bool, "join the cliques through a node in the middle"] = False,
+    extra: Annotated[int, "random edges between the cliques besides the bridge"] = 0,
+    seed: Seed = 0,
+) -> Graph:
+    """Two cliques and one bridge, from the last node of A to the first of B (fig. dumbbell topology).
+
+    Extra edges share no endpoint with the bridge or with each other.
+    """
+    a = _at_least("clique", clique, 1)
+    b = a if clique_b is None else _at_least("clique_b", clique_b, 1)
+    graph = _from_edges(a + b, combinations(range(a), 2))
+    graph.add_edges_from(combinations(range(a, a + b), 2))
+    graph.add_edges_from([(a - 1, a + b), (a + b, a)] if hub else [(a - 1, a)])
+    if not 0 <= extra < min(a, b):
+        raise NetworkError(
+            f"extra is {extra}; edges with endpoints of their own fit 0..{min(a, b) - 1} times between the cliques"
+        )
+    random = np.random.default_rng(seed)
+    left, right = random.permutation(a - 1)[:extra], a + 1 + random.permutation(b - 1)[:extra]
+    graph.add_edges_from(zip(left.tolist(), right.tolist(), strict=True))
+    graph.graph["groups"] = {"clique A": list(range(a)), "clique B": list(range(a, a + b))}
+    return graph
+
+
+def hub_dumbbell(
+    *,
+    clique: Annotated[int, "nodes of each clique"] = 5,
+    byzantine: Annotated[int, "Byzantine nodes on the hub"] = 1,
+    delta: Annotated[float | None, "their total weight; 1/16 each if not given"] = None,
+) -> Graph:
+    """Two cliques joined through a hub that is under attack (fig. vary δ_max).
+
+    The Byzantine weight comes out of the hub's own, so that W̃ is the same for every number of attackers.
+    """
+    graph = dumbbell(clique=_at_least("clique", clique, 2), hub=True)
+    hub, edge = 2 * clique, 1 / (clique + 1)
+    nx.set_edge_attributes(graph, edge, "weight")
+    _at_least("byzantine", byzantine, 0)
+    total = byzantine / 16 if delta is None else delta
+    spare = 1 - 2 * edge
+    if byzantine and not 0 < total < spare:
+        raise NetworkError(
+            f"delta is {total:g}; it comes out of the hub's own weight: 0 < delta < {spare:.4g}"
+        )
+    for attacker in range(hub + 1, hub + 1 + byzantine):
+        graph.add_node(attacker, byzantine=True)
+        graph.add_edge(hub, attacker, weight=total / byzantine)
+    graph.graph["weights"] = "own"
+    return graph
+
+
+def two_worlds(*, clique: Annotated[int, "nodes of each clique"] = 5) -> Graph:
+    """The network of the impossibility theorem: two cliques, one edge, one Byzantine node on both its ends.
+
+    The node at A's end sees two neighbours of equal weight, of which one leads to B and one to a fake of B.
+    """
+    graph = dumbbell(clique=clique)
+    attacker = 2 * clique
+    graph.add_node(attacker, byzantine=True)
+    graph.add_edges_from([(clique - 1, attacker), (clique, attacker)])
+    return graph
+
+
+def consensus_chain(
+    *,
+    beta: Annotated[float, "weight of the middle edge"] = 0.35,
+    delta: Annotated[float, "weight of each Byzantine edge"] = 0.1,
+) -> Graph:
+    """Regular chain 0–1–2–3 with weights ⅓, β, ⅓; Byzantine 4 on node 1, 5 on node 2 (§ Byzantine-robust consensus).
+
+    The Byzantine weight comes out of the self-weights of 1 and 2, so that W̃ does not depend on δ.
+    """
+    spare = 1 - 1 / 3 - beta
+    if not 0 < beta < 2 / 3:
+        raise NetworkError(f"beta is {beta:g}; the middle edge's weight must satisfy 0 < beta < 2/3")
+    if not 0 <= delta < spare:
+        raise NetworkError(
+            f"delta is {delta:g}; with beta = {beta:g} the self-weight leaves room for 0 <= delta < {spare:.4g}"
+        )
+    graph: Graph = nx.Graph()
+    graph.add_nodes_from(range(4))
+    graph.add_weighted_edges_from([(0, 1, 1 / 3), (1, 2, beta), (2, 3, 1 / 3)])
+    if delta:
+        graph.add_nodes_from([4, 5], byzantine=True)
+        graph.add_weighted_edges_from([(1, 4, delta), (2, 5, delta)])
+    graph.graph["weights"] = "own"
+    return graph
+
+
+GENERATORS: Mapping[str, Callable[..., Graph]] = {
+    function.__name__.replace("_", "-"): function
+    for function in (
+        complete,
+        ring,
+        line,
+        star,
+        grid,
+        torus,
+        hypercube,
+        exponential,
+        random_regular,
+        erdos_renyi,
+        small_world,
+        scale_free,
+        random_tree,
+        dumbbell,
+        hub_dumbbell,
+        two_worlds,
+        consensus_chain,
+    )
+}
+
+
+def _at_least(name: str, value: int, bound: int) -> int:
+    if value < bound:
+        raise NetworkError(f"{name} is {value}; it must be at least {bound}")
+    return value
+
+
+def _probability(name: str, value: float) -> None:
+    if not 0 <= value <= 1:
+        raise NetworkError(f"{name} is {value:g}; a probability lies in 0..1")
+
+
+def _from_edges(nodes: int, edges: Iterable[tuple[int, int]]) -> Graph:
+    graph: Graph = nx.empty_graph(nodes)
+    graph.add_edges_from(edges)
+    return graph
+
+
+def _numbered(graph: Graph) -> Graph:
+    return nx.convert_node_labels_to_integers(graph, ordering="sorted")
+
+
+def _ordered(graph: Graph) -> Graph:
+    """The same graph with its nodes in ascending order (networkx adds some of them as edges come)."""
+    return _from_edges(graph.number_of_nodes(), graph.edges)
+
+
+def _connected_if_possible(draw: Callable[[int], Graph], nodes: int, seed: int) -> Graph:
+    """The first connected graph of a few draws, fewer for large graphs; otherwise the first draw."""
+    first = draw(seed)
+    if nx.is_connected(first):
+        return first
+    children = np.random.SeedSequence(seed).generate_state(min(100, 100_000 // nodes))
+    return next((graph for s in children if nx.is_connected(graph := draw(int(s)))), first)

@@ -1,0 +1,258 @@
+"""A network: graph, Byzantine set and mixing weights, and what the paper derives from them."""
+
+from collections.abc import Hashable, Iterable, Mapping
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, NoReturn
+
+import networkx as nx
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from scipy.sparse import csgraph
+
+from clippedgossip import graphs, spectrum
+from clippedgossip import weights as mixing
+from clippedgossip.errors import NetworkError
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Matrix = Floats | sparse.csr_array
+
+DENSE_LIMIT = 2000  # above this many nodes no n×n array is formed
+
+
+class Network:
+    """Frozen. Nodes are 0..n-1 in the graph's order; neighbours are in ascending order.
+
+    `byzantine` defaults to the nodes the graph marks so; `weights` to the graph's own where it brings them,
+    otherwise Metropolis–Hastings. Degrees count Byzantine neighbours.
+    """
+
+    graph: nx.Graph
+    labels: tuple[Hashable, ...]
+    n: int
+    indptr: Ints
+    indices: Ints
+    regular: Ints
+    byzantine: Ints
+    weighting: str
+
+    def __init__(
+        self,
+        graph: nx.Graph,
+        *,
+        byzantine: Iterable[Hashable] | None = None,
+        weights: str | NDArray[np.float64] | sparse.sparray | sparse.spmatrix | None = None,
+        max_degree: int | None = None,
+    ) -> None:
+        _check_graph(graph)
+        graph = nx.freeze(graph.copy())
+        labels = tuple(graph)
+        chosen = graphs.byzantine_nodes(graph) if byzantine is None else graphs.find_nodes(graph, byzantine)
+        if byzantine is not None:
+            marked = set(graphs.byzantine_nodes(graph)) - set(chosen)
+            if marked:
+                chosen = (*chosen, *marked)
+        index = {label: i for i, label in enumerate(labels)}
+        is_byzantine = np.zeros(len(labels), dtype=bool)
+        is_byzantine[[index[label] for label in chosen]] = True
+        if is_byzantine.all():
+            raise NetworkError(f"all {len(labels)} nodes are Byzantine; at least one must be regular")
+        indptr, indices = _csr(graph, index)
+        if weights is None:
+            weights = (
+                str(graph.graph.get("weights", "metropolis-hastings")) if max_degree is None else "equal"
+            )
+        weighting, values, selves = mixing.resolve(
+            graph, labels, indptr, indices, is_byzantine, weights, max_degree
+        )
+        fields: dict[str, Any] = {
+            "graph": graph,
+            "labels": labels,
+            "n": len(labels),
+            "indptr": indptr,
+            "indices": indices,
+            "regular": np.flatnonzero(~is_byzantine).astype(np.int64),
+            "byzantine": np.flatnonzero(is_byzantine).astype(np.int64),
+            "weighting": weighting,
+            "_is_byzantine": is_byzantine,
+            "_values": values,
+            "_selves": selves,
+        }
+        for value in fields.values():
+            if isinstance(value, np.ndarray):
+                value.flags.writeable = False
+        self.__dict__.update(fields)
+
+    _is_byzantine: NDArray[np.bool_]
+    _values: Floats
+    _selves: Floats
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"a network is frozen; build a new one instead of setting {name!r}")
+
+    def __repr__(self) -> str:
+        return (
+            f"Network({self.n} nodes, {len(self.indices) // 2} edges, {len(self.byzantine)} Byzantine, "
+            f"{self.weighting})"
+        )
+
+    @cached_property
+    def degrees(self) -> Ints:
+        """Number of neighbours of every node, Byzantine ones included."""
+        return _frozen(np.diff(self.indptr))
+
+    def edge_weights(self) -> Floats:
+        """W_ij of every directed edge, in CSR order."""
+        return self._values
+
+    def self_weights(self) -> Floats:
+        """W_ii of every node."""
+        return self._selves
+
+    @cached_property
+    def weights(self) -> Matrix:
+        """W: row-stochastic, n×n; sparse above 2000 nodes."""
+        return _matrix(self.indptr, self.indices, self._values, self._selves)
+
+    @cached_property
+    def regular_weights(self) -> Matrix:
+        """W̃ on the regular nodes: Byzantine weight moved to the diagonal; symmetric, doubly stochastic."""
+        return _matrix(*self._regular_csr)
+
+    @cached_property
+    def _regular_csr(self) -> tuple[Ints, Ints, Floats, Floats]:
+        rows = mixing.rows_of(self.indptr)
+        keep = ~(self._is_byzantine[rows] | self._is_byzantine[self.indices])
+        renumber = np.cumsum(~self._is_byzantine) - 1
+        counts = np.bincount(renumber[rows[keep]], minlength=len(self.regular))
+        indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        return (
+            indptr,
+            renumber[self.indices[keep]],
+            self._values[keep],
+            self._selves[self.regular] + self.delta,
+        )
+
+    @cached_property
+    def spectral_gap(self) -> float:
+        """γ of W̃: 1 − max(|λ₂|, |λ_n|); 0 iff the regular part is disconnected."""
+        return self.gap.value
+
+    @cached_property
+    def gap(self) -> spectrum.Gap:
+        """γ of W̃ with its eigenvectors and whether it is exact."""
+        return spectrum.spectral_gap(spectrum.symmetric(*self._regular_csr))
+
+    @cached_property
+    def spectral_gap_full(self) -> float:
+        """γ of the full W, Byzantine nodes counted as if they were regular."""
+        return self.gap_full.value
+
+    @cached_property
+    def gap_full(self) -> spectrum.Gap:
+        """γ of the full W and whether it is exact."""
+        if not len(self.byzantine):
+            return self.gap
+        return spectrum.spectral_gap(
+            spectrum.symmetric(self.indptr, self.indices, self._values, self._selves)
+        )
+
+    @cached_property
+    def p(self) -> float:
+        """1 − (1 − γ)²."""
+        return 1 - (1 - self.spectral_gap) ** 2
+
+    @cached_property
+    def delta(self) -> Floats:
+        """δ_i: the Byzantine weight around each regular node."""
+        to_byzantine = np.where(self._is_byzantine[self.indices], self._values, 0.0)
+        return _frozen(mixing.row_sums(self.indptr, to_byzantine)[self.regular])
+
+    @cached_property
+    def delta_max(self) -> float:
+        """The largest δ_i."""
+        return float(self.delta.max())
+
+    @cached_property
+    def components(self) -> tuple[Ints, ...]:
+        """The connected parts of the regular nodes, largest first, as node indices."""
+        indptr, indices, values, _ = self._regular_csr
+        m = len(self.regular)
+        count, part = csgraph.connected_components(sparse.csr_array((values, indices, indptr), shape=(m, m)))
+        order = np.argsort(part, kind="stable")
+        parts = np.split(self.regular[order], np.cumsum(np.bincount(part, minlength=count))[:-1])
+        return tuple(sorted(parts, key=lambda nodes: (-len(nodes), int(nodes[0]))))
+
+    @cached_property
+    def connected(self) -> bool:
+        """Whether the regular nodes reach one another without passing a Byzantine one (Assumption Connectivity)."""
+        return len(self.components) == 1
+
+    @cached_property
+    def groups(self) -> Mapping[str, Ints]:
+        """Named groups of regular nodes, such as the two cliques of a dumbbell."""
+        index = {label: i for i, label in enumerate(self.labels)}
+        named: dict[str, list[Hashable]] = {k: list(v) for k, v in self.graph.graph.get("groups", {}).items()}
+        for node, group in self.graph.nodes(data="group"):
+            if group is not None:
+                named.setdefault(str(group), []).append(node)
+        members = {
+            name: np.array([index[node] for node in nodes], dtype=np.int64) for name, nodes in named.items()
+        }
+        return MappingProxyType(
+            {name: _frozen(np.sort(nodes[~self._is_byzantine[nodes]])) for name, nodes in members.items()}
+        )
+
+
+def consensus_chain(*, beta: float, delta: float) -> Network:
+    """The network of the consensus experiment (§ Byzantine-robust consensus)."""
+    return Network(graphs.consensus_chain(beta=beta, delta=delta))
+
+
+def hub_dumbbell(*, clique: int = 5, byzantine: int = 1, delta: float | None = None) -> Network:
+    """The network of fig. vary δ_max: b Byzantine nodes on the hub, W̃ the same for every b."""
+    return Network(graphs.hub_dumbbell(clique=clique, byzantine=byzantine, delta=delta))
+
+
+def two_worlds(*, clique: int = 5) -> Network:
+    """The network of the impossibility theorem."""
+    return Network(graphs.two_worlds(clique=clique))
+
+
+def _check_graph(graph: nx.Graph) -> None:
+    if not isinstance(graph, nx.Graph):
+        raise NetworkError(f"a network is built from a networkx graph, not {type(graph).__name__}")
+    if graph.is_directed() or graph.is_multigraph():
+        kind = "directed" if graph.is_directed() else "a multigraph"
+        raise NetworkError(
+            f"the graph is {kind}; networks are simple and undirected: pass networkx.Graph(graph)"
+        )
+    if not graph:
+        raise NetworkError("the graph is empty; a network needs at least one node")
+    loop = next(iter(nx.selfloop_edges(graph)), None)
+    if loop is not None:
+        raise NetworkError(
+            f"node {loop[0]} has an edge to itself; self-weights come from W: drop it with "
+            "graph.remove_edges_from(networkx.selfloop_edges(graph))"
+        )
+
+
+def _csr(graph: nx.Graph, index: Mapping[Hashable, int]) -> tuple[Ints, Ints]:
+    degrees = np.fromiter((degree for _, degree in graph.degree), dtype=np.int64, count=len(index))
+    indptr = np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64)
+    flat = (index[other] for neighbours in graph.adj.values() for other in neighbours)
+    indices = np.fromiter(flat, dtype=np.int64, count=int(indptr[-1]))
+    order = np.lexsort((indices, mixing.rows_of(indptr)))
+    return indptr, indices[order]
+
+
+def _matrix(indptr: Ints, indices: Ints, values: Floats, selves: Floats) -> Matrix:
+    full = spectrum.symmetric(indptr, indices, values, selves)
+    return _frozen(full.toarray()) if len(selves) <= DENSE_LIMIT else full
+
+
+def _frozen(array: NDArray[Any]) -> NDArray[Any]:
+    array.flags.writeable = False
+    return array
