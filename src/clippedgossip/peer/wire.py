@@ -1,0 +1,233 @@
+"""Bytes on the wire: what is signed, how a message is cut into parts, how parts become a message again.
+
+Knows nothing of sockets or tensors. No size is believed before it is checked, and nothing is unpickled.
+"""
+
+import hashlib
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import zstandard
+from google.protobuf.message import DecodeError
+
+from clippedgossip.peer import wire_pb2 as pb
+from clippedgossip.peer.identity import Certificate, Identity
+from clippedgossip.peer.reasons import Missing, Rejected
+
+Body = bytes | bytearray | memoryview
+VERSION = 1
+CHUNK = 1 << 20
+LARGEST_PART = CHUNK + 64
+"""Cap of one gRPC message in either direction."""
+ITEMSIZE = {"float32": 4, "bfloat16": 2, "float16": 2}
+_CODE = {"float32": pb.DTYPE_FLOAT32, "bfloat16": pb.DTYPE_BFLOAT16, "float16": pb.DTYPE_FLOAT16}
+_LABEL = b"clippedgossip message 1\0"
+_WINDOW = 1 << 23
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """What two peers must agree on before they exchange models, and where one of them stands."""
+
+    run: str
+    degree: int
+    length: int
+    dtype: str
+    rule: str
+    round: int
+    version: int = VERSION
+
+    def encode(self) -> pb.Terms:
+        return pb.Terms(
+            version=self.version,
+            run=self.run,
+            degree=self.degree,
+            length=self.length,
+            dtype=_CODE[self.dtype],
+            rule=self.rule,
+            round=self.round,
+        )
+
+    def misfit(self, other: pb.Terms) -> str:
+        """Why a neighbour with these terms cannot take part; empty when it can."""
+        theirs = {
+            "version": (other.version, self.version),
+            "run": (other.run[:128], self.run),
+            "length": (other.length, self.length),
+            "dtype": (other.dtype, _CODE[self.dtype]),
+            "rule": (other.rule[:256], self.rule),
+        }
+        wrong = [f"{key} {you!r} instead of {me!r}" for key, (you, me) in theirs.items() if you != me]
+        if not other.degree:
+            wrong.append("degree 0")
+        return ", ".join(wrong)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expected:
+    """The only header a receiver accepts."""
+
+    run: str
+    round: int
+    dtype: str
+    length: int
+
+    @property
+    def size(self) -> int:
+        return self.length * ITEMSIZE[self.dtype]
+
+
+def signed_bytes(header: pb.Header) -> bytes:
+    """The one encoding of a header that is signed; the layout is in wire.proto."""
+    run = header.run.encode()
+    return b"".join(
+        (
+            _LABEL,
+            struct.pack(">H", len(run)),
+            run,
+            header.sender,
+            struct.pack(">QBQ", header.round, header.dtype, header.length),
+            header.digest,
+        )
+    )
+
+
+def make_header(identity: Identity, expected: Expected, body: Body) -> pb.Header:
+    """A signed header for `body`."""
+    header = pb.Header(
+        run=expected.run,
+        sender=identity.fingerprint,
+        round=expected.round,
+        dtype=_CODE[expected.dtype],
+        length=expected.length,
+        digest=hashlib.sha256(body).digest(),
+    )
+    header.signature = identity.sign(signed_bytes(header))
+    return header
+
+
+def verify_header(header: pb.Header, certificate: Certificate) -> bool:
+    """True when the header was signed by the owner of the certificate and names it as sender."""
+    well_formed = (
+        len(header.run.encode()) <= 128
+        and len(header.digest) == 32
+        and header.dtype in _CODE.values()
+        and header.sender == certificate.fingerprint
+    )
+    return well_formed and certificate.verify(header.signature, signed_bytes(header))
+
+
+def parts(header: pb.Header, body: Body) -> Iterator[bytes]:
+    """The Parts of a message: the header, then chunks. One copy per chunk, none of the whole."""
+    yield pb.Part(header=header).SerializeToString()
+    view = memoryview(body).cast("B")
+    for start in range(0, len(view), CHUNK):
+        chunk = view[start : start + CHUNK]
+        yield b"".join((b"\x12", _varint(len(chunk)), chunk))
+
+
+def compress(body: Body) -> bytes:
+    """One zstd frame. Where it is not shorter than the body, send the body: receivers take no more bytes."""
+    return zstandard.ZstdCompressor(level=1).compress(body)
+
+
+class Assembler:
+    """Puts Parts together again, refusing everything that is not exactly what was asked for."""
+
+    def __init__(self, expected: Expected, certificate: Certificate, *, zstd: bool = False) -> None:
+        self.expected = expected
+        self.certificate = certificate
+        self.may_zstd = zstd
+        self.header: pb.Header | None = None
+        self.body = bytearray()
+        self._filled = 0
+
+    def feed(self, part: bytes) -> None:
+        """Takes the next Part; raises `Rejected` at the first thing that is wrong."""
+        if self.header is None:
+            self.header = self._accept(part)
+            # Only here, after run, sender, round, dtype and length were found to be the expected ones.
+            self.body = bytearray(self.expected.size)
+            return
+        chunk = read_chunk(part)
+        end = self._filled + len(chunk)
+        if end > len(self.body):
+            raise Rejected(Missing.WRONG_SHAPE, f"more than the {len(self.body)} bytes of the model")
+        self.body[self._filled : end] = chunk
+        self._filled = end
+
+    def finish(self) -> bytearray:
+        """The model's bytes, once digest and signature are found right. Slow: call it off the event loop."""
+        if self.header is None:
+            raise Rejected(Missing.MALFORMED, "the stream ended before a header")
+        if self.header.zstd:
+            self.body = decompress(memoryview(self.body)[: self._filled], self.expected.size)
+        elif self._filled != self.expected.size:
+            detail = f"{self._filled} bytes instead of {self.expected.size}"
+            raise Rejected(Missing.WRONG_SHAPE, detail)
+        if hashlib.sha256(self.body).digest() != self.header.digest:
+            raise Rejected(Missing.MALFORMED, "digest does not match")
+        if not verify_header(self.header, self.certificate):
+            raise Rejected(Missing.MALFORMED, "signature does not match")
+        return self.body
+
+    def _accept(self, part: bytes) -> pb.Header:
+        if len(part) > 4096 or part[:1] != b"\x0a":
+            raise Rejected(Missing.MALFORMED, "the stream does not start with a header")
+        try:
+            header = pb.Part.FromString(part).header
+        except DecodeError:
+            raise Rejected(Missing.MALFORMED, "the header is not protobuf") from None
+        if header.run != self.expected.run or header.sender != self.certificate.fingerprint:
+            raise Rejected(Missing.MALFORMED, "a header of another run or sender")
+        if header.round != self.expected.round:
+            raise Rejected(Missing.WRONG_ROUND, f"round {header.round} instead of {self.expected.round}")
+        if header.length != self.expected.length or header.dtype != _CODE[self.expected.dtype]:
+            detail = f"length {header.length} of dtype {header.dtype} instead of {self.expected.length}"
+            raise Rejected(Missing.WRONG_SHAPE, detail)
+        if header.zstd and not self.may_zstd:
+            raise Rejected(Missing.MALFORMED, "zstd was not asked for")
+        return header
+
+
+def decompress(frame: Body, size: int) -> bytearray:
+    """Exactly `size` bytes out of one zstd frame; a bomb is stopped at its first byte too many."""
+    body = bytearray(size)
+    view = memoryview(body)
+    try:
+        with zstandard.ZstdDecompressor(max_window_size=_WINDOW).stream_reader(frame) as reader:
+            filled = 0
+            while filled < size and (count := reader.readinto(view[filled:])):
+                filled += count
+            more = reader.read(1)
+    except zstandard.ZstdError as error:
+        raise Rejected(Missing.MALFORMED, f"zstd: {str(error)[:80]}") from None
+    if filled != size or more:
+        raise Rejected(Missing.WRONG_SHAPE, f"zstd frame is not {size} bytes long")
+    return body
+
+
+def read_chunk(part: bytes) -> memoryview:
+    """The bytes of a chunk Part, without a copy."""
+    if part[:1] != b"\x12" or len(part) > LARGEST_PART:
+        raise Rejected(Missing.MALFORMED, "not a chunk")
+    length = shift = 0
+    for at in range(1, min(len(part), 6)):
+        length |= (part[at] & 0x7F) << shift
+        shift += 7
+        if part[at] < 0x80:
+            view = memoryview(part)[at + 1 :]
+            if length and length == len(view):
+                return view
+            break
+    raise Rejected(Missing.MALFORMED, "a chunk of the wrong length")
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)

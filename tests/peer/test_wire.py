@@ -1,0 +1,151 @@
+"""The decoder against every kind of wrong bytes."""
+
+import contextlib
+import os
+import random
+import tracemalloc
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clippedgossip.peer import identity, wire
+from clippedgossip.peer import wire_pb2 as pb
+from clippedgossip.peer.reasons import Missing, Rejected
+
+ALICE, MALLORY = identity.create(), identity.create()
+EXPECTED = wire.Expected(run="r", round=3, dtype="float32", length=700_000)
+BODY = os.urandom(EXPECTED.size)
+SMALL = wire.Expected(run="r", round=3, dtype="bfloat16", length=20)
+PARTS = list(wire.parts(wire.make_header(ALICE, SMALL, bytes(40)), bytes(40)))
+
+
+def assemble(
+    parts: list[bytes],
+    expected: wire.Expected = EXPECTED,
+    *,
+    zstd: bool = False,
+    by: identity.Identity = ALICE,
+) -> bytes:
+    assembler = wire.Assembler(expected, by.certificate, zstd=zstd)
+    for part in parts:
+        assembler.feed(part)
+    return bytes(assembler.finish())
+
+
+def header(**changes: object) -> pb.Header:
+    made = wire.make_header(ALICE, EXPECTED, BODY)
+    for key, value in changes.items():
+        setattr(made, key, value)
+    return made
+
+
+def reason(parts: list[bytes], expected: wire.Expected = EXPECTED, *, zstd: bool = False) -> Missing:
+    with pytest.raises(Rejected) as caught:
+        assemble(parts, expected, zstd=zstd)
+    return caught.value.reason
+
+
+def test_round_trip_and_parts_are_plain_protobuf() -> None:
+    sent = list(wire.parts(header(), BODY))
+    assert assemble(sent) == BODY
+    assert b"".join(pb.Part.FromString(part).chunk for part in sent[1:]) == BODY
+    assert max(map(len, sent)) <= wire.LARGEST_PART
+
+
+def test_zstd_round_trip() -> None:
+    text = bytes(EXPECTED.size)
+    parts = list(wire.parts(_zstd(text), wire.compress(text)))
+    assert assemble(parts, zstd=True) == text
+    assert reason(parts) is Missing.MALFORMED
+
+
+def _zstd(body: bytes) -> pb.Header:
+    made = wire.make_header(ALICE, EXPECTED, body)
+    made.zstd = True
+    return made
+
+
+def test_zstd_bomb_takes_no_memory() -> None:
+    bomb = wire.compress(bytes(200_000_000))
+    parts = list(wire.parts(_zstd(BODY), bomb))
+    tracemalloc.start()
+    assert reason(parts, zstd=True) is Missing.WRONG_SHAPE
+    assert tracemalloc.get_traced_memory()[1] < 4 * EXPECTED.size
+    tracemalloc.stop()
+
+
+def test_a_huge_announcement_takes_no_memory() -> None:
+    made = header(length=10 * 2**30)
+    tracemalloc.start()
+    assert reason(list(wire.parts(made, b""))) is Missing.WRONG_SHAPE
+    assert tracemalloc.get_traced_memory()[1] < 100_000
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"round": 2}, Missing.WRONG_ROUND),
+        ({"length": 1}, Missing.WRONG_SHAPE),
+        ({"dtype": pb.DTYPE_FLOAT16}, Missing.WRONG_SHAPE),
+        ({"run": "other"}, Missing.MALFORMED),
+        ({"sender": MALLORY.fingerprint}, Missing.MALFORMED),
+        ({"digest": bytes(32)}, Missing.MALFORMED),
+        ({"signature": b"no"}, Missing.MALFORMED),
+    ],
+)
+def test_every_field_is_checked(changes: dict[str, object], expected: Missing) -> None:
+    assert reason(list(wire.parts(header(**changes), BODY))) is expected
+
+
+def test_length_of_the_body_is_checked() -> None:
+    good = list(wire.parts(header(), BODY))
+    assert reason(good[:-1]) is Missing.WRONG_SHAPE
+    assert reason([*good, good[-1]]) is Missing.WRONG_SHAPE
+    assert reason([]) is Missing.MALFORMED
+    assert reason(good[1:]) is Missing.MALFORMED
+
+
+def test_a_signature_does_not_carry_over() -> None:
+    made = wire.make_header(ALICE, EXPECTED, BODY)
+    assert wire.verify_header(made, ALICE.certificate)
+    assert not wire.verify_header(made, MALLORY.certificate)
+    made.round += 1
+    assert not wire.verify_header(made, ALICE.certificate)
+
+
+@given(st.lists(st.binary(max_size=200), max_size=4))
+def test_garbage_is_rejected(parts: list[bytes]) -> None:
+    with pytest.raises(Rejected):
+        assemble(parts, SMALL)
+
+
+@settings(max_examples=300)
+@given(st.integers(0, 2**32))
+def test_mutations_are_rejected_or_harmless(seed: int) -> None:
+    mutate_once(random.Random(seed))
+
+
+def mutate_once(draw: random.Random) -> None:
+    """One message with a few bytes changed, inserted or cut; used by the million-input run too."""
+    parts = [bytearray(part) for part in PARTS]
+    for _ in range(draw.randint(1, 4)):
+        part = draw.choice(parts)
+        at = draw.randrange(len(part) + 1)
+        match draw.randrange(3):
+            case 0:
+                part[at : at + 1] = draw.randbytes(1)
+            case 1:
+                part[at:at] = draw.randbytes(draw.randint(1, 9))
+            case _:
+                del part[at : at + draw.randint(1, 9)]
+    with contextlib.suppress(Rejected):
+        assert assemble([bytes(part) for part in parts], SMALL) == bytes(40)
+
+
+@given(st.integers(1, 2**21))
+def test_chunk_lengths_round_trip(length: int) -> None:
+    length = min(length, wire.CHUNK)
+    part = list(wire.parts(pb.Header(), bytes(length)))[1]
+    assert len(wire.read_chunk(part)) == length
