@@ -1,0 +1,276 @@
+"""What every node of a network received in a round, and the geometry rules ask of it."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from clippedgossip import kernels
+from clippedgossip.layout import Layout
+
+PAIRS_BYTES = 256 << 20
+EDGE_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Context:
+    """What a rule may know besides the messages: the moment, and the seed its draws derive from."""
+
+    round: int | Tensor = 0
+    rounds: int | None = None
+    seed: int = 0
+    byzantine: Tensor | None = None  # (*batch, k) who lies: for the oracle radius alone
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Inbox:
+    """All models in flight, each held once: own models, messages linear in them, any other messages.
+
+    A slot of the layout names a row of [models; linear @ models; extra].
+    """
+
+    layout: Layout
+    models: Tensor  # (n, d)
+    linear: Tensor | None = None  # (l, n) float64
+    extra: Tensor | None = None  # (a, d)
+    context: Context = field(default_factory=Context)
+    reduce: Callable[[Tensor], Tensor] = field(default=lambda partial: partial)  # over slices of coordinates
+
+    @property
+    def blocks(self) -> list[Tensor]:
+        return [self.models] if self.extra is None else [self.models, self.extra]
+
+    @property
+    def held_rows(self) -> int:
+        return sum(len(block) for block in self.blocks)
+
+    @cached_property
+    def dense(self) -> bool:
+        """Whether one product of all rows with all rows is cheaper than a walk along the edges."""
+        rows, edges = self.held_rows, int(self.layout.slots.numel())
+        return rows <= 64 or (rows <= 4096 and rows * rows <= 16 * edges)
+
+    def explicit(self) -> "Inbox":
+        """The same messages with the linear ones written out; walks along the edges need it."""
+        if self.linear is None:
+            return self
+        written = self.linear.to(self.models.dtype) @ self.models
+        extra = written if self.extra is None else torch.cat([written, self.extra])
+        return replace(self, linear=None, extra=extra)
+
+    @cached_property
+    def inner_products(self) -> Tensor:
+        """Gram matrix of all rows, linear ones included; float64."""
+        held = self.reduce(kernels.gram(self.blocks))
+        if self.linear is None:
+            return held
+        n = len(self.models)
+        fine = torch.isfinite(held.diagonal()[:n])
+        fill = torch.where(fine[:, None] & fine, held[:n, :n], 0.0)  # a diverged model must not spread
+        across = self.linear @ fill
+        among = across @ self.linear.T
+        if self.extra is None:
+            return torch.cat([torch.cat([held, across.T], 1), torch.cat([across, among], 1)])
+        lies = self.linear @ held[:n, n:]
+        top = torch.cat([held[:n, :n], across.T, held[:n, n:]], 1)
+        middle = torch.cat([across, among, lies], 1)
+        bottom = torch.cat([held[n:, :n], lies.T, held[n:, n:]], 1)
+        return torch.cat([top, middle, bottom])
+
+    @cached_property
+    def ok(self) -> Tensor:
+        """Which rows are finite."""
+        if self.dense:
+            return torch.isfinite(self.inner_products.diagonal())
+        parts = [block.sum(1, dtype=torch.float64) for block in self.blocks]
+        return torch.isfinite(self.reduce(torch.cat(parts)))
+
+    @cached_property
+    def slots(self) -> Tensor:
+        """The layout's slots; a message that is not finite counts as missing, its weight goes to self."""
+        own = torch.arange(len(self.models), device=self.layout.slots.device)[:, None]
+        slots = self.layout.slots
+        return torch.where((slots >= 0) & self.ok[slots.clamp(min=0)], slots, own)
+
+    @cached_property
+    def closed_slots(self) -> Tensor:
+        """(n, k+1) own row first, then the received ones."""
+        own = torch.arange(len(self.models), device=self.layout.slots.device)[:, None]
+        return torch.cat([own, self.slots], 1)
+
+    def rows(self, index: Tensor, part: slice = slice(None)) -> Tensor:
+        """The rows named by `index`, on a slice of coordinates; there must be no linear ones."""
+        return torch.cat([block[:, part] for block in self.blocks])[index]
+
+    def neighborhoods(self) -> Iterator["Neighborhood"]:
+        """The nodes in groups small enough that the pairs of one group fit in memory."""
+        n, k = self.layout.slots.shape
+        size = max(1, PAIRS_BYTES // (8 * (k + 1) ** 2))
+        for start in range(0, n, size):
+            yield Neighborhood(self, slice(start, min(start + size, n)))
+
+    def mixed(self, coefficients: Tensor) -> Tensor:
+        """(n, d) Σ_j coefficients[i, j]·(row of slot j), the sum over own model and slots."""
+        if not self.dense:
+            return self._mixed_along_edges(coefficients)
+        n = len(self.models)
+        rows = n if self.linear is None else n + len(self.linear)
+        rows += 0 if self.extra is None else len(self.extra)
+        spread = coefficients.new_zeros(n, rows).scatter_add_(1, self.closed_slots, coefficients)
+        parts = [spread[:, :n]]
+        ok = self.ok[:n]
+        if self.linear is not None:
+            lied = n + len(self.linear)
+            parts[0] = parts[0] + spread[:, n:lied] @ self.linear
+        if self.extra is not None:
+            parts.append(spread[:, rows - len(self.extra) :])
+            ok = torch.cat([ok, self.ok[rows - len(self.extra) :]])
+        return kernels.combine(parts, self.blocks, ok)
+
+    def _mixed_along_edges(self, coefficients: Tensor) -> Tensor:
+        output = torch.empty_like(self.models)
+        coefficients = coefficients.to(output.dtype)
+        for part in kernels.column_chunks(self.closed_slots.numel(), output.shape[1], 4, EDGE_BYTES):
+            rows = self.rows(self.closed_slots, part)
+            output[:, part] = (coefficients[:, None] @ rows)[:, 0]
+        return output
+
+
+@dataclass(eq=False)
+class Neighborhood:
+    """What a linear rule sees of a group of nodes: weights and distances, computed when asked for.
+
+    Index 0 is the node's own model, 1..k its slots. Batch dimension: the nodes of the group.
+    """
+
+    inbox: Inbox
+    group: slice
+
+    @cached_property
+    def weights(self) -> Tensor:
+        """(b, k) W_ij; 0 where there is no neighbour."""
+        return self.inbox.layout.weights[self.group]
+
+    @cached_property
+    def present(self) -> Tensor:
+        """(b, k) which slots hold a neighbour."""
+        return self.weights > 0
+
+    @cached_property
+    def closed_present(self) -> Tensor:
+        """(b, k+1) the same with self in front."""
+        return torch.cat([torch.ones_like(self.weights[:, :1], dtype=torch.bool), self.present], 1)
+
+    @cached_property
+    def closed_weights(self) -> Tensor:
+        """(b, k+1) W_ii, then W_ij."""
+        return from_neighbors(self.weights)
+
+    @property
+    def context(self) -> Context:
+        return self.inbox.context
+
+    @property
+    def nodes(self) -> Tensor:
+        return self.inbox.layout.nodes[self.group]
+
+    @property
+    def senders(self) -> Tensor:
+        return self.inbox.layout.senders[self.group]
+
+    @property
+    def byzantine(self) -> Tensor | None:
+        known = self.inbox.layout.byzantine
+        return None if known is None else known[self.group]
+
+    @cached_property
+    def slots(self) -> Tensor:
+        return self.inbox.closed_slots[self.group]
+
+    @cached_property
+    def squared(self) -> Tensor:
+        """(b, k) ‖x_i − x_j‖²."""
+        if not self.inbox.dense:
+            return self._squared_along_edges()
+        products = self.inbox.inner_products
+        norms = products.diagonal()
+        own, other = self.slots[:, :1], self.slots[:, 1:]
+        return (norms[own] + norms[other] - 2 * products[own, other]).clamp(min=0)
+
+    @cached_property
+    def distances(self) -> Tensor:
+        """(b, k) ‖x_i − x_j‖."""
+        return self.squared.sqrt()
+
+    @cached_property
+    def pairs(self) -> Tensor:
+        """(b, k+1, k+1) squared distances between any two of own and received."""
+        if not self.inbox.dense:
+            return self._pairs_from_differences()
+        products = self.inbox.inner_products
+        norms = products.diagonal()[self.slots]
+        local = products[self.slots[:, :, None], self.slots[:, None, :]]
+        return (norms[:, :, None] + norms[:, None, :] - 2 * local).clamp(min=0)
+
+    @cached_property
+    def own_norms(self) -> Tensor:
+        """(b,) ‖x_i‖."""
+        if self.inbox.dense:
+            return self.inbox.inner_products.diagonal()[self.slots[:, 0]].sqrt()
+        squares = self.inbox.models[self.group].double().square().sum(1)
+        return self.inbox.reduce(squares).sqrt()
+
+    def messages(self) -> Tensor:
+        """(b, k+1, d) own and received models themselves."""
+        return self.inbox.explicit().rows(self.slots)
+
+    def squared_to(self, coefficients: Tensor) -> Tensor:
+        """(b, k+1) ‖z − x_j‖² for z = Σ_j c_j x_j with Σ c = 1: (c D)_j − ½ c D cᵀ."""
+        to_each = (coefficients[:, None] @ self.pairs)[:, 0]
+        spread = (to_each * coefficients).sum(1, keepdim=True)
+        return (to_each - spread / 2).clamp(min=0)
+
+    def mapped(self, premix: Tensor, weights: Tensor) -> "Neighborhood":
+        """The neighbourhood of premix @ messages, (b, k'+1, k+1), whose rows sum to 1."""
+        across = premix @ self.pairs @ premix.transpose(1, 2)
+        own = across.diagonal(dim1=1, dim2=2) / 2
+        return _Mapped(
+            self.inbox, self.group, weights, (across - own[:, :, None] - own[:, None, :]).clamp(min=0)
+        )
+
+    def _squared_along_edges(self) -> Tensor:
+        used = self.inbox
+        total = torch.zeros(self.slots[:, 1:].shape, dtype=torch.float64, device=self.slots.device)
+        columns = used.models.shape[1]
+        for part in kernels.column_chunks(self.slots.numel(), columns, 4, EDGE_BYTES):
+            differences = used.rows(self.slots[:, 1:], part) - used.rows(self.slots[:, :1], part)
+            total += torch.einsum("bkc,bkc->bk", differences, differences)
+        return self.inbox.reduce(total)
+
+    def _pairs_from_differences(self) -> Tensor:
+        used = self.inbox
+        b, closed = self.slots.shape
+        total = torch.zeros(b, closed, closed, dtype=torch.float64, device=self.slots.device)
+        for part in kernels.column_chunks(self.slots.numel(), used.models.shape[1], 16, EDGE_BYTES):
+            differences = (used.rows(self.slots, part) - used.rows(self.slots[:, :1], part)).double()
+            total += differences @ differences.transpose(1, 2)
+        total = self.inbox.reduce(total)
+        norms = total.diagonal(dim1=1, dim2=2)
+        return (norms[:, :, None] + norms[:, None, :] - 2 * total).clamp(min=0)
+
+
+class _Mapped(Neighborhood):
+    """A neighbourhood given by its weights and squared distances."""
+
+    def __init__(self, inbox: Inbox, group: slice, weights: Tensor, pairs: Tensor) -> None:
+        super().__init__(inbox, group)
+        self.__dict__["weights"] = weights
+        self.__dict__["pairs"] = pairs
+        self.__dict__["squared"] = pairs[:, 0, 1:]
+
+
+def from_neighbors(coefficients: Tensor) -> Tensor:
+    """(b, k+1) coefficients of self and neighbours: what the neighbours do not get goes to self."""
+    return torch.cat([1 - coefficients.sum(1, keepdim=True), coefficients], 1)

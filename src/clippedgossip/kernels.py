@@ -1,0 +1,55 @@
+"""The two heavy passes of a round: inner products of all rows, and a linear combination of them.
+
+Inner products are accumulated in float64: products of float32 are exact there, so ‖a‖²+‖b‖²−2ab keeps eight
+digits even for models that differ by 1e-4 of their norm, whatever huge row stands beside them. Centring would
+need a second pass over the models and still fail for two tight clusters far apart.
+"""
+
+import torch
+from torch import Tensor
+
+CHUNK_BYTES = 4 << 20
+
+
+def column_chunks(rows: int, columns: int, itemsize: int, budget: int = CHUNK_BYTES) -> list[slice]:
+    """Slices of coordinates such that `rows` of them stay within a cache-sized budget."""
+    width = max(64, budget // max(1, rows * itemsize))
+    return [slice(start, min(start + width, columns)) for start in range(0, columns, width)]
+
+
+def gram(blocks: list[Tensor]) -> Tensor:
+    """Inner products, in float64, of all rows of the blocks stacked."""
+    first = blocks[0]
+    if first.is_cuda and first.dtype == torch.float32:
+        from clippedgossip.kernels_cuda import gram_float64
+
+        return gram_float64(blocks)
+    rows = sum(len(block) for block in blocks)
+    total = first.new_zeros(rows, rows, dtype=torch.float64)
+    for part in column_chunks(rows, first.shape[1], 8):
+        chunk = torch.cat([block[:, part].double() for block in blocks])
+        total.addmm_(chunk, chunk.T)
+    return total
+
+
+def combine(coefficients: list[Tensor], blocks: list[Tensor], ok: Tensor) -> Tensor:
+    """Σ_b coefficients[b] @ blocks[b], in full precision, rows that are not `ok` left out.
+
+    A row left out must have coefficient 0; it is skipped, since 0·NaN is NaN.
+    """
+    first = blocks[0]
+    if first.is_cuda and first.dtype == torch.float32:
+        from clippedgossip.kernels_cuda import combine_float32
+
+        return combine_float32(coefficients, blocks, ok)
+    output: Tensor | None = None
+    start = 0
+    for weights, block in zip(coefficients, blocks, strict=True):
+        fine = ok[start : start + len(block)]
+        start += len(block)
+        if not bool(fine.all()):
+            weights, block = weights[:, fine], block[fine]
+        weights = weights.to(block.dtype)
+        output = weights @ block if output is None else output.addmm_(weights, block)
+    assert output is not None
+    return output

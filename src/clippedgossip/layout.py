@@ -1,0 +1,86 @@
+"""Who hears whom: the static part of a round, laid out as index tables."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from clippedgossip.network import Network
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Layout:
+    """For each of n receiving nodes, k slots: which row a slot's message stands in, and its weight.
+
+    Rows 0..n-1 are the receivers' own models; whatever else is in flight follows them. A slot of weight 0
+    is no neighbour at all (the paper's assumption on W: W_ij > 0 iff j is a neighbour).
+    """
+
+    slots: Tensor  # (n, k) row of each message
+    weights: Tensor  # (n, k) float64
+    nodes: Tensor  # (n,) the receivers' identities
+    senders: Tensor  # (n, k) the senders' identities
+    byzantine: Tensor | None = None  # (n, k) which senders lie: for the oracle radius alone
+    attackers: Tensor | None = None  # (e,) sender of each Byzantine message, in the order of its row
+    victims: Tensor | None = None  # (e,) row of its receiver
+
+    @staticmethod
+    def of(network: Network, device: torch.device | str = "cpu") -> "Layout":
+        """The regular nodes of a network; every Byzantine edge has a row of its own, after theirs."""
+        regular = network.regular
+        row_of = np.full(network.n, -1, dtype=np.int64)
+        row_of[regular] = np.arange(len(regular))
+        degrees = network.degrees[regular]
+        width = int(degrees.max(initial=0))
+        column = np.arange(width)
+        real = column < degrees[:, None]
+        edge = np.where(real, network.indptr[regular][:, None] + column, 0)
+        senders = np.where(real, network.indices[edge] if width else 0, -1)
+        weights = np.where(real, network.edge_weights()[edge] if width else 0.0, 0.0)
+        lies = real & np.isin(senders, network.byzantine)
+        slots = np.where(real, row_of[senders], np.arange(len(regular))[:, None])
+        slots[lies] = len(regular) + np.arange(lies.sum())
+
+        def on_device(array: np.ndarray) -> Tensor:
+            return torch.tensor(array, device=device)
+
+        return Layout(
+            slots=on_device(slots),
+            weights=on_device(weights),
+            nodes=on_device(regular),
+            senders=on_device(senders),
+            byzantine=on_device(lies),
+            attackers=on_device(senders[lies]),
+            victims=on_device(np.nonzero(lies)[0]),
+        )
+
+    @staticmethod
+    def explicit(weights: Tensor, byzantine: Tensor | None = None) -> "Layout":
+        """Every message in a row of its own, for weights of shape (n, k)."""
+        n, k = weights.shape
+        index = torch.arange(n * k, device=weights.device).view(n, k)
+        return Layout(
+            slots=n + index,
+            weights=weights.double(),
+            nodes=torch.arange(n, device=weights.device),
+            senders=torch.arange(k, device=weights.device).expand(n, k),
+            byzantine=byzantine,
+        )
+
+    @cached_property
+    def counts(self) -> tuple[int, ...]:
+        """Number of neighbours of each node."""
+        return tuple((self.weights > 0).sum(1).tolist())
+
+    @cached_property
+    def by_count(self) -> tuple[tuple[int, Tensor], ...]:
+        """(number of neighbours, the nodes that have it), so that no rule need know of empty slots."""
+        counts = torch.tensor(self.counts, device=self.slots.device)
+        return tuple((count, (counts == count).nonzero()[:, 0]) for count in sorted(set(self.counts)))
+
+    @cached_property
+    def packed(self) -> Tensor:
+        """(n, k) slot order with the empty slots last."""
+        return (self.weights > 0).to(torch.int8).argsort(dim=1, descending=True, stable=True)

@@ -1,0 +1,129 @@
+"""What a rule is: own model, received models, weights in; the mixed model out."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from clippedgossip import kernels
+from clippedgossip.errors import RuleError
+from clippedgossip.inbox import Context, Inbox, Neighborhood
+from clippedgossip.layout import Layout
+
+
+@dataclass(frozen=True)
+class Rule(ABC):
+    """Pure, deterministic, blind to who is Byzantine. A message that is not finite counts as missing, and
+    the weight of a missing message goes to self: it stands as a copy of the node's own model."""
+
+    def __call__(
+        self, own: Tensor, received: Tensor, weights: Tensor, context: Context | None = None
+    ) -> Tensor:
+        """own (*batch, d), received (*batch, k, d), weights (*batch, k) -> (*batch, d).
+
+        The self-weight is 1 − Σ weights; a slot of weight 0 holds no neighbour.
+        """
+        context = context or Context()
+        self._check_shapes(own, received, weights)
+        k, d = received.shape[-2:]
+        flat = weights.reshape(-1, k)
+        lies = None if context.byzantine is None else context.byzantine.expand(weights.shape).reshape(-1, k)
+        inbox = Inbox(
+            layout=Layout.explicit(flat, lies),
+            models=own.reshape(-1, d),
+            extra=received.reshape(-1, d),
+            context=context,
+        )
+        return self.mix(inbox).reshape(own.shape)
+
+    @abstractmethod
+    def mix(self, inbox: Inbox) -> Tensor:
+        """(n, d) the mixed models of all nodes at once."""
+
+    def check(self, neighbors: int) -> None:
+        """Raise a RuleError if the rule cannot work with this number of neighbours."""
+        return
+
+    @staticmethod
+    def _check_shapes(own: Tensor, received: Tensor, weights: Tensor) -> None:
+        if received.shape[:-2] != own.shape[:-1] or received.shape[-1:] != own.shape[-1:]:
+            raise RuleError(
+                f"received has shape {tuple(received.shape)}; own of shape {tuple(own.shape)} needs "
+                f"{(*own.shape[:-1], 'k', own.shape[-1])}"
+            )
+        if weights.shape != received.shape[:-1]:
+            raise RuleError(
+                f"weights have shape {tuple(weights.shape)}; "
+                f"one for each received model would be {tuple(received.shape[:-1])}"
+            )
+
+
+@dataclass(frozen=True)
+class LinearRule(Rule):
+    """A rule whose output is a linear combination of the messages, by coefficients that depend on weights
+    and distances alone. It is a few lines on small matrices; the two heavy passes serve all nodes at once."""
+
+    @abstractmethod
+    def coefficients(self, near: Neighborhood) -> Tensor:
+        """(b, k+1) coefficients of self and each slot, summing to 1; empty slots get 0."""
+
+    def plan(self, inbox: Inbox) -> Tensor:
+        """(n, k+1) the coefficients of all nodes."""
+        for count in set(inbox.layout.counts):
+            self.check(count)
+        return torch.cat([self.coefficients(near) for near in inbox.neighborhoods()])
+
+    def mix(self, inbox: Inbox) -> Tensor:
+        inbox = inbox if inbox.dense else inbox.explicit()
+        return inbox.mixed(self.plan(inbox))
+
+
+@dataclass(frozen=True)
+class CoordinateRule(Rule):
+    """A rule that treats every coordinate by itself."""
+
+    weighted = False  # whether the weights matter, or only who is a neighbour
+
+    @abstractmethod
+    def combine(self, values: list[Tensor], weights: Tensor, rows: Tensor) -> Tensor:
+        """Own and received values of the nodes `rows` (b,): k+1 tensors (b, c), which may be overwritten, and
+        weights (b, k+1) -> (b, c)."""
+
+    def per_node(self, rows: Tensor) -> Tensor:
+        """(b,) what makes a node different besides its messages and weights."""
+        return torch.zeros_like(rows)
+
+    def mix(self, inbox: Inbox) -> Tensor:
+        inbox = inbox.explicit()
+        output = torch.empty_like(inbox.models)
+        layout = inbox.layout
+        for count, nodes in layout.by_count:
+            self.check(count)
+            order = layout.packed[nodes, :count]
+            rows = torch.cat([nodes[:, None], inbox.slots[nodes].gather(1, order)], 1)
+            weights = layout.weights[nodes].gather(1, order)
+            weights = torch.cat([1 - weights.sum(1, keepdim=True), weights], 1).to(output.dtype)
+            first, copies = self._alike(rows, weights, self.per_node(nodes))
+            rows, weights, kept = rows[first], weights[first], nodes[first]
+            chunk_rows = len(first) * (count + 2)
+            for part in kernels.column_chunks(chunk_rows, output.shape[1], output.element_size()):
+                here = torch.cat([block[:, part] for block in inbox.blocks])
+                values = [here[column] for column in rows.unbind(1)]
+                output[nodes, part] = self.combine(values, weights, kept)[copies]
+        return output
+
+    def _alike(self, rows: Tensor, weights: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
+        """Nodes that hear the same messages get the same result: (representatives, who copies which).
+
+        On a complete graph without per-edge lies all nodes are alike, and the work is done once.
+        """
+        order = rows.argsort(1)
+        key = torch.cat([own[:, None], rows.gather(1, order)], 1).to(torch.float64)
+        if self.weighted:
+            key = torch.cat([key, weights.gather(1, order).to(torch.float64)], 1)
+        _, copies = torch.unique(key, dim=0, return_inverse=True)
+        groups = int(copies.max()) + 1
+        first = torch.full((groups,), len(rows), device=rows.device)
+        first = first.scatter_reduce(0, copies, torch.arange(len(rows), device=rows.device), "amin")
+        return first, copies

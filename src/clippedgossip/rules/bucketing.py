@@ -1,0 +1,41 @@
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from clippedgossip.inbox import Neighborhood
+from clippedgossip.randomness import hash_bits
+from clippedgossip.rules._checks import at_least
+from clippedgossip.rules.premix import Premix
+
+
+@dataclass(frozen=True)
+class Bucketing(Premix):
+    """Shuffle what was received into buckets of at most s, average each, hand the averages to the rule
+    (Karimireddy et al.; § techniques that improve information diffusion). Needs what its rule needs.
+
+    The shuffle derives from (seed, round, node, sender), so it is fresh each round and the same everywhere.
+    """
+
+    size: int = 2
+
+    def __post_init__(self) -> None:
+        at_least("size", self.size, 1)
+
+    def check(self, neighbors: int) -> None:
+        self.rule.check(-(-neighbors // self.size))
+
+    def premix(self, near: Neighborhood) -> tuple[Tensor, Tensor]:
+        draw = hash_bits(
+            near.context.seed, "bucketing", near.context.round, near.nodes[:, None], near.senders
+        )
+        last = torch.iinfo(torch.int64).max
+        rank = torch.where(near.present, draw, last).argsort(1).argsort(1)
+        buckets = -(-near.weights.shape[1] // self.size)
+        member = (rank // self.size)[:, None] == torch.arange(buckets, device=rank.device)[:, None]
+        member = (member & near.present[:, None]).to(torch.float64)
+        averaged = member / member.sum(2, keepdim=True).clamp(min=1)
+        empty = (member.sum(2, keepdim=True) == 0).to(torch.float64)  # a row must sum to 1; its weight is 0
+        whole = torch.nn.functional.pad(torch.cat([empty, averaged], 2), (0, 0, 1, 0))
+        whole[:, 0, 0] = 1
+        return whole, (member * near.weights[:, None]).sum(2)

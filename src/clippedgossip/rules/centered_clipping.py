@@ -1,0 +1,32 @@
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from clippedgossip.inbox import Neighborhood
+from clippedgossip.rules._checks import at_least
+from clippedgossip.rules.base import LinearRule
+from clippedgossip.rules.clipped_gossip import clip_factor
+from clippedgossip.rules.nearest import uniform_over
+
+
+@dataclass(frozen=True)
+class CenteredClipping(LinearRule):
+    """v ← v + mean_j Clip(x_j − v, τ) over own and received, from v = x_i (Karimireddy et al.).
+    Needs a radius of the order of the honest spread."""
+
+    radius: float = 1.0
+    iterations: int = 3
+
+    def __post_init__(self) -> None:
+        at_least("radius", self.radius, 0)
+        at_least("iterations", self.iterations, 1)
+
+    def coefficients(self, near: Neighborhood) -> Tensor:
+        share = uniform_over(near.closed_present)
+        center = torch.zeros_like(share)
+        center[:, 0] = 1
+        for _ in range(self.iterations):
+            pull = share * clip_factor(near.squared_to(center).sqrt(), self.radius)
+            center = center * (1 - pull.sum(1, keepdim=True)) + pull
+        return center

@@ -1,0 +1,14 @@
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from clippedgossip.inbox import Neighborhood
+from clippedgossip.rules.base import LinearRule
+
+
+@dataclass(frozen=True)
+class Gossip(LinearRule):
+    """x_i ← Σ_j W_ij x_j, eq. (Gossip). Needs nothing, resists nothing."""
+
+    def coefficients(self, near: Neighborhood) -> Tensor:
+        return near.closed_weights

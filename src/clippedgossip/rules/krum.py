@@ -1,0 +1,63 @@
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from clippedgossip.errors import RuleError
+from clippedgossip.inbox import Neighborhood
+from clippedgossip.rules._checks import at_least, enough_neighbors
+from clippedgossip.rules.base import LinearRule
+from clippedgossip.rules.nearest import nearest, uniform_over
+
+
+@dataclass(frozen=True)
+class Krum(LinearRule):
+    """Of own and received, the model with the least sum of squared distances to its n−f−2 nearest others
+    (Blanchard et al.). Needs a bound f on the number of Byzantine neighbours."""
+
+    faulty: int
+
+    def __post_init__(self) -> None:
+        at_least("faulty", self.faulty, 0)
+
+    def check(self, neighbors: int) -> None:
+        enough_neighbors(type(self).__name__, self.faulty, neighbors, self.faulty + 2, neighbors - 2)
+
+    def chosen(self, n: Tensor) -> Tensor:
+        return torch.ones_like(n)
+
+    def coefficients(self, near: Neighborhood) -> Tensor:
+        n = near.closed_present.sum(1)
+        return uniform_over(nearest(self.scores(near, n), self.chosen(n)))
+
+    def scores(self, near: Neighborhood, n: Tensor) -> Tensor:
+        """(b, k+1) Σ of the n−f−2 smallest squared distances to others; ∞ for empty slots."""
+        here = near.closed_present
+        others = here[:, :, None] & here[:, None, :]
+        others = others & ~torch.eye(here.shape[1], dtype=torch.bool, device=here.device)
+        ordered = torch.where(others, near.pairs, torch.inf).sort(2).values
+        counted = torch.arange(here.shape[1], device=here.device) < (n - self.faulty - 2)[:, None]
+        sums = torch.where(counted[:, None], ordered, 0.0).sum(2)
+        return torch.where(here, sums, torch.inf)
+
+
+@dataclass(frozen=True)
+class MultiKrum(Krum):
+    """The mean of the `select` models with the best Krum scores; n−f of them unless said."""
+
+    select: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.select is not None:
+            at_least("select", self.select, 1)
+
+    def check(self, neighbors: int) -> None:
+        super().check(neighbors)
+        if self.select is not None and self.select > neighbors + 1:
+            raise RuleError(
+                f"select is {self.select}, but a node sees {neighbors + 1} models; select at most that"
+            )
+
+    def chosen(self, n: Tensor) -> Tensor:
+        return n - self.faulty if self.select is None else torch.full_like(n, self.select)

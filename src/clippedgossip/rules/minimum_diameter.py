@@ -1,0 +1,54 @@
+from dataclasses import dataclass
+from functools import cache
+from itertools import combinations
+from math import comb
+
+import torch
+from torch import Tensor
+
+from clippedgossip.errors import RuleError
+from clippedgossip.inbox import Neighborhood
+from clippedgossip.rules._checks import at_least, enough_neighbors
+from clippedgossip.rules.base import LinearRule
+from clippedgossip.rules.nearest import uniform_over
+
+MOST_SUBSETS = 20_000
+
+
+@dataclass(frozen=True)
+class MDA(LinearRule):
+    """Minimum-diameter averaging: the mean of the n−f of own and received whose largest distance is least
+    (El Mhamdi et al.). Needs a bound f on the number of Byzantine neighbours; tries all subsets."""
+
+    faulty: int
+
+    def __post_init__(self) -> None:
+        at_least("faulty", self.faulty, 0)
+
+    def check(self, neighbors: int) -> None:
+        enough_neighbors("MDA", self.faulty, neighbors, self.faulty, neighbors)
+        subsets = comb(neighbors + 1, self.faulty)
+        if subsets > MOST_SUBSETS:
+            raise RuleError(
+                f"MDA would try {subsets} subsets of {neighbors + 1} models, at most {MOST_SUBSETS} are "
+                "tried; lower faulty, or use NNM or Krum"
+            )
+
+    def coefficients(self, near: Neighborhood) -> Tensor:
+        chosen = torch.zeros_like(near.closed_present)
+        counts = near.closed_present.sum(1)
+        order = near.closed_present.to(torch.int8).argsort(dim=1, descending=True, stable=True)
+        for n in set(counts.tolist()):
+            nodes = (counts == n).nonzero()[:, 0]
+            members = order[nodes, :n]
+            pairs = near.pairs[nodes[:, None, None], members[:, :, None], members[:, None]]
+            kept = _subsets(n, n - self.faulty).to(pairs.device)
+            diameters = torch.stack([pairs[:, s][:, :, s].amax((1, 2)) for s in kept], 1)
+            best = kept[diameters.argmin(1)]
+            chosen[nodes[:, None], members.gather(1, best)] = True
+        return uniform_over(chosen)
+
+
+@cache
+def _subsets(n: int, size: int) -> Tensor:
+    return torch.tensor(list(combinations(range(n), size)))

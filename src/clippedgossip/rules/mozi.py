@@ -1,0 +1,50 @@
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from clippedgossip.errors import RuleError
+from clippedgossip.inbox import Neighborhood
+from clippedgossip.rules._checks import fraction
+from clippedgossip.rules.base import LinearRule
+from clippedgossip.rules.nearest import nearest, uniform_over
+
+Loss = Callable[[Neighborhood], Tensor]
+
+
+@dataclass(frozen=True)
+class Mozi(LinearRule):
+    """Mozi, later UBAR (Guo et al.): keep the ⌊ρ|N_i|⌋ nearest neighbours, of these those whose loss on the
+    node's own fresh sample is at most its own (if none, the single best), x_i ← a x_i + (1−a)·their mean.
+
+    Needs ρ, the fraction of regular neighbours, and `loss`: models (*batch, d) -> (*batch) on the own sample.
+    """
+
+    loss: Callable[[Tensor], Tensor] | None = None
+    keep: float = 0.99
+    self_weight: float = 0.5
+    loss_of: Loss | None = None  # for an engine that evaluates its nodes' models together: (b, k+1)
+
+    def __post_init__(self) -> None:
+        fraction("keep", self.keep, below=1 + 1e-12)
+        fraction("self_weight", self.self_weight, below=1 + 1e-12)
+
+    def losses(self, near: Neighborhood) -> Tensor:
+        if self.loss_of is not None:
+            return self.loss_of(near)
+        if self.loss is not None:
+            return self.loss(near.messages())
+        raise RuleError(
+            "Mozi compares losses and was given none; pass loss=, a function from models to losses"
+        )
+
+    def coefficients(self, near: Neighborhood) -> Tensor:
+        kept = (near.present.sum(1) * self.keep + 1e-9).floor().clamp(min=1)
+        close = near.present & nearest(torch.where(near.present, near.squared, torch.inf), kept)
+        losses = self.losses(near).nan_to_num(nan=torch.inf)
+        better = close & (losses[:, 1:] <= losses[:, :1])
+        best = nearest(torch.where(close, losses[:, 1:], torch.inf), torch.ones_like(kept)) & near.present
+        chosen = torch.where(better.any(1, keepdim=True), better, best)
+        share = uniform_over(chosen).nan_to_num(nan=0.0) * (1 - self.self_weight)
+        return torch.cat([1 - share.sum(1, keepdim=True), share], 1)

@@ -1,0 +1,28 @@
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from clippedgossip.inbox import Neighborhood
+from clippedgossip.rules._checks import at_least, enough_neighbors
+from clippedgossip.rules.base import LinearRule
+from clippedgossip.rules.nearest import nearest, uniform_over
+
+
+@dataclass(frozen=True)
+class NNA(LinearRule):
+    """The mean of self and the received models but for the f furthest from self (MoNNA, Farhadkhani et al.).
+    Needs a bound f on the number of Byzantine neighbours."""
+
+    faulty: int
+
+    def __post_init__(self) -> None:
+        at_least("faulty", self.faulty, 0)
+
+    def check(self, neighbors: int) -> None:
+        enough_neighbors("NNA", self.faulty, neighbors, self.faulty, neighbors)
+
+    def coefficients(self, near: Neighborhood) -> Tensor:
+        squared = torch.where(near.present, near.squared, torch.inf)
+        kept = nearest(squared, near.present.sum(1) - self.faulty)
+        return uniform_over(torch.cat([near.closed_present[:, :1], kept], 1))

@@ -1,0 +1,31 @@
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from clippedgossip.inbox import Neighborhood
+from clippedgossip.rules._checks import at_least, enough_neighbors
+from clippedgossip.rules.nearest import nearest, uniform_over
+from clippedgossip.rules.premix import Premix
+
+
+@dataclass(frozen=True, kw_only=True)
+class NNM(Premix):
+    """Nearest-neighbour mixing (Allouah et al.): each of own and received becomes the mean of its n−f
+    nearest, itself included, before the rule sees it. Needs a bound f on the number of Byzantine neighbours."""
+
+    faulty: int
+
+    def __post_init__(self) -> None:
+        at_least("faulty", self.faulty, 0)
+
+    def check(self, neighbors: int) -> None:
+        enough_neighbors("NNM", self.faulty, neighbors, self.faulty, neighbors)
+        self.rule.check(neighbors)
+
+    def premix(self, near: Neighborhood) -> tuple[Tensor, Tensor]:
+        here = near.closed_present
+        keys = torch.where(here[:, None], near.pairs, torch.inf)
+        eye = torch.eye(here.shape[1], dtype=torch.bool, device=here.device)
+        keys = torch.where(eye, -1.0, keys)
+        return uniform_over(nearest(keys, here.sum(1) - self.faulty)), near.weights

@@ -1,0 +1,32 @@
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from clippedgossip.inbox import Neighborhood
+from clippedgossip.rules._checks import at_least, enough_neighbors
+from clippedgossip.rules.base import LinearRule
+
+
+@dataclass(frozen=True)
+class IOS(LinearRule):
+    """Iterative outlier scissor (Wu et al.): f times, drop the neighbour furthest from the weighted mean of
+    those still trusted, self included; then their renormalised weighted mean. Needs a bound f on the number
+    of Byzantine neighbours."""
+
+    faulty: int
+
+    def __post_init__(self) -> None:
+        at_least("faulty", self.faulty, 0)
+
+    def check(self, neighbors: int) -> None:
+        enough_neighbors("IOS", self.faulty, neighbors, self.faulty, neighbors)
+
+    def coefficients(self, near: Neighborhood) -> Tensor:
+        trusted = near.closed_weights
+        for _ in range(self.faulty):
+            mean = trusted / trusted.sum(1, keepdim=True)
+            doubtful = torch.where(trusted > 0, near.squared_to(mean), -1.0)
+            doubtful[:, 0] = -1.0  # a node trusts itself
+            trusted = trusted.scatter(1, doubtful.argmax(1, keepdim=True), 0.0)
+        return trusted / trusted.sum(1, keepdim=True)

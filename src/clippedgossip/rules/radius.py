@@ -1,0 +1,67 @@
+"""How far a neighbour may pull: the clipping radius τ_i of ClippedGossip."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from clippedgossip.errors import RuleError
+from clippedgossip.inbox import Neighborhood
+from clippedgossip.rules._checks import at_least, fraction
+
+
+@dataclass(frozen=True)
+class Radius(ABC):
+    @abstractmethod
+    def __call__(self, near: Neighborhood) -> Tensor:
+        """(b, 1) τ_i."""
+
+
+@dataclass(frozen=True)
+class Fixed(Radius):
+    """The same τ for every node and round."""
+
+    value: float
+
+    def __post_init__(self) -> None:
+        at_least("radius", self.value, 0)
+
+    def __call__(self, near: Neighborhood) -> Tensor:
+        return torch.full_like(near.weights[:, :1], self.value)
+
+
+@dataclass(frozen=True)
+class Oracle(Radius):
+    """τ_i² = (1/δ_i) Σ_{j∈R} W_ij ‖x_i − x_j‖², eq. (tau); ∞ where δ_i = 0.
+
+    Needs to know who is Byzantine: for theory and tests alone.
+    """
+
+    def __call__(self, near: Neighborhood) -> Tensor:
+        if near.byzantine is None:
+            raise RuleError(
+                "the oracle radius must be told who is Byzantine; use Adaptive(delta_max=…) instead"
+            )
+        lies = near.byzantine
+        delta = torch.where(lies, near.weights, 0.0).sum(1, keepdim=True)
+        spread = torch.where(lies, 0.0, near.weights * near.squared).sum(1, keepdim=True)
+        return torch.where(delta > 0, (spread / delta).sqrt(), torch.inf)
+
+
+@dataclass(frozen=True)
+class Adaptive(Radius):
+    """τ_i² = Σ_{j∈S} W_ij ‖x_i − x_j‖², S the nearest nodes, self included, whose weight stays within
+    1 − δ_max (§ choosing clipping radius). Needs a bound on δ_max."""
+
+    delta_max: float
+
+    def __post_init__(self) -> None:
+        fraction("delta_max", self.delta_max)
+
+    def __call__(self, near: Neighborhood) -> Tensor:
+        squared, order = torch.where(near.present, near.squared, torch.inf).sort(1)
+        weights = near.weights.gather(1, order)
+        total = near.closed_weights[:, :1] + weights.cumsum(1)
+        nearest = (weights > 0) & (total <= 1 - self.delta_max + 1e-9)
+        return torch.where(nearest, weights * squared, 0.0).sum(1, keepdim=True).sqrt()

@@ -1,0 +1,67 @@
+"""Every rule by name. A new rule is one file and one line here; the contract tests then run on it."""
+
+import dataclasses
+from typing import Any
+
+from clippedgossip.errors import RuleError, unknown_name
+from clippedgossip.rules.balance import Balance
+from clippedgossip.rules.base import Rule
+from clippedgossip.rules.bucketing import Bucketing
+from clippedgossip.rules.centered_clipping import CenteredClipping
+from clippedgossip.rules.clipped_gossip import ClippedGossip
+from clippedgossip.rules.clipped_sum import CSPlus
+from clippedgossip.rules.geometric_median import GeometricMedian
+from clippedgossip.rules.gossip import Gossip
+from clippedgossip.rules.krum import Krum, MultiKrum
+from clippedgossip.rules.mean_around_median import MeaMed
+from clippedgossip.rules.median import Median, WeightedMedian
+from clippedgossip.rules.minimum_diameter import MDA
+from clippedgossip.rules.mozi import Mozi
+from clippedgossip.rules.nearest_neighbor_averaging import NNA
+from clippedgossip.rules.nearest_neighbor_mixing import NNM
+from clippedgossip.rules.outlier_scissor import IOS
+from clippedgossip.rules.trimmed_mean import TrimmedMean, WeightedTrimmedMean
+from clippedgossip.rules.trimmed_sum import GTS
+
+RULES: dict[str, type[Rule]] = {
+    "gossip": Gossip,
+    "clipped-gossip": ClippedGossip,
+    "geometric-median": GeometricMedian,
+    "trimmed-mean": TrimmedMean,
+    "weighted-trimmed-mean": WeightedTrimmedMean,
+    "median": Median,
+    "weighted-median": WeightedMedian,
+    "krum": Krum,
+    "multi-krum": MultiKrum,
+    "mozi": Mozi,
+    "bucketing": Bucketing,
+    "cs-plus": CSPlus,
+    "gts": GTS,
+    "nna": NNA,
+    "ios": IOS,
+    "balance": Balance,
+    "meamed": MeaMed,
+    "centered-clipping": CenteredClipping,
+    "mda": MDA,
+    "nnm": NNM,
+}
+
+
+def make_rule(name: str, **parameters: Any) -> Rule:
+    """A rule from its name and parameters; nothing mistyped is let through."""
+    if name not in RULES:
+        raise RuleError(unknown_name("rule", name, RULES))
+    kind = RULES[name]
+    known = {field.name: field for field in dataclasses.fields(kind)}
+    for parameter in parameters:
+        if parameter not in known:
+            raise RuleError(unknown_name(f"parameter of rule {name!r}:", parameter, known))
+    required = [
+        field.name
+        for field in known.values()
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    ]
+    missing = [parameter for parameter in required if parameter not in parameters]
+    if missing:
+        raise RuleError(f"rule {name!r} needs {', '.join(missing)}")
+    return kind(**parameters)

@@ -1,0 +1,26 @@
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from clippedgossip.inbox import Neighborhood, from_neighbors
+from clippedgossip.rules._checks import fraction
+from clippedgossip.rules.base import LinearRule
+
+
+@dataclass(frozen=True)
+class GTS(LinearRule):
+    """Gossip with the furthest neighbours dropped up to weight b, the one at the boundary in part; what they
+    lose goes to self (Gaucher et al.). Needs a bound b on the Byzantine weight around a node."""
+
+    byzantine_weight: float
+
+    def __post_init__(self) -> None:
+        fraction("byzantine_weight", self.byzantine_weight)
+
+    def coefficients(self, near: Neighborhood) -> Tensor:
+        order = torch.where(near.present, near.squared, -1.0).argsort(1, descending=True)
+        weights = near.weights.gather(1, order)
+        further = weights.cumsum(1) - weights
+        dropped = torch.minimum((self.byzantine_weight - further).clamp(min=0), weights)
+        return from_neighbors(torch.zeros_like(weights).scatter(1, order, weights - dropped))
