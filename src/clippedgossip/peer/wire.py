@@ -135,12 +135,21 @@ def compress(body: Body) -> bytes:
 class Assembler:
     """Puts Parts together again, refusing everything that is not exactly what was asked for."""
 
-    def __init__(self, expected: Expected, certificate: Certificate, *, zstd: bool = False) -> None:
+    def __init__(
+        self,
+        expected: Expected,
+        certificate: Certificate,
+        *,
+        zstd: bool = False,
+        into: memoryview | None = None,
+    ) -> None:
+        """`into`, where given, is memory of exactly the model's size that receives it."""
         self.expected = expected
         self.certificate = certificate
         self.may_zstd = zstd
         self.header: pb.Header | None = None
-        self.body = bytearray()
+        self._into = into
+        self._buffer = memoryview(b"")
         self._filled = 0
 
     def feed(self, part: bytes) -> None:
@@ -148,29 +157,34 @@ class Assembler:
         if self.header is None:
             self.header = self._accept(part)
             # Only here, after run, sender, round, dtype and length were found to be the expected ones.
-            self.body = bytearray(self.expected.size)
+            if self._into is not None and not self.header.zstd:
+                self._buffer = self._into
+            else:
+                self._buffer = memoryview(bytearray(self.expected.size))
             return
         chunk = read_chunk(part)
         end = self._filled + len(chunk)
-        if end > len(self.body):
-            raise Rejected(Missing.WRONG_SHAPE, f"more than the {len(self.body)} bytes of the model")
-        self.body[self._filled : end] = chunk
+        if end > self.expected.size:
+            raise Rejected(Missing.WRONG_SHAPE, f"more than the {self.expected.size} bytes of the model")
+        self._buffer[self._filled : end] = chunk
         self._filled = end
 
-    def finish(self) -> bytearray:
+    def finish(self) -> memoryview:
         """The model's bytes, once digest and signature are found right. Slow: call it off the event loop."""
         if self.header is None:
             raise Rejected(Missing.MALFORMED, "the stream ended before a header")
         if self.header.zstd:
-            self.body = decompress(memoryview(self.body)[: self._filled], self.expected.size)
+            target = self._into if self._into is not None else memoryview(bytearray(self.expected.size))
+            decompress(self._buffer[: self._filled], target)
+            self._buffer = target
         elif self._filled != self.expected.size:
             detail = f"{self._filled} bytes instead of {self.expected.size}"
             raise Rejected(Missing.WRONG_SHAPE, detail)
-        if hashlib.sha256(self.body).digest() != self.header.digest:
+        if hashlib.sha256(self._buffer).digest() != self.header.digest:
             raise Rejected(Missing.MALFORMED, "digest does not match")
         if not verify_header(self.header, self.certificate):
             raise Rejected(Missing.MALFORMED, "signature does not match")
-        return self.body
+        return self._buffer
 
     def _accept(self, part: bytes) -> pb.Header:
         if len(part) > 4096 or part[:1] != b"\x0a":
@@ -191,21 +205,19 @@ class Assembler:
         return header
 
 
-def decompress(frame: Body, size: int) -> bytearray:
-    """Exactly `size` bytes out of one zstd frame; a bomb is stopped at its first byte too many."""
-    body = bytearray(size)
-    view = memoryview(body)
+def decompress(frame: Body, target: memoryview) -> None:
+    """Fills the target from one zstd frame, exactly; a bomb is stopped at its first byte too many."""
+    size = len(target)
     try:
         with zstandard.ZstdDecompressor(max_window_size=_WINDOW).stream_reader(frame) as reader:
             filled = 0
-            while filled < size and (count := reader.readinto(view[filled:])):
+            while filled < size and (count := reader.readinto(target[filled:])):
                 filled += count
             more = reader.read(1)
     except zstandard.ZstdError as error:
         raise Rejected(Missing.MALFORMED, f"zstd: {str(error)[:80]}") from None
     if filled != size or more:
         raise Rejected(Missing.WRONG_SHAPE, f"zstd frame is not {size} bytes long")
-    return body
 
 
 def read_chunk(part: bytes) -> memoryview:

@@ -1,0 +1,57 @@
+"""The seam between a node and its network: a real one and an in-memory fake stand behind it."""
+
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+from clippedgossip.peer import wire_pb2 as pb
+from clippedgossip.peer.config import Neighbour
+from clippedgossip.peer.identity import Certificate
+
+Send = Callable[[bytes], Awaitable[None]]
+
+
+class Service(Protocol):
+    """What a node answers. `name` is the neighbour whose pinned certificate was presented, never a claim.
+
+    To decline, raise `Rejected`; the other side's `Link` raises the same reason.
+    """
+
+    async def hello(self, name: str, request: pb.HelloRequest) -> pb.HelloReply: ...
+
+    async def pull(self, name: str, request: pb.PullRequest, send: Send) -> None: ...
+
+    async def witness(self, name: str, request: pb.WitnessRequest) -> pb.WitnessReply: ...
+
+
+class Parts(Protocol):
+    """The Parts of one message, as they come."""
+
+    def __aiter__(self) -> "Parts": ...
+
+    async def __anext__(self) -> bytes: ...
+
+
+class Link(Protocol):
+    """The way to one neighbour. Whatever goes wrong is raised as `Rejected`; timeouts are the caller's."""
+
+    @property
+    def certificate(self) -> Certificate | None:
+        """The neighbour's certificate, once it is known; it always matches the pinned fingerprint."""
+
+    async def hello(self, request: pb.HelloRequest) -> pb.HelloReply: ...
+
+    def pull(self, request: pb.PullRequest) -> AbstractAsyncContextManager[Parts]:
+        """Leaving the context cancels whatever is still on its way."""
+
+    async def witness(self, request: pb.WitnessRequest) -> pb.WitnessReply: ...
+
+
+class Transport(Protocol):
+    """Carries calls between this node and its neighbours."""
+
+    async def start(self, service: Service) -> None: ...
+
+    def link(self, neighbour: Neighbour) -> Link: ...
+
+    async def close(self) -> None: ...

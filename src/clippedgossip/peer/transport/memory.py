@@ -1,0 +1,122 @@
+"""A network inside one event loop, for tests: same seam, no sockets, and links that can be cut."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+from clippedgossip.peer import wire_pb2 as pb
+from clippedgossip.peer.config import Neighbour
+from clippedgossip.peer.identity import Certificate, Identity
+from clippedgossip.peer.reasons import Missing, Rejected
+from clippedgossip.peer.transport.base import Parts, Service
+
+_T = TypeVar("_T")
+
+
+class MemoryNetwork:
+    """All peers of a test, by fingerprint."""
+
+    def __init__(self) -> None:
+        self.members: dict[bytes, MemoryTransport] = {}
+        self.cut: set[frozenset[bytes]] = set()
+
+    @contextlib.contextmanager
+    def partition(self, *pairs: tuple[bytes, bytes]) -> Iterator[None]:
+        """Cuts links for a while."""
+        cut = {frozenset(pair) for pair in pairs}
+        self.cut |= cut
+        try:
+            yield
+        finally:
+            self.cut -= cut
+
+
+class MemoryTransport:
+    """One peer's end of a `MemoryNetwork`."""
+
+    def __init__(self, network: MemoryNetwork, identity: Identity, neighbours: tuple[Neighbour, ...]) -> None:
+        self.network = network
+        self.identity = identity
+        self.names = {neighbour.fingerprint: neighbour.name for neighbour in neighbours}
+        self.service: Service | None = None
+
+    async def start(self, service: Service) -> None:
+        self.service = service
+        self.network.members[self.identity.fingerprint] = self
+
+    async def close(self) -> None:
+        self.network.members.pop(self.identity.fingerprint, None)
+        self.service = None
+
+    def link(self, neighbour: Neighbour) -> "MemoryLink":
+        return MemoryLink(self, neighbour)
+
+
+class MemoryLink:
+    """The way to one neighbour of a `MemoryNetwork`."""
+
+    def __init__(self, here: MemoryTransport, neighbour: Neighbour) -> None:
+        self.here = here
+        self.neighbour = neighbour
+
+    @property
+    def certificate(self) -> Certificate | None:
+        there = self.here.network.members.get(self.neighbour.fingerprint)
+        return there.identity.certificate if there else None
+
+    def _reach(self) -> tuple[Service, str]:
+        mark = self.here.identity.fingerprint
+        there = self.here.network.members.get(self.neighbour.fingerprint)
+        cut = frozenset((mark, self.neighbour.fingerprint)) in self.here.network.cut
+        if there is None or there.service is None or mark not in there.names or cut:
+            raise Rejected(Missing.DEAD, f"no way to {self.neighbour.name}")
+        return there.service, there.names[mark]
+
+    async def _call(self, ask: Callable[[Service, str], Awaitable[_T]]) -> _T:
+        service, name = self._reach()
+        await asyncio.sleep(0)
+        return await ask(service, name)
+
+    async def hello(self, request: pb.HelloRequest) -> pb.HelloReply:
+        return await self._call(lambda service, name: service.hello(name, request))
+
+    async def witness(self, request: pb.WitnessRequest) -> pb.WitnessReply:
+        return await self._call(lambda service, name: service.witness(name, request))
+
+    @asynccontextmanager
+    async def pull(self, request: pb.PullRequest) -> AsyncIterator[Parts]:
+        service, name = self._reach()
+        queue: asyncio.Queue[bytes | Rejected | None] = asyncio.Queue(maxsize=1)
+
+        async def serve() -> None:
+            try:
+                await service.pull(name, request, queue.put)
+                await queue.put(None)
+            except Rejected as rejected:
+                await queue.put(rejected)
+
+        task = asyncio.create_task(serve())
+        try:
+            yield _QueueParts(queue)
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+
+class _QueueParts:
+    def __init__(self, queue: asyncio.Queue[bytes | Rejected | None]) -> None:
+        self._queue = queue
+
+    def __aiter__(self) -> Parts:
+        return self
+
+    async def __anext__(self) -> bytes:
+        item = await self._queue.get()
+        if item is None:
+            raise StopAsyncIteration
+        if isinstance(item, Rejected):
+            raise item
+        return item

@@ -1,0 +1,88 @@
+"""The certificates of the neighbours, learned from their own servers and pinned by fingerprint.
+
+People hand each other fingerprints; TLS wants certificates. So each side reads the certificate off the
+other's port, checks its SHA-256 against the fingerprint, and only then makes it a trust anchor. Reading it
+needs no trust: a certificate with the right fingerprint is the right one, wherever it came from.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import ssl
+from collections.abc import Iterable
+from pathlib import Path
+
+from clippedgossip.errors import PeerError
+from clippedgossip.peer import identity
+from clippedgossip.peer.config import Neighbour
+from clippedgossip.peer.identity import Certificate
+
+
+class Pins:
+    """Which certificate belongs to which neighbour, as far as known; kept in a folder between starts."""
+
+    def __init__(self, neighbours: Iterable[Neighbour], folder: Path | None) -> None:
+        self.neighbours = {neighbour.name: neighbour for neighbour in neighbours}
+        self.names = {neighbour.fingerprint: neighbour.name for neighbour in neighbours}
+        self.certificates: dict[str, Certificate] = {}
+        self.folder = folder
+        for name, neighbour in self.neighbours.items():
+            with contextlib.suppress(OSError, PeerError):
+                if folder is not None:
+                    self._keep(neighbour, (folder / f"{name}.pem").read_bytes())
+
+    def anchors(self) -> bytes:
+        """All certificates known so far, as PEM."""
+        return b"".join(certificate.pem for certificate in self.certificates.values())
+
+    def name_of(self, pem: bytes) -> str | None:
+        """The neighbour that presented this certificate; None for a stranger."""
+        with contextlib.suppress(ValueError):
+            return self.names.get(hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem.decode())).digest())
+        return None
+
+    async def learn(self, name: str) -> Certificate:
+        """The neighbour's certificate; read from its port the first time."""
+        known = self.certificates.get(name)
+        if known is not None:
+            return known
+        neighbour = self.neighbours[name]
+        try:
+            pem = await read_off(neighbour.address.host, neighbour.address.port)
+        except (OSError, EOFError) as error:
+            raise PeerError(f"cannot reach {name} at {neighbour.address}: {error}") from None
+        certificate = self._keep(neighbour, pem)
+        if self.folder is not None:
+            with contextlib.suppress(OSError):
+                self.folder.mkdir(parents=True, exist_ok=True)
+                (self.folder / f"{name}.pem").write_bytes(certificate.pem)
+        return certificate
+
+    def _keep(self, neighbour: Neighbour, pem: bytes) -> Certificate:
+        certificate = identity.read_certificate(pem)
+        if certificate.fingerprint != neighbour.fingerprint:
+            raise PeerError(
+                f"{neighbour.address} is not {neighbour.name}; ask it whether this is its fingerprint:\n"
+                f"{identity.format_fingerprint(certificate.fingerprint)}"
+            )
+        self.certificates[neighbour.name] = certificate
+        return certificate
+
+
+async def read_off(host: str, port: int, *, patience: float = 5.0) -> bytes:
+    """The certificate (PEM) a TLS 1.3 server at this address shows; nothing is sent to it."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE  # the fingerprint is checked by the caller
+    context.set_alpn_protocols(["h2"])
+    try:
+        async with asyncio.timeout(patience):
+            _, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname=identity.HOST)
+    except TimeoutError:
+        raise OSError(f"no answer in {patience:g} s") from None
+    try:
+        shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    finally:
+        writer.transport.abort()
+    return ssl.DER_cert_to_PEM_cert(shown or b"").encode()

@@ -1,0 +1,280 @@
+"""The real network: grpc.aio over mutual TLS 1.3, every certificate pinned."""
+
+import asyncio
+import contextlib
+import os
+import urllib.parse
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+# gRPC has no switch for the lowest TLS version. Peers have ECDSA keys; when every TLS 1.2 cipher suite on
+# offer wants an RSA key, nothing below TLS 1.3 can be agreed on. gRPC reads it when it starts: set it first.
+os.environ.setdefault("GRPC_SSL_CIPHER_SUITES", "ECDHE-RSA-AES128-GCM-SHA256:ECDHE-RSA-AES256-GCM-SHA384")
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # strangers must not be able to fill the log
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+
+from clippedgossip.errors import PeerError
+from clippedgossip.peer import wire_pb2 as pb
+from clippedgossip.peer.config import Address, Limits, Neighbour
+from clippedgossip.peer.identity import HOST, Certificate, Identity
+from clippedgossip.peer.reasons import Missing, Rejected
+from clippedgossip.peer.transport.base import Parts, Service
+from clippedgossip.peer.transport.pins import Pins
+from clippedgossip.peer.wire import LARGEST_PART
+
+_SERVICE = "clippedgossip.peer.v1.Peer"
+_CODE = {
+    Missing.AHEAD: grpc.StatusCode.OUT_OF_RANGE,
+    Missing.BEHIND: grpc.StatusCode.UNAVAILABLE,
+    Missing.LATE: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Missing.REFUSED: grpc.StatusCode.FAILED_PRECONDITION,
+    Missing.MALFORMED: grpc.StatusCode.INVALID_ARGUMENT,
+}
+_SMALL = 64 << 10
+_M = TypeVar("_M", bound=Message)
+
+
+class RpcTransport:
+    """One peer's server and its channels to the neighbours."""
+
+    def __init__(self, identity: Identity, bind: Address, pins: Pins, limits: Limits) -> None:
+        self.identity = identity
+        self.bind = bind
+        self.pins = pins
+        self.limits = limits
+        self.port = 0
+        self._server: Any = None
+        self._links: list[RpcLink] = []
+
+    async def start(self, service: Service) -> None:
+        server = grpc.aio.server(
+            options=[
+                ("grpc.so_reuseport", 0),
+                ("grpc.max_concurrent_streams", 4),
+                ("grpc.max_receive_message_length", _SMALL),
+                ("grpc.max_metadata_size", 8192),
+                ("grpc.server_handshake_timeout_ms", int(self.limits.handshake * 1000)),
+                ("grpc.max_allowed_incoming_connections", self.limits.connections),
+                ("grpc.http2.max_ping_strikes", 2),
+                *_COMMON,
+            ]
+        )
+        handler = grpc.method_handlers_generic_handler(_SERVICE, _Handlers(self.pins, service).table())
+        server.add_generic_rpc_handlers((handler,))
+        credentials = grpc.dynamic_ssl_server_credentials(
+            self._certificates(), self._certificates, require_client_authentication=True
+        )
+        try:
+            self.port = server.add_secure_port(str(self.bind), credentials)
+        except RuntimeError:
+            raise PeerError(
+                f"cannot listen on {self.bind}; is the port taken, is the address this machine's?"
+            ) from None
+        await server.start()
+        self._server = server
+
+    def link(self, neighbour: Neighbour) -> "RpcLink":
+        link = RpcLink(self.identity, neighbour, self.pins)
+        self._links.append(link)
+        return link
+
+    async def close(self) -> None:
+        for link in self._links:
+            await link.close()
+        if self._server is not None:
+            await self._server.stop(grace=0.2)
+
+    def _certificates(self) -> Any:
+        """Asked for at every handshake, so that a neighbour is let in as soon as it is pinned."""
+        return grpc.ssl_server_certificate_configuration(
+            [(self.identity.key_pem, self.identity.certificate.pem)],
+            root_certificates=self.pins.anchors() or self.identity.certificate.pem,
+        )
+
+
+class _Handlers:
+    """Takes bytes off the wire, finds out who is calling, and asks the service."""
+
+    def __init__(self, pins: Pins, service: Service) -> None:
+        self._pins = pins
+        self._service = service
+
+    def table(self) -> dict[str, Any]:
+        return {
+            "Hello": grpc.unary_unary_rpc_method_handler(self.hello),
+            "Pull": grpc.unary_stream_rpc_method_handler(self.pull),
+            "Witness": grpc.unary_unary_rpc_method_handler(self.witness),
+        }
+
+    async def hello(self, raw: bytes, context: Any) -> bytes:
+        request = await _parse(pb.HelloRequest, raw, context)
+        name = await self._caller(context)
+        return (await _answer(context, self._service.hello(name, request))).SerializeToString()
+
+    async def witness(self, raw: bytes, context: Any) -> bytes:
+        request = await _parse(pb.WitnessRequest, raw, context)
+        name = await self._caller(context)
+        return (await _answer(context, self._service.witness(name, request))).SerializeToString()
+
+    async def pull(self, raw: bytes, context: Any) -> None:
+        request = await _parse(pb.PullRequest, raw, context)
+        name = await self._caller(context)
+        await _answer(context, self._service.pull(name, request, context.write))
+
+    async def _caller(self, context: Any) -> str:
+        """The handshake let pinned certificates through; say whose it was, and check all of it again."""
+        facts = context.auth_context()
+        pem = next(iter(facts.get("x509_pem_cert", ())), b"")
+        version = next(iter(facts.get("ssl_tls_version", ())), b"TLSv1.3")
+        name = self._pins.name_of(pem)
+        if name is None or version != b"TLSv1.3":
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "not a neighbour")
+        assert name is not None
+        return name
+
+
+_R = TypeVar("_R")
+
+
+async def _answer(context: Any, answer: Awaitable[_R]) -> _R:
+    try:
+        return await answer
+    except Rejected as rejected:
+        if rejected.round is not None:
+            context.set_trailing_metadata((("round", str(rejected.round)),))
+        await context.abort(_CODE.get(rejected.reason, grpc.StatusCode.INTERNAL), str(rejected)[:300])
+    raise AssertionError("abort raises")
+
+
+async def _parse(kind: type[_M], raw: bytes, context: Any) -> _M:
+    try:
+        return kind.FromString(raw)
+    except DecodeError:
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"not a {kind.__name__}")
+    raise AssertionError("abort raises")
+
+
+class RpcLink:
+    """A channel to one neighbour; the only certificate it accepts is the pinned one."""
+
+    def __init__(self, identity: Identity, neighbour: Neighbour, pins: Pins) -> None:
+        self.neighbour = neighbour
+        self._identity = identity
+        self._pins = pins
+        self._channel: Any = None
+        self._opening = asyncio.Lock()
+
+    @property
+    def certificate(self) -> Certificate | None:
+        return self._pins.certificates.get(self.neighbour.name)
+
+    async def hello(self, request: pb.HelloRequest) -> pb.HelloReply:
+        return await self._unary("Hello", request, pb.HelloReply)
+
+    async def witness(self, request: pb.WitnessRequest) -> pb.WitnessReply:
+        return await self._unary("Witness", request, pb.WitnessReply)
+
+    @asynccontextmanager
+    async def pull(self, request: pb.PullRequest) -> AsyncIterator[Parts]:
+        channel = await self._open()
+        call = channel.unary_stream(f"/{_SERVICE}/Pull")(request.SerializeToString())
+        try:
+            yield _CallParts(call)
+        finally:
+            call.cancel()
+
+    async def close(self) -> None:
+        if self._channel is not None:
+            await self._channel.close()
+            self._channel = None
+
+    async def _unary(self, method: str, request: Message, reply: type[_M]) -> _M:
+        channel = await self._open()
+        with _translated():
+            raw = await channel.unary_unary(f"/{_SERVICE}/{method}")(request.SerializeToString())
+        try:
+            return reply.FromString(raw)
+        except DecodeError:
+            raise Rejected(Missing.MALFORMED, f"the answer to {method} is not protobuf") from None
+
+    async def _open(self) -> Any:
+        async with self._opening:
+            if self._channel is None:
+                try:
+                    certificate = await self._pins.learn(self.neighbour.name)
+                except PeerError as error:
+                    raise Rejected(Missing.DEAD, str(error)) from None
+                credentials = grpc.ssl_channel_credentials(
+                    certificate.pem, self._identity.key_pem, self._identity.certificate.pem
+                )
+                self._channel = grpc.aio.secure_channel(
+                    _target(self.neighbour.address), credentials, options=_CLIENT
+                )
+        return self._channel
+
+
+class _CallParts:
+    def __init__(self, call: Any) -> None:
+        self._call = call
+
+    def __aiter__(self) -> Parts:
+        return self
+
+    async def __anext__(self) -> bytes:
+        with _translated():
+            part: bytes = await self._call.read()
+        if part is grpc.aio.EOF:
+            raise StopAsyncIteration
+        return part
+
+
+@contextlib.contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except grpc.aio.AioRpcError as error:
+        raise _reason(error) from None
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        raise Rejected(Missing.DEAD, "the call was cancelled") from None
+
+
+def _reason(error: Any) -> Rejected:
+    code, detail = error.code(), str(error.details())[:300]
+    stated = dict(error.trailing_metadata() or ()).get("round", "")
+    round = int(stated) if isinstance(stated, str) and stated.isdecimal() and len(stated) < 16 else None
+    if code == grpc.StatusCode.UNAVAILABLE and round is None:
+        return Rejected(Missing.DEAD, detail)
+    reason = next((reason for reason, known in _CODE.items() if known == code), Missing.DEAD)
+    if code == grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in detail:
+        reason = Missing.MALFORMED  # gRPC's own refusal of an oversize part
+    return Rejected(reason, detail, round=round)
+
+
+def _target(address: Address) -> str:
+    if address.is_ipv6:
+        return f"ipv6:{urllib.parse.quote(str(address), safe=':')}"
+    kind = "ipv4:" if address.host.replace(".", "").isdigit() else "dns:///"
+    return f"{kind}{address}"
+
+
+_COMMON: list[tuple[str, Any]] = [
+    ("grpc.max_send_message_length", LARGEST_PART),
+    ("grpc.optimization_target", "throughput"),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.enable_retries", 0),
+]
+_CLIENT = [
+    ("grpc.ssl_target_name_override", HOST),
+    ("grpc.max_receive_message_length", LARGEST_PART),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 1000),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.use_local_subchannel_pool", 1),
+    *_COMMON,
+]

@@ -1,0 +1,234 @@
+"""The real transport: who gets in, who does not, and what a caller is told."""
+
+import asyncio
+import contextlib
+import datetime
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import grpc
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from clippedgossip.errors import PeerError
+from clippedgossip.peer import identity, wire
+from clippedgossip.peer import wire_pb2 as pb
+from clippedgossip.peer.config import Address, Limits, Neighbour
+from clippedgossip.peer.outbox import Message, Outbox
+from clippedgossip.peer.reasons import Missing, Rejected
+from clippedgossip.peer.transport.pins import Pins, read_off
+from clippedgossip.peer.transport.rpc import RpcTransport
+
+ALICE, BOB, EVE = (identity.create() for _ in range(3))
+EXPECTED = wire.Expected(run="r", round=0, dtype="float32", length=1_000_000)
+BODY = bytes(EXPECTED.size)
+
+
+def free_port(family: socket.AddressFamily = socket.AF_INET) -> int:
+    with socket.socket(family) as probe:
+        probe.bind(("::1" if family is socket.AF_INET6 else "127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def terms(round: int = 0) -> wire.Terms:
+    return wire.Terms(run="r", degree=1, length=1_000_000, dtype="float32", rule="gossip", round=round)
+
+
+def outbox(*names: str, **limits: float) -> Outbox:
+    return Outbox(names, Limits(**limits), terms, patience=5.0)  # type: ignore[arg-type]  # numbers by name
+
+
+@contextlib.asynccontextmanager
+async def pair(
+    host: str = "127.0.0.1", **limits: float
+) -> AsyncIterator[tuple[RpcTransport, RpcTransport, Outbox, Neighbour, Neighbour]]:
+    """Alice serves, Bob asks; each knows the other's fingerprint only."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    a = Neighbour(name="alice", address=Address(host, free_port(family)), fingerprint=ALICE.fingerprint)
+    b = Neighbour(name="bob", address=Address(host, free_port(family)), fingerprint=BOB.fingerprint)
+    box = outbox("bob", **limits)
+    alice = RpcTransport(ALICE, a.address, Pins([b], None), Limits())
+    bob = RpcTransport(BOB, b.address, Pins([a], None), Limits())
+    try:
+        await alice.start(box)
+        await bob.start(outbox("alice"))
+        yield alice, bob, box, a, b
+    finally:
+        await alice.close()
+        await bob.close()
+
+
+async def pull(link: object, round: int = 0, *, hold_ms: int = 1000, zstd: bool = False) -> bytes:
+    request = pb.PullRequest(run="r", round=round, hold_ms=hold_ms, zstd=zstd)
+    expected = wire.Expected(run="r", round=round, dtype="float32", length=EXPECTED.length)
+    assembler = wire.Assembler(expected, ALICE.certificate, zstd=zstd)
+    async with asyncio.timeout(10), link.pull(request) as parts:  # type: ignore[attr-defined]
+        async for part in parts:
+            assembler.feed(part)
+    return bytes(assembler.finish())
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
+def test_two_strangers_meet_by_fingerprint(host: str) -> None:
+    async def scenario() -> None:
+        async with pair(host) as (alice, bob, box, a, _):
+            # Alice's server does not have Bob's certificate yet: she must have read it off his port first.
+            await alice.pins.learn("bob")
+            link = bob.link(a)
+            reply = await link.hello(pb.HelloRequest(terms=terms().encode()))
+            assert not reply.refusal
+            frame = wire.compress(BODY)
+            message = Message(wire.make_header(ALICE, EXPECTED, BODY), BODY, frame)
+            asyncio.get_running_loop().call_later(0.1, box.publish, 0, lambda name: message)
+            assert await pull(link) == BODY
+            assert await pull(link, zstd=True) == BODY
+
+    asyncio.run(scenario())
+
+
+def test_what_is_not_served_is_explained() -> None:
+    async def scenario() -> None:
+        async with pair() as (alice, bob, box, a, _):
+            await alice.pins.learn("bob")
+            link = bob.link(a)
+            reasons = []
+
+            async def expect(round: int, hold_ms: int = 50) -> None:
+                with pytest.raises(Rejected) as caught:
+                    await pull(link, round, hold_ms=hold_ms)
+                reasons.append((caught.value.reason, caught.value.round))
+
+            await expect(0)
+            misfit = terms().encode()
+            misfit.length = 7
+            assert "length 7" in (await link.hello(pb.HelloRequest(terms=misfit))).refusal
+            await expect(0)
+            await link.hello(pb.HelloRequest(terms=terms().encode()))
+            await expect(0)
+            for round in range(3):
+                box.publish(round, lambda name: Message(pb.Header(), b""))
+            await expect(0)
+            await expect(9)
+            assert reasons == [
+                (Missing.REFUSED, None),
+                (Missing.REFUSED, None),
+                (Missing.BEHIND, 0),
+                (Missing.AHEAD, 2),
+                (Missing.BEHIND, 2),
+            ]
+
+    asyncio.run(scenario())
+
+
+def test_one_pull_at_a_time_and_a_rate() -> None:
+    async def scenario() -> None:
+        async with pair(pulls_per_second=5) as (alice, bob, box, a, _):
+            await alice.pins.learn("bob")
+            link = bob.link(a)
+            await link.hello(pb.HelloRequest(terms=terms().encode()))
+            waiting = asyncio.create_task(pull(link, 0, hold_ms=3000))
+            await asyncio.sleep(0.2)
+            with pytest.raises(Rejected, match="one pull"):
+                await pull(link)
+            waiting.cancel()
+            for _ in range(10):
+                with pytest.raises(Rejected):
+                    await pull(link, 5)
+            with pytest.raises(Rejected, match="too many"):
+                await pull(link, 5)
+            assert box.flooded
+
+    asyncio.run(scenario())
+
+
+def _issued_by(issuer: identity.Identity) -> tuple[bytes, bytes]:
+    """A certificate that a pinned neighbour signed for a friend."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    parent = x509.load_pem_x509_certificate(issuer.certificate.pem)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(parent.subject)
+        .issuer_name(parent.subject)
+        .public_key(key.public_key())
+        .serial_number(5)
+        .not_valid_before(datetime.datetime(2000, 1, 1))
+        .not_valid_after(datetime.datetime(2100, 1, 1))
+        .sign(issuer.key, hashes.SHA256())
+    )
+    pem = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return pem, made.public_bytes(serialization.Encoding.PEM) + issuer.certificate.pem
+
+
+def test_nobody_without_a_pinned_certificate_gets_in() -> None:
+    async def scenario() -> None:
+        async with pair() as (alice, _, _, a, _):
+            await alice.pins.learn("bob")
+            friend = _issued_by(BOB)
+            for key, chain in (
+                (None, None),
+                (EVE.key_pem, EVE.certificate.pem),
+                friend,
+            ):
+                credentials = grpc.ssl_channel_credentials(ALICE.certificate.pem, key, chain)
+                options = [("grpc.ssl_target_name_override", identity.HOST)]
+                async with grpc.aio.secure_channel(str(a.address), credentials, options=options) as channel:
+                    call = channel.unary_unary("/clippedgossip.peer.v1.Peer/Hello")
+                    with pytest.raises(grpc.aio.AioRpcError) as caught:
+                        await call(b"", timeout=3)
+                    # UNAVAILABLE: the connection never came to be; UNAUTHENTICATED would mean it had.
+                    assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+
+    asyncio.run(scenario())
+
+
+def test_only_tls_1_3(tmp_path: Path) -> None:
+    def attempt(address: Address, version: ssl.TLSVersion) -> str | None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        context.minimum_version = context.maximum_version = version
+        context.load_cert_chain(tmp_path / identity.CERTIFICATE_FILE, tmp_path / identity.KEY_FILE)
+        context.set_alpn_protocols(["h2"])
+        with (
+            socket.create_connection((address.host, address.port), timeout=5) as raw,
+            context.wrap_socket(raw, server_hostname=identity.HOST) as tls,
+        ):
+            tls.recv(1)
+            return tls.version()
+
+    async def scenario() -> None:
+        async with pair() as (alice, _, _, a, _):
+            await alice.pins.learn("bob")
+            assert await asyncio.to_thread(attempt, a.address, ssl.TLSVersion.TLSv1_3) == "TLSv1.3"
+            with pytest.raises((ssl.SSLError, ConnectionError)):
+                await asyncio.to_thread(attempt, a.address, ssl.TLSVersion.TLSv1_2)
+
+    identity.save(BOB, tmp_path)
+    asyncio.run(scenario())
+
+
+def test_an_impostor_is_not_pinned() -> None:
+    async def scenario() -> None:
+        async with pair() as (_, _, _, a, _):
+            wrong = Neighbour(name="alice", address=a.address, fingerprint=EVE.fingerprint)
+            with pytest.raises(PeerError, match="ask it whether"):
+                await Pins([wrong], None).learn("alice")
+            assert identity.read_certificate(await read_off("127.0.0.1", a.address.port)) == ALICE.certificate
+
+    asyncio.run(scenario())
+
+
+def test_a_taken_port_is_an_error() -> None:
+    async def scenario() -> None:
+        async with pair() as (_, _, _, a, _):
+            again = RpcTransport(EVE, a.address, Pins([], None), Limits())
+            with pytest.raises(PeerError, match="port taken"):
+                await again.start(outbox())
+            await again.close()
+
+    asyncio.run(scenario())
