@@ -27,7 +27,8 @@ def gram(blocks: list[Tensor]) -> Tensor:
     rows = sum(len(block) for block in blocks)
     total = first.new_zeros(rows, rows, dtype=torch.float64)
     for part in column_chunks(rows, first.shape[1], 8):
-        chunk = torch.cat([block[:, part].double() for block in blocks])
+        parts = [block[:, part].double() for block in blocks]
+        chunk = parts[0] if len(parts) == 1 else torch.cat(parts)
         total.addmm_(chunk, chunk.T)
     return total
 

@@ -12,7 +12,8 @@ from clippedgossip.rules.premix import Premix
 @dataclass(frozen=True, kw_only=True)
 class NNM(Premix):
     """Nearest-neighbour mixing (Allouah et al.): each of own and received becomes the mean of its n−f
-    nearest, itself included, before the rule sees it. Needs a bound f on the number of Byzantine neighbours."""
+    nearest, itself included, before the rule sees it. Needs a bound f on the number of Byzantine
+    neighbours."""
 
     faulty: int
 

@@ -1,9 +1,9 @@
 """Every rule by name. A new rule is one file and one line here; the contract tests then run on it."""
 
-import dataclasses
 from typing import Any
 
-from clippedgossip.errors import RuleError, unknown_name
+from clippedgossip.errors import RuleError
+from clippedgossip.named import make
 from clippedgossip.rules.balance import Balance
 from clippedgossip.rules.base import Rule
 from clippedgossip.rules.bucketing import Bucketing
@@ -49,19 +49,4 @@ RULES: dict[str, type[Rule]] = {
 
 def make_rule(name: str, **parameters: Any) -> Rule:
     """A rule from its name and parameters; nothing mistyped is let through."""
-    if name not in RULES:
-        raise RuleError(unknown_name("rule", name, RULES))
-    kind = RULES[name]
-    known = {field.name: field for field in dataclasses.fields(kind)}
-    for parameter in parameters:
-        if parameter not in known:
-            raise RuleError(unknown_name(f"parameter of rule {name!r}:", parameter, known))
-    required = [
-        field.name
-        for field in known.values()
-        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-    ]
-    missing = [parameter for parameter in required if parameter not in parameters]
-    if missing:
-        raise RuleError(f"rule {name!r} needs {', '.join(missing)}")
-    return kind(**parameters)
+    return make("rule", RULES, name, parameters, RuleError)

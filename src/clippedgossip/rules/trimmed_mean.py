@@ -17,10 +17,7 @@ class TrimmedMean(CoordinateRule):
     trim: int | tuple[int, ...]
 
     def __post_init__(self) -> None:
-        at_least("trim", min(self.trims()), 0)
-
-    def trims(self) -> tuple[int, ...]:
-        return self.trim if isinstance(self.trim, tuple) else (self.trim,)
+        at_least("trim", min(_as_tuple(self.trim)), 0)
 
     def check(self, neighbors: int) -> None:
         if isinstance(self.trim, int):
@@ -35,21 +32,14 @@ class TrimmedMean(CoordinateRule):
             )
 
     def per_node(self, rows: Tensor) -> Tensor:
-        if isinstance(self.trim, int):
-            return torch.full_like(rows, self.trim)
-        if int(rows.max()) >= len(self.trim):
-            raise RuleError(
-                f"trim gives {len(self.trim)} values; one for each node, or a single number, is needed"
-            )
-        return torch.tensor(self.trim, device=rows.device)[rows]
+        return _of_nodes(self.trim, rows)
 
     def combine(self, values: list[Tensor], weights: Tensor, rows: Tensor) -> Tensor:
         if isinstance(self.trim, int):
-            kept = select(values, range(self.trim, len(values) - self.trim))
-            return _mean(kept)
+            return _mean(select(values, range(self.trim, len(values) - self.trim)))
         trims = self.per_node(rows)
         for trim in set(trims.tolist()):
-            self._check(trim, len(values) - 1)
+            self._check(int(trim), len(values) - 1)
         ordered = torch.stack(select(values, range(len(values))), 1)
         place = torch.arange(len(values), device=rows.device)
         inside = (place >= trims[:, None]) & (place < len(values) - trims[:, None])
@@ -60,19 +50,37 @@ class TrimmedMean(CoordinateRule):
 @dataclass(frozen=True)
 class WeightedTrimmedMean(CoordinateRule):
     """TM*: per coordinate, the weighted mean without weight `trim` from either end, the boundary value in
-    part. Needs a bound on the Byzantine weight δ_i around a node."""
+    part. Needs a bound on the Byzantine weight δ_i around a node: one, or one for each node."""
 
-    trim: float
+    trim: float | tuple[float, ...]
     weighted = True
 
     def __post_init__(self) -> None:
-        fraction("trim", self.trim, below=0.5)
+        for trim in _as_tuple(self.trim):
+            fraction("trim", trim, below=0.5 + 1e-12)
+
+    def per_node(self, rows: Tensor) -> Tensor:
+        return _of_nodes(self.trim, rows)
 
     def combine(self, values: list[Tensor], weights: Tensor, rows: Tensor) -> Tensor:
         ordered, mass = sorted_with_weights(values, weights)
+        trim = self.per_node(rows).to(mass.dtype).clamp(max=0.5 - 1e-4)[:, None, None]  # ½ is the median
         above = mass.cumsum(1)
-        kept = (above.clamp(max=1 - self.trim) - (above - mass).clamp(min=self.trim)).clamp(min=0)
+        kept = (torch.minimum(above, 1 - trim) - torch.maximum(above - mass, trim)).clamp(min=0)
         return (kept * ordered).sum(1) / kept.sum(1)
+
+
+def _as_tuple(trim: float | tuple[float, ...]) -> tuple[float, ...]:
+    return trim if isinstance(trim, tuple) else (trim,)
+
+
+def _of_nodes(trim: float | tuple[float, ...], rows: Tensor) -> Tensor:
+    """(b,) the trim of each node."""
+    if not isinstance(trim, tuple):
+        return torch.full(rows.shape, trim, device=rows.device)
+    if int(rows.max()) >= len(trim):
+        raise RuleError(f"trim gives {len(trim)} values; one for each node, or a single number, is needed")
+    return torch.tensor(trim, device=rows.device)[rows]
 
 
 def _mean(values: list[Tensor]) -> Tensor:

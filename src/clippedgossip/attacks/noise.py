@@ -1,0 +1,43 @@
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from clippedgossip.attacks.base import FreeAttack, LinearAttack, View
+from clippedgossip.randomness import hash_normal
+
+
+@dataclass(frozen=True)
+class Gaussian(FreeAttack):
+    """The victim's model with normal noise of standard deviation `std` on every coordinate."""
+
+    std: float = 1.0
+    strength: ClassVar[str | None] = "std"
+
+    def messages(self, view: View) -> Tensor:
+        edges = torch.arange(len(view.victims), device=view.models.device)[:, None]
+        coordinates = torch.arange(view.models.shape[1], device=view.models.device)
+        context = view.context
+        noise = hash_normal(
+            context.seed, "gaussian", context.round, edges, coordinates, dtype=view.models.dtype
+        )
+        return view.models[view.victims] + self.std * noise
+
+
+@dataclass(frozen=True)
+class NonFinite(FreeAttack):
+    """Messages of NaN, or of another value."""
+
+    value: float = float("nan")
+
+    def messages(self, view: View) -> Tensor:
+        return view.models.new_full((len(view.victims), view.models.shape[1]), self.value)
+
+
+@dataclass(frozen=True)
+class Silence(LinearAttack):
+    """No message at all: it counts as missing, so its weight goes to self."""
+
+    def coefficients(self, view: View) -> Tensor:
+        return view.themselves

@@ -1,0 +1,24 @@
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from clippedgossip.attacks.base import LinearAttack, View
+from clippedgossip.errors import AttackError
+
+
+@dataclass(frozen=True)
+class SpectralHeterogeneity(LinearAttack):
+    """x_i + c·v_i·(vᵀX), v the Fiedler vector of the regular nodes' weights: it feeds the mode that gossip
+    damps most slowly (Gaucher et al.)."""
+
+    c: float = 1.0
+    strength: ClassVar[str | None] = "c"
+
+    def coefficients(self, view: View) -> Tensor:
+        mode = view.network.gap.fiedler
+        if mode is None:
+            raise AttackError("the spectral attack needs at least two regular nodes that are connected")
+        fiedler = torch.tensor(mode, device=view.models.device)
+        return view.themselves + self.c * fiedler[view.victims][:, None] * fiedler

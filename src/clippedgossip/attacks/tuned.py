@@ -1,0 +1,56 @@
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from clippedgossip.attacks.base import Attack, View
+from clippedgossip.errors import AttackError
+from clippedgossip.inbox import Inbox
+
+
+@dataclass(frozen=True)
+class Tuned(Attack):
+    """Any attack with a strength, its strength chosen anew each round by line search against the rule in use:
+    the one that leaves the regular nodes furthest from their mean. Negative strengths are tried as well."""
+
+    attack: Attack
+    low: float = 1e-2
+    high: float = 1e2
+    steps: int = 9
+    refinements: int = 4
+    trains: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.attack.strength is None:
+            raise AttackError(f"{type(self.attack).__name__} has no strength to tune")
+        if not 0 < self.low < self.high:
+            raise AttackError(f"the search runs from {self.low} to {self.high}; 0 < low < high is needed")
+        if self.steps < 2:
+            raise AttackError(f"the search takes {self.steps} steps; at least 2 are needed")
+
+    def inbox(self, view: View) -> Inbox:
+        return self.attack.with_strength(self.best(view)).inbox(view)
+
+    def best(self, view: View) -> float:
+        """The most harmful strength: a geometric grid of both signs, then a closer look around its best."""
+        ratio = (self.high / self.low) ** (1 / (self.steps - 1))
+        grid = [self.low * ratio**k for k in range(self.steps)]
+        harm = {value: self.harm(view, value) for size in grid for value in (size, -size)}
+        for _ in range(self.refinements):
+            best = max(harm, key=harm.__getitem__)
+            ratio **= 0.5
+            for value in (best * ratio, best / ratio):
+                harm[value] = self.harm(view, value)
+        return max(harm, key=harm.__getitem__)
+
+    def harm(self, view: View, strength: float) -> float:
+        """Mean squared distance of the mixed models to the mean before mixing."""
+        if view.rule is None:
+            raise AttackError("a tuned attack must see the rule it is tuned against")
+        mixed = view.rule.mix(self.attack.with_strength(strength).inbox(view))
+        return _spread(mixed, view.models.mean(0))
+
+
+def _spread(models: Tensor, centre: Tensor) -> float:
+    value = float((models - centre).double().square().sum(1).mean())
+    return value if value == value else float("inf")

@@ -1,0 +1,5 @@
+"""Simulation: all nodes of a network in one process."""
+
+from clippedgossip.simulate.consensus import ConsensusRound, consensus
+
+__all__ = ["ConsensusRound", "consensus"]
