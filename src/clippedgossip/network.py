@@ -14,10 +14,11 @@ from scipy.sparse import csgraph
 from clippedgossip import graphs, spectrum
 from clippedgossip import weights as mixing
 from clippedgossip.errors import NetworkError
+from clippedgossip.graphs.types import Graph
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-Matrix = Floats | sparse.csr_array
+Matrix = Floats | spectrum.Csr
 
 DENSE_LIMIT = 2000  # above this many nodes no n×n array is formed
 
@@ -25,11 +26,11 @@ DENSE_LIMIT = 2000  # above this many nodes no n×n array is formed
 class Network:
     """Frozen. Nodes are 0..n-1 in the graph's order; neighbours are in ascending order.
 
-    `byzantine` defaults to the nodes the graph marks so; `weights` to the graph's own where it brings them,
-    otherwise Metropolis–Hastings. Degrees count Byzantine neighbours.
+    Byzantine are the nodes that the graph marks so and those named in `byzantine`. `weights` defaults to the
+    graph's own where it brings them, otherwise to Metropolis–Hastings; `max_degree` is the public bound d_max
+    of equal weights. Degrees count Byzantine neighbours.
     """
 
-    graph: nx.Graph
     labels: tuple[Hashable, ...]
     n: int
     indptr: Ints
@@ -37,26 +38,26 @@ class Network:
     regular: Ints
     byzantine: Ints
     weighting: str
+    max_degree: int | None
+    groups: Mapping[str, Ints]
+    _is_byzantine: NDArray[np.bool_]
+    _values: Floats
+    _selves: Floats
 
     def __init__(
         self,
-        graph: nx.Graph,
+        graph: Graph,
         *,
-        byzantine: Iterable[Hashable] | None = None,
+        byzantine: Iterable[Hashable] = (),
         weights: str | NDArray[np.float64] | sparse.sparray | sparse.spmatrix | None = None,
         max_degree: int | None = None,
     ) -> None:
         _check_graph(graph)
-        graph = nx.freeze(graph.copy())
         labels = tuple(graph)
-        chosen = graphs.byzantine_nodes(graph) if byzantine is None else graphs.find_nodes(graph, byzantine)
-        if byzantine is not None:
-            marked = set(graphs.byzantine_nodes(graph)) - set(chosen)
-            if marked:
-                chosen = (*chosen, *marked)
         index = {label: i for i, label in enumerate(labels)}
         is_byzantine = np.zeros(len(labels), dtype=bool)
-        is_byzantine[[index[label] for label in chosen]] = True
+        for label in (*graphs.byzantine_nodes(graph), *graphs.find_nodes(graph, byzantine)):
+            is_byzantine[index[label]] = True
         if is_byzantine.all():
             raise NetworkError(f"all {len(labels)} nodes are Byzantine; at least one must be regular")
         indptr, indices = _csr(graph, index)
@@ -68,7 +69,6 @@ class Network:
             graph, labels, indptr, indices, is_byzantine, weights, max_degree
         )
         fields: dict[str, Any] = {
-            "graph": graph,
             "labels": labels,
             "n": len(labels),
             "indptr": indptr,
@@ -76,6 +76,8 @@ class Network:
             "regular": np.flatnonzero(~is_byzantine).astype(np.int64),
             "byzantine": np.flatnonzero(is_byzantine).astype(np.int64),
             "weighting": weighting,
+            "max_degree": max_degree,
+            "groups": _groups(graph, index, is_byzantine),
             "_is_byzantine": is_byzantine,
             "_values": values,
             "_selves": selves,
@@ -84,10 +86,6 @@ class Network:
             if isinstance(value, np.ndarray):
                 value.flags.writeable = False
         self.__dict__.update(fields)
-
-    _is_byzantine: NDArray[np.bool_]
-    _values: Floats
-    _selves: Floats
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"a network is frozen; build a new one instead of setting {name!r}")
@@ -143,7 +141,7 @@ class Network:
     @cached_property
     def gap(self) -> spectrum.Gap:
         """γ of W̃ with its eigenvectors and whether it is exact."""
-        return spectrum.spectral_gap(spectrum.symmetric(*self._regular_csr))
+        return spectrum.spectral_gap(spectrum.matrix(*self._regular_csr))
 
     @cached_property
     def spectral_gap_full(self) -> float:
@@ -155,9 +153,7 @@ class Network:
         """γ of the full W and whether it is exact."""
         if not len(self.byzantine):
             return self.gap
-        return spectrum.spectral_gap(
-            spectrum.symmetric(self.indptr, self.indices, self._values, self._selves)
-        )
+        return spectrum.spectral_gap(spectrum.matrix(self.indptr, self.indices, self._values, self._selves))
 
     @cached_property
     def p(self) -> float:
@@ -187,23 +183,24 @@ class Network:
 
     @cached_property
     def connected(self) -> bool:
-        """Whether the regular nodes reach one another without passing a Byzantine one (Assumption Connectivity)."""
+        """Assumption (Connectivity): regular nodes reach one another without passing a Byzantine one."""
         return len(self.components) == 1
 
-    @cached_property
-    def groups(self) -> Mapping[str, Ints]:
-        """Named groups of regular nodes, such as the two cliques of a dumbbell."""
-        index = {label: i for i, label in enumerate(self.labels)}
-        named: dict[str, list[Hashable]] = {k: list(v) for k, v in self.graph.graph.get("groups", {}).items()}
-        for node, group in self.graph.nodes(data="group"):
-            if group is not None:
-                named.setdefault(str(group), []).append(node)
-        members = {
-            name: np.array([index[node] for node in nodes], dtype=np.int64) for name, nodes in named.items()
-        }
-        return MappingProxyType(
-            {name: _frozen(np.sort(nodes[~self._is_byzantine[nodes]])) for name, nodes in members.items()}
+    def to_networkx(self) -> Graph:
+        """The network as a new networkx graph: Byzantine nodes marked, W on the edges."""
+        graph: Graph = nx.Graph(
+            weights="own", groups={k: [self.labels[i] for i in v] for k, v in self.groups.items()}
         )
+        graph.add_nodes_from(self.labels)
+        graph.add_nodes_from((self.labels[i] for i in self.byzantine), byzantine=True)
+        rows = mixing.rows_of(self.indptr)
+        mine, theirs = self._is_byzantine[rows], self._is_byzantine[self.indices]
+        once = np.where(
+            mine == theirs, rows < self.indices, theirs
+        )  # the regular end's weight is the one that counts
+        ends = zip(rows[once].tolist(), self.indices[once].tolist(), self._values[once].tolist(), strict=True)
+        graph.add_weighted_edges_from((self.labels[i], self.labels[j], w) for i, j, w in ends)
+        return graph
 
 
 def consensus_chain(*, beta: float, delta: float) -> Network:
@@ -221,7 +218,7 @@ def two_worlds(*, clique: int = 5) -> Network:
     return Network(graphs.two_worlds(clique=clique))
 
 
-def _check_graph(graph: nx.Graph) -> None:
+def _check_graph(graph: Graph) -> None:
     if not isinstance(graph, nx.Graph):
         raise NetworkError(f"a network is built from a networkx graph, not {type(graph).__name__}")
     if graph.is_directed() or graph.is_multigraph():
@@ -239,7 +236,7 @@ def _check_graph(graph: nx.Graph) -> None:
         )
 
 
-def _csr(graph: nx.Graph, index: Mapping[Hashable, int]) -> tuple[Ints, Ints]:
+def _csr(graph: Graph, index: Mapping[Hashable, int]) -> tuple[Ints, Ints]:
     degrees = np.fromiter((degree for _, degree in graph.degree), dtype=np.int64, count=len(index))
     indptr = np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64)
     flat = (index[other] for neighbours in graph.adj.values() for other in neighbours)
@@ -248,8 +245,27 @@ def _csr(graph: nx.Graph, index: Mapping[Hashable, int]) -> tuple[Ints, Ints]:
     return indptr, indices[order]
 
 
+def _groups(
+    graph: Graph, index: Mapping[Hashable, int], is_byzantine: NDArray[np.bool_]
+) -> Mapping[str, Ints]:
+    """The regular members of the groups that the graph names, on itself or node by node."""
+    named: dict[str, list[Hashable]] = {
+        str(k): list(v) for k, v in dict(graph.graph.get("groups", {})).items()
+    }
+    for node, group in graph.nodes(data="group"):
+        if group is not None:
+            named.setdefault(str(group), []).append(node)
+    members = {name: sorted(index[node] for node in nodes if node in index) for name, nodes in named.items()}
+    return MappingProxyType(
+        {
+            k: _frozen(np.array([i for i in v if not is_byzantine[i]], dtype=np.int64))
+            for k, v in members.items()
+        }
+    )
+
+
 def _matrix(indptr: Ints, indices: Ints, values: Floats, selves: Floats) -> Matrix:
-    full = spectrum.symmetric(indptr, indices, values, selves)
+    full = spectrum.matrix(indptr, indices, values, selves)
     return _frozen(full.toarray()) if len(selves) <= DENSE_LIMIT else full
 
 

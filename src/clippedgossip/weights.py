@@ -1,13 +1,15 @@
 """Mixing weights (§ Constructing mixing matrices), on the edges of a graph in CSR order; nothing is n×n."""
 
 from collections.abc import Hashable, Sequence
+from numbers import Real
+from typing import Any
 
-import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
 from clippedgossip.errors import NetworkError, unknown_name
+from clippedgossip.graphs.types import Graph
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -48,21 +50,21 @@ def lazy(indptr: Ints, indices: Ints) -> Floats:
     return metropolis_hastings(indptr, indices) / 2
 
 
-def from_attributes(graph: nx.Graph, labels: Sequence[Hashable], indptr: Ints, indices: Ints) -> Floats:
+def from_attributes(graph: Graph, labels: Sequence[Hashable], indptr: Ints, indices: Ints) -> Floats:
     """The `weight` attribute of every edge."""
     values = np.empty(len(indices))
     for entry, (i, j) in enumerate(zip(rows_of(indptr).tolist(), indices.tolist(), strict=True)):
         weight = graph.edges[labels[i], labels[j]].get("weight")
-        if not isinstance(weight, int | float):
+        if not isinstance(weight, Real):
             raise NetworkError(
-                f"edge {labels[i]}–{labels[j]} has the weight {weight!r}; own weights need a number on every edge"
+                f"edge {labels[i]}–{labels[j]} has weight {weight!r}; own weights need a number on every edge"
             )
-        values[entry] = weight
+        values[entry] = float(weight)
     return values
 
 
 def from_matrix(
-    matrix: NDArray[np.float64] | sparse.sparray | sparse.spmatrix,
+    matrix: Any,
     labels: Sequence[Hashable],
     indptr: Ints,
     indices: Ints,
@@ -130,13 +132,18 @@ def check(
     if low.any():
         i = int(np.argmax(low))
         raise NetworkError(
-            f"the neighbours of node {labels[i]} have total weight {sums[i]:.6g}, which leaves it a self-weight of "
-            f"{selves[i]:.3g}\nevery node must keep a positive self-weight: lower them or use Metropolis–Hastings"
+            f"node {labels[i]} has self-weight {selves[i]:.3g} beside {sums[i]:.6g} for its neighbours\n"
+            "every self-weight must be positive: lower the others or use metropolis-hastings weights"
         )
     off = regular & (np.abs(sums + selves - 1) > TOLERANCE)
     if off.any():
         i = int(np.argmax(off))
         raise NetworkError(f"row {labels[i]} of W sums to {sums[i] + selves[i]:.9g}; every row must sum to 1")
+
+
+def is_symmetric(indptr: Ints, indices: Ints, values: Floats) -> bool:
+    """Whether W_ij = W_ji on every edge, Byzantine ends included."""
+    return bool((np.abs(values - values[reverse_entries(indptr, indices)]) <= TOLERANCE).all())
 
 
 def reverse_entries(indptr: Ints, indices: Ints) -> Ints:
@@ -146,7 +153,7 @@ def reverse_entries(indptr: Ints, indices: Ints) -> Ints:
 
 
 def resolve(
-    graph: nx.Graph,
+    graph: Graph,
     labels: Sequence[Hashable],
     indptr: Ints,
     indices: Ints,

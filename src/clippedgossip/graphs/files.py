@@ -11,11 +11,12 @@ from xml.etree.ElementTree import ParseError
 import networkx as nx
 
 from clippedgossip.errors import NetworkError, unknown_name
+from clippedgossip.graphs.types import Graph
 
 HEADERS = ({"source", "target"}, {"from", "to"}, {"a", "b"}, {"u", "v"}, {"node1", "node2"}, {"i", "j"})
 
 
-def read_graph(path: str | Path) -> nx.Graph:
+def read_graph(path: str | Path) -> Graph:
     """Read an undirected graph; an edge weight on every edge makes the graph bring its own weights."""
     path = Path(path)
     reader = {".graphml": _graphml, ".csv": _csv, ".json": _json}.get(path.suffix.lower())
@@ -37,28 +38,30 @@ def read_graph(path: str | Path) -> nx.Graph:
         raise NetworkError(f"{path} holds no node; a network needs at least one")
     graph = _undirected(graph, path)
     graph = _whole_numbers(graph)
-    if graph.number_of_edges() and all(weight is not None for _, _, weight in graph.edges(data="weight")):
+    if graph.number_of_edges() and all("weight" in data for _, _, data in graph.edges(data=True)):
         graph.graph["weights"] = "own"
     return graph
 
 
-def _graphml(path: Path) -> nx.Graph:
-    graph: nx.Graph = nx.read_graphml(path)
+def _graphml(path: Path) -> Graph:
+    graph: Graph = nx.read_graphml(path)
     return graph
 
 
-def _json(path: Path) -> nx.Graph:
+def _json(path: Path) -> Graph:
     data: Any = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(data, dict) or "nodes" not in data:
         raise NetworkError(f"{path} is not in node-link form: it needs 'nodes' and 'links' (or 'edges')")
     edges = "edges" if "edges" in data else "links"
     if edges not in data:
         raise NetworkError(f"{path} has no 'links' or 'edges' list")
-    graph: nx.Graph = nx.node_link_graph(data, edges=edges)
+    graph: Graph = nx.node_link_graph(data, edges=edges)
+    if len(graph) != len(data["nodes"]):
+        raise NetworkError(f"{path} links {len(graph)} nodes but 'nodes' does not list them all, each once")
     return graph
 
 
-def _csv(path: Path) -> nx.Graph:
+def _csv(path: Path) -> Graph:
     with path.open(newline="", encoding="utf-8-sig") as file:
         rows = [
             (number, [cell.strip() for cell in row]) for number, row in enumerate(csv.reader(file), start=1)
@@ -66,7 +69,7 @@ def _csv(path: Path) -> nx.Graph:
     rows = [(number, row) for number, row in rows if any(row) and not row[0].startswith("#")]
     if rows and {cell.lower() for cell in rows[0][1][:2]} in HEADERS:
         rows = rows[1:]
-    graph: nx.Graph = nx.Graph()
+    graph: Graph = nx.Graph()
     for number, row in rows:
         if len(row) not in (2, 3) or not row[0] or not row[1]:
             raise NetworkError(
@@ -93,9 +96,9 @@ def _weight(text: str, where: str) -> float:
     return weight
 
 
-def _undirected(graph: nx.Graph, path: Path) -> nx.Graph:
+def _undirected(graph: Graph, path: Path) -> Graph:
     """The simple undirected graph; edges given in both directions must agree."""
-    simple: nx.Graph = nx.Graph(**graph.graph)
+    simple: Graph = nx.Graph(**graph.graph)
     simple.add_nodes_from(graph.nodes(data=True))
     for u, v, data in graph.edges(data=True):
         known = simple.get_edge_data(u, v)
@@ -106,14 +109,14 @@ def _undirected(graph: nx.Graph, path: Path) -> nx.Graph:
             )
         if graph.is_directed() and not graph.has_edge(v, u):
             raise NetworkError(
-                f"{path} is directed and has {u}→{v} but not {v}→{u}; networks are undirected: add it or mark "
-                "the file undirected"
+                f"{path} is directed and has {u}→{v} but not {v}→{u}\n"
+                "networks are undirected: add the missing edge or mark the file undirected"
             )
         simple.add_edge(u, v, **data)
     return simple
 
 
-def _whole_numbers(graph: nx.Graph) -> nx.Graph:
+def _whole_numbers(graph: Graph) -> Graph:
     """Node names as integers where all of them are, so that '3' in a file is node 3."""
     names: dict[Hashable, int] = {}
     for node in graph:
@@ -121,7 +124,7 @@ def _whole_numbers(graph: nx.Graph) -> nx.Graph:
         if not text.isascii() or not text.isdigit() or str(int(text)) != text:
             return graph
         names[node] = int(text)
-    ascending: nx.Graph = nx.Graph(**graph.graph)
+    ascending: Graph = nx.Graph(**graph.graph)
     ascending.add_nodes_from(sorted(names.values()))
     ascending.update(nx.relabel_nodes(graph, names))
     return ascending

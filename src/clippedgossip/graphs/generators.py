@@ -12,30 +12,30 @@ import networkx as nx
 import numpy as np
 
 from clippedgossip.errors import NetworkError
+from clippedgossip.graphs.types import Graph
 
-Graph = nx.Graph
 Nodes = Annotated[int, "number of nodes"]
 Seed = Annotated[int, "seed of the random choices"]
 
 
 def complete(*, nodes: Nodes = 10) -> Graph:
     """Everybody talks to everybody: γ = 1."""
-    return nx.complete_graph(_at_least("nodes", nodes, 1))
+    return Graph(nx.complete_graph(_at_least("nodes", nodes, 1)))
 
 
 def ring(*, nodes: Nodes = 10) -> Graph:
     """A cycle."""
-    return nx.cycle_graph(_at_least("nodes", nodes, 3))
+    return Graph(nx.cycle_graph(_at_least("nodes", nodes, 3)))
 
 
 def line(*, nodes: Nodes = 10) -> Graph:
     """A path."""
-    return nx.path_graph(_at_least("nodes", nodes, 2))
+    return Graph(nx.path_graph(_at_least("nodes", nodes, 2)))
 
 
 def star(*, nodes: Nodes = 10) -> Graph:
     """Node 0 in the middle, everybody else around it."""
-    return nx.star_graph(_at_least("nodes", nodes, 2) - 1)
+    return Graph(nx.star_graph(_at_least("nodes", nodes, 2) - 1))
 
 
 def grid(*, rows: Annotated[int, "rows"] = 4, columns: Annotated[int, "columns"] = 4) -> Graph:
@@ -78,12 +78,12 @@ def random_regular(
 
 
 def erdos_renyi(
-    *, nodes: Nodes = 20, probability: Annotated[float, "of each edge"] = 0.3, seed: Seed = 0
+    *, nodes: Nodes = 20, probability: Annotated[float, "of each edge"] = 0.4, seed: Seed = 0
 ) -> Graph:
     """Every edge is there with the same probability; it may come out disconnected."""
     _at_least("nodes", nodes, 1)
     _probability("probability", probability)
-    return nx.fast_gnp_random_graph(nodes, probability, seed=seed)
+    return Graph(nx.fast_gnp_random_graph(nodes, probability, seed=seed))
 
 
 def small_world(
@@ -138,7 +138,7 @@ def dumbbell(
     graph.add_edges_from([(a - 1, a + b), (a + b, a)] if hub else [(a - 1, a)])
     if not 0 <= extra < min(a, b):
         raise NetworkError(
-            f"extra is {extra}; edges with endpoints of their own fit 0..{min(a, b) - 1} times between the cliques"
+            f"extra is {extra}; 0..{min(a, b) - 1} edges with endpoints of their own fit between the cliques"
         )
     random = np.random.default_rng(seed)
     left, right = random.permutation(a - 1)[:extra], a + 1 + random.permutation(b - 1)[:extra]
@@ -159,7 +159,7 @@ def hub_dumbbell(
     """
     graph = dumbbell(clique=_at_least("clique", clique, 2), hub=True)
     hub, edge = 2 * clique, 1 / (clique + 1)
-    nx.set_edge_attributes(graph, edge, "weight")
+    nx.set_edge_attributes(graph, dict.fromkeys(graph.edges, edge), "weight")
     _at_least("byzantine", byzantine, 0)
     total = byzantine / 16 if delta is None else delta
     spare = 1 - 2 * edge
@@ -191,7 +191,7 @@ def consensus_chain(
     beta: Annotated[float, "weight of the middle edge"] = 0.35,
     delta: Annotated[float, "weight of each Byzantine edge"] = 0.1,
 ) -> Graph:
-    """Regular chain 0–1–2–3 with weights ⅓, β, ⅓; Byzantine 4 on node 1, 5 on node 2 (§ Byzantine-robust consensus).
+    """Regular chain 0–1–2–3, weights ⅓, β, ⅓; Byzantine 4 on 1 and 5 on 2 (§ Byzantine-robust consensus).
 
     The Byzantine weight comes out of the self-weights of 1 and 2, so that W̃ does not depend on δ.
     """
@@ -200,7 +200,7 @@ def consensus_chain(
         raise NetworkError(f"beta is {beta:g}; the middle edge's weight must satisfy 0 < beta < 2/3")
     if not 0 <= delta < spare:
         raise NetworkError(
-            f"delta is {delta:g}; with beta = {beta:g} the self-weight leaves room for 0 <= delta < {spare:.4g}"
+            f"delta is {delta:g}; with beta = {beta:g} the self-weight leaves 0 <= delta < {spare:.3g}"
         )
     graph: Graph = nx.Graph()
     graph.add_nodes_from(range(4))

@@ -2,13 +2,13 @@
 
 from collections.abc import Hashable, Iterable
 
-import networkx as nx
 import numpy as np
 
 from clippedgossip.errors import NetworkError, unknown_name
+from clippedgossip.graphs.types import Graph
 
 
-def find_nodes(graph: nx.Graph, names: Iterable[Hashable]) -> tuple[Hashable, ...]:
+def find_nodes(graph: Graph, names: Iterable[Hashable]) -> tuple[Hashable, ...]:
     """The nodes of these names, in the order given; '3' finds node 3."""
     by_text = {str(node): node for node in graph}
     found = []
@@ -21,14 +21,14 @@ def find_nodes(graph: nx.Graph, names: Iterable[Hashable]) -> tuple[Hashable, ..
     return tuple(found)
 
 
-def byzantine_nodes(graph: nx.Graph) -> tuple[Hashable, ...]:
+def byzantine_nodes(graph: Graph) -> tuple[Hashable, ...]:
     """The nodes that the graph itself marks with `byzantine`."""
     return tuple(
         node for node, mark in graph.nodes(data="byzantine") if mark and str(mark).lower() != "false"
     )
 
 
-def random_nodes(graph: nx.Graph, count: int, *, seed: int = 0) -> tuple[Hashable, ...]:
+def random_nodes(graph: Graph, count: int, *, seed: int = 0) -> tuple[Hashable, ...]:
     """`count` distinct nodes drawn at random from those not Byzantine yet."""
     marked = set(byzantine_nodes(graph))
     free = [node for node in graph if node not in marked]
@@ -38,7 +38,7 @@ def random_nodes(graph: nx.Graph, count: int, *, seed: int = 0) -> tuple[Hashabl
     return tuple(free[i] for i in sorted(chosen.tolist()))
 
 
-def add_pendants(graph: nx.Graph, on: Iterable[Hashable]) -> nx.Graph:
+def add_pendants(graph: Graph, on: Iterable[Hashable]) -> Graph:
     """A copy with one new Byzantine node hung on each of `on`; name a node twice to hang two on it."""
     new = graph.copy()
     whole = all(isinstance(node, int) for node in graph)

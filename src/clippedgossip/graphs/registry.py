@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from types import NoneType
 from typing import get_args, get_type_hints
 
-import networkx as nx
-
 from clippedgossip.errors import NetworkError, unknown_name
 from clippedgossip.graphs.generators import GENERATORS
+from clippedgossip.graphs.types import Graph
 
 Value = int | float | bool | None
 
@@ -45,7 +44,7 @@ def parameters(name: str) -> Mapping[str, Parameter]:
     return found
 
 
-def build(name: str, **values: object) -> nx.Graph:
+def build(name: str, **values: object) -> Graph:
     """Build a network by name; values may be text. Unknown names and parameters get their nearest match."""
     known = parameters(name)
     arguments: dict[str, Value] = {}
