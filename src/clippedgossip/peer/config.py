@@ -129,7 +129,7 @@ def load(path: Path) -> Config:
         ) from None
     if len(raw) > _LARGEST_FILE:
         raise ConfigError(f"{path} is larger than {_LARGEST_FILE} bytes; a peer's config is a page")
-    return parse(raw, folder=path.parent, source=str(path))
+    return parse(raw, folder=path.parent.resolve(), source=str(path))
 
 
 def parse(raw: bytes, *, folder: Path = Path(), source: str = CONFIG_FILE) -> Config:

@@ -137,13 +137,13 @@ class Outbox:
             self._streams.pop(name, None)
 
     async def _wait_for(self, name: str, request: pb.PullRequest) -> Message:
-        """The message asked for; holds the call while the round is the next one."""
+        """The message asked for; holds the call while the round is near."""
         patience = min(request.hold_ms / 1000, self._patience)
         until = asyncio.get_running_loop().time() + patience
         while request.round not in self._messages:
             if request.round <= self.round:
                 raise Rejected(Missing.AHEAD, f"round {request.round} is gone", round=max(self.round, 0))
-            if request.round > self.round + 1:
+            if request.round > self.round + wire.DRIFT:
                 raise Rejected(
                     Missing.BEHIND, f"round {request.round} is far ahead", round=max(self.round, 0)
                 )

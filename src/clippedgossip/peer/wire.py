@@ -18,6 +18,8 @@ from clippedgossip.peer.reasons import Missing, Rejected
 Body = bytes | bytearray | memoryview
 VERSION = 1
 CHUNK = 1 << 20
+DRIFT = 2
+"""How many rounds ahead of a server its neighbours may be and still wait for it."""
 LARGEST_PART = CHUNK + 64
 """Cap of one gRPC message in either direction."""
 ITEMSIZE = {"float32": 4, "bfloat16": 2, "float16": 2}

@@ -1,0 +1,98 @@
+"""State that survives kill -9 and power cuts: temporary file, fsync, rename; the previous one is kept."""
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+_KEPT = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """Everything a peer needs to go on: the next round, tensors, and small facts."""
+
+    run: str
+    round: int
+    tensors: Mapping[str, Tensor]
+    facts: Mapping[str, object] = field(default_factory=dict)
+
+
+def save(checkpoint: Checkpoint, folder: Path) -> Path:
+    """Writes atomically. Raises OSError (disk full); what was there before is then still there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"checkpoint-{checkpoint.round:09d}.safetensors"
+    temporary = folder / f".{path.name}.part"
+    facts = json.dumps({"run": checkpoint.run, "round": checkpoint.round, **checkpoint.facts}, sort_keys=True)
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in checkpoint.tensors.items()}
+    try:
+        try:
+            save_file(tensors, temporary, metadata={"facts": facts, "digest": _digest(facts, tensors)})
+        except SafetensorError as error:
+            raise OSError(f"cannot write {temporary}: {error}") from None
+        _flush(temporary)
+        os.replace(temporary, path)
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+    _flush(folder)
+    for old in _all(folder)[_KEPT:]:
+        with contextlib.suppress(OSError):
+            old.unlink()
+    return path
+
+
+def load(folder: Path, run: str) -> Checkpoint | None:
+    """The newest checkpoint of this run that is whole; torn ones are passed over."""
+    for path in _all(folder):
+        found = _read(path)
+        if found is not None and found.run == run:
+            return found
+    return None
+
+
+def _read(path: Path) -> Checkpoint | None:
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a mapping
+        facts = metadata.get("facts", "")
+        if metadata.get("digest") != _digest(facts, tensors):
+            return None
+        known = json.loads(facts)
+        return Checkpoint(run=known.pop("run"), round=known.pop("round"), tensors=tensors, facts=known)
+    except (SafetensorError, OSError, ValueError, KeyError, AttributeError):
+        return None
+
+
+def _all(folder: Path) -> list[Path]:
+    found = (
+        p for p in folder.glob("checkpoint-*.safetensors") if re.search(r"-\d{9,}\.safetensors$", p.name)
+    )
+    return sorted(found, key=lambda path: int(path.stem.split("-")[1]), reverse=True)
+
+
+def _digest(facts: str, tensors: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256(facts.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"\0{name} {tensor.dtype} {tuple(tensor.shape)}\0".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

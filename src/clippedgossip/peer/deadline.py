@@ -1,0 +1,37 @@
+"""How long a round waits: a multiple of what is usual, within bounds no neighbour can move."""
+
+from clippedgossip.peer.config import Deadlines
+
+_MEMORY = 0.2
+_STRETCH = 1.5
+
+
+class Deadline:
+    """Adapts to the time each neighbour's message usually takes.
+
+    It follows the *lower median* over the neighbours: a minority that stalls, or answers as late as it can,
+    does not stretch the deadline of the others.
+    """
+
+    def __init__(self, bounds: Deadlines) -> None:
+        self._bounds = bounds
+        self._usual: dict[str, float] = {}
+
+    @property
+    def seconds(self) -> float:
+        """`most` until anything was seen."""
+        if not self._usual:
+            return self._bounds.most
+        ranked = sorted(self._usual.values())
+        usual = ranked[(len(ranked) - 1) // 2]
+        return min(max(self._bounds.margin * usual, self._bounds.least), self._bounds.most)
+
+    def came(self, name: str, seconds: float) -> None:
+        """A message came after this time; jumps up at once, comes down slowly."""
+        before = self._usual.get(name, seconds)
+        self._usual[name] = max(seconds, before + _MEMORY * (seconds - before))
+
+    def late(self, name: str) -> None:
+        """A message did not come in time, so what is usual may be longer than thought."""
+        least = self._bounds.least / self._bounds.margin
+        self._usual[name] = min(max(self._usual.get(name, 0.0), least) * _STRETCH, self._bounds.most)

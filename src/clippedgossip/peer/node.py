@@ -1,0 +1,364 @@
+"""One participant's rounds: publish, pull from the neighbours until a deadline, hand over what came."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Coroutine, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from clippedgossip.errors import PeerError
+from clippedgossip.peer import tensors, wire
+from clippedgossip.peer import wire_pb2 as pb
+from clippedgossip.peer.config import Config, Neighbour
+from clippedgossip.peer.deadline import Deadline
+from clippedgossip.peer.evidence import Evidence
+from clippedgossip.peer.identity import Identity
+from clippedgossip.peer.outbox import Message, Outbox
+from clippedgossip.peer.pace import Pace, meeting_round
+from clippedgossip.peer.reasons import Missing, Rejected
+from clippedgossip.peer.standing import Standing
+from clippedgossip.peer.transport.base import Link, Transport
+
+log = logging.getLogger(__name__)
+_RETRY = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exchange:
+    """What one round brought."""
+
+    round: int
+    received: Tensor
+    """(k, d) one row per neighbour, in the order of the config; a missing message is a row of NaN."""
+    weights: Tensor
+    """(k,) Metropolis–Hastings, whether or not the message came."""
+    missing: dict[str, Missing]
+    seconds: float
+    deadline: float
+
+
+@dataclass
+class Peer:
+    """A neighbour, as this node sees it."""
+
+    neighbour: Neighbour
+    link: Link
+    standing: Standing
+    degree: int = 1
+    greeted: bool = False
+    claim: int | None = None
+    """The round it says it is in, as of the current exchange."""
+
+
+@dataclass
+class _Fetch:
+    """One neighbour's message of one round, on its way."""
+
+    peer: Peer
+    row: Tensor
+    settled: asyncio.Event = field(default_factory=asyncio.Event)
+    header: pb.Header | None = None
+    body: memoryview | None = None
+    reason: Missing = Missing.LATE
+    seconds: float = 0.0
+
+
+class Node:
+    """The asynchronous heart of a peer. It knows vectors, not models, and never runs a rule itself."""
+
+    def __init__(
+        self,
+        config: Config,
+        identity: Identity,
+        transport: Transport,
+        *,
+        length: int,
+        rule: str,
+        round: int = 0,
+    ) -> None:
+        size = length * 4
+        if size > config.limits.model_bytes:
+            raise PeerError(
+                f"the model takes {size} bytes, limits.model_bytes is {config.limits.model_bytes}; raise it"
+            )
+        self.config = config
+        self.identity = identity
+        self.length = length
+        self.rule = rule
+        self.round = round
+        self.deadline = Deadline(config.deadlines)
+        self.pace = Pace()
+        self.evidence = Evidence(config.folder / "evidence" if config.folder != Path() else None)
+        self.peers = {
+            n.name: Peer(neighbour=n, link=transport.link(n), standing=Standing(config.limits))
+            for n in config.neighbours
+        }
+        self.outbox = Outbox(self.peers, config.limits, self.terms, patience=config.deadlines.most)
+        self.outbox.skip_to(round)
+        self.outbox.heard = self._heard
+        self.outbox.headers = self.evidence.of_round
+        self._transport = transport
+        self._received = torch.full((len(self.peers), length), torch.nan)
+        self._background: set[asyncio.Task[None]] = set()
+
+    def terms(self) -> wire.Terms:
+        """What this node says in a hello."""
+        return wire.Terms(
+            run=self.config.run,
+            degree=max(self.config.degree, 1),
+            length=self.length,
+            dtype=self.config.wire.dtype,
+            rule=self.rule,
+            round=self.round,
+        )
+
+    async def start(self) -> None:
+        """Listens, greets the neighbours, and finds the round they are in."""
+        await self._transport.start(self.outbox)
+        log.info("listening", extra={"address": str(self.config.bind)})
+        greetings = [asyncio.create_task(self._greet_until_known(peer)) for peer in self.peers.values()]
+        if greetings:
+            _, waiting = await asyncio.wait(greetings, timeout=self.config.deadlines.join)
+            await _cancel(waiting)
+        self._catch_up()
+
+    async def close(self) -> None:
+        """Stops at once."""
+        await _cancel(self._background)
+        await self._transport.close()
+
+    async def leave(self) -> None:
+        """Stays until the living neighbours have the last message, or `linger` is over; then closes."""
+        last = self.outbox.round
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.config.deadlines.linger):
+                while any(
+                    self.outbox.callers[name].pulled < last and peer.standing.alive
+                    for name, peer in self.peers.items()
+                ):
+                    await asyncio.sleep(0.02)
+        await self.close()
+
+    async def exchange(self, vector: Tensor) -> Exchange:
+        """One round: offers `vector`, brings the neighbours' vectors. Never later than the deadline.
+
+        `vector` belongs to the node from now on: it is served without a copy. `received` is reused by the
+        next exchange.
+        """
+        loop = asyncio.get_running_loop()
+        started, round, patience = loop.time(), self.round, self.deadline.seconds
+        fetches = [_Fetch(peer, row) for peer, row in zip(self.peers.values(), self._received, strict=True)]
+        for fetch in fetches:
+            fetch.peer.claim = None
+        await self.publish(vector)
+        tasks = [asyncio.create_task(self._fetch(f, round, started + patience)) for f in fetches]
+        await self._wait(fetches, tasks, started, patience)
+        await _cancel(tasks)
+        missing = await self._collect(fetches, round)
+        self.outbox.forget_previous()
+        self.pace.finished(round)
+        self.round = round + 1
+        self._catch_up()
+        if self.config.witness:
+            self._spawn(self._ask_witnesses(round))
+        return Exchange(
+            round=round,
+            received=self._received,
+            weights=self.weights(),
+            missing=missing,
+            seconds=loop.time() - started,
+            deadline=patience,
+        )
+
+    async def publish(self, vector: Tensor) -> None:
+        """Signs the vector and offers it to the neighbours as this round's message."""
+        message = await asyncio.to_thread(self.make_message, vector)
+        self.outbox.publish(self.round, lambda name: message)
+
+    def make_message(self, vector: Tensor) -> Message:
+        """The signed message for this round."""
+        body = tensors.to_bytes(vector, self.config.wire.dtype)
+        frame = wire.compress(body) if self.config.wire.zstd else None
+        if frame is not None and len(frame) >= len(body):
+            frame = None
+        return Message(wire.make_header(self.identity, self._expected(self.round), body), body, frame)
+
+    def weights(self) -> Tensor:
+        """Metropolis–Hastings from exchanged degrees: whatever degree is claimed, at most 1/(d_i+1)."""
+        own = self.config.degree
+        weights = [1.0 / (max(own, peer.degree) + 1) for peer in self.peers.values()]
+        return torch.tensor(weights, dtype=torch.float32)
+
+    async def _wait(
+        self, fetches: list[_Fetch], tasks: list[asyncio.Task[None]], started: float, patience: float
+    ) -> None:
+        """Until everyone worth waiting for has settled, or the deadline. Alone, not faster than `least`."""
+        settled = [
+            asyncio.create_task(fetch.settled.wait())
+            for fetch in fetches
+            if fetch.peer.standing.worth_waiting(self.round)
+        ]
+        loop = asyncio.get_running_loop()
+        if settled:
+            await asyncio.wait(settled, timeout=started + patience - loop.time())
+        await _cancel(settled)
+        if tasks and not any(fetch.header or fetch.peer.claim is not None for fetch in fetches):
+            floor = min(self.config.deadlines.least, patience)
+            until = started + floor - loop.time()
+            if until > 0:
+                await asyncio.wait(tasks, timeout=until, return_when=asyncio.FIRST_COMPLETED)
+
+    async def _fetch(self, fetch: _Fetch, round: int, until: float) -> None:
+        """Pulls one message, trying again while that can help."""
+        peer, loop = fetch.peer, asyncio.get_running_loop()
+        started = loop.time()
+        grace = min(0.5, (until - started) / 4) if peer.standing.alive else 0.0
+        refusals = 0
+        if peer.standing.backed_off():
+            fetch.reason = Missing.BACKED_OFF
+            fetch.settled.set()
+            return
+        while True:
+            try:
+                if not peer.greeted:
+                    await self._greet(peer)
+                await self._pull(fetch, round, until)
+                fetch.seconds = loop.time() - started
+                peer.claim = round
+                break
+            except Rejected as rejected:
+                fetch.reason = rejected.reason
+                if rejected.round is not None:
+                    peer.claim = rejected.round
+                if rejected.reason is Missing.REFUSED:
+                    peer.greeted = False
+                    refusals += 1
+                    if refusals > 2:
+                        break
+                elif rejected.reason is Missing.DEAD:
+                    if loop.time() - started >= grace:
+                        fetch.settled.set()
+                elif rejected.reason is Missing.BEHIND and (peer.claim or 0) >= round - wire.DRIFT:
+                    fetch.reason = Missing.LATE
+                elif rejected.reason is not Missing.LATE:
+                    break
+            except Exception:  # a neighbour must not be able to end a round with a surprise
+                log.exception("unexpected", extra={"neighbour": peer.neighbour.name})
+                fetch.reason = Missing.MALFORMED
+                break
+            await asyncio.sleep(_RETRY)
+        fetch.settled.set()
+
+    async def _pull(self, fetch: _Fetch, round: int, until: float) -> None:
+        certificate = fetch.peer.link.certificate
+        if certificate is None:
+            raise Rejected(Missing.DEAD, "its certificate is not known yet")
+        hold = max(until - asyncio.get_running_loop().time(), 0.0)
+        zstd, dtype = self.config.wire.zstd, self.config.wire.dtype
+        request = pb.PullRequest(run=self.config.run, round=round, hold_ms=int(hold * 1000), zstd=zstd)
+        # Only the plain wire is received in place: unpacking goes on in a thread that cannot be cancelled.
+        into = None if zstd else tensors.row_memory(fetch.row, dtype)
+        assembler = wire.Assembler(self._expected(round), certificate, zstd=zstd, into=into)
+        async with fetch.peer.link.pull(request) as parts:
+            async for part in parts:
+                assembler.feed(part)
+        fetch.body = await asyncio.to_thread(assembler.finish)
+        fetch.header = assembler.header
+
+    async def _collect(self, fetches: list[_Fetch], round: int) -> dict[str, Missing]:
+        """Checks what came, fills rows of what did not with NaN, and keeps the books."""
+        missing = {}
+        for fetch in fetches:
+            peer, name = fetch.peer, fetch.peer.neighbour.name
+            reason = await asyncio.to_thread(self._judge, fetch)
+            if reason is None:
+                peer.standing.came()
+                self.deadline.came(name, fetch.seconds)
+                continue
+            fetch.row.fill_(torch.nan)
+            missing[name] = reason
+            peer.standing.missed(reason, round)
+            if reason is Missing.LATE:
+                self.deadline.late(name)
+            elif reason is not Missing.DEAD:
+                log.info("missing", extra={"neighbour": name, "round": round, "why": reason.value})
+        return missing
+
+    def _judge(self, fetch: _Fetch) -> Missing | None:
+        if fetch.header is None or fetch.body is None or fetch.peer.link.certificate is None:
+            return fetch.reason
+        if not self.evidence.see(fetch.header, fetch.peer.link.certificate):
+            return Missing.EQUIVOCATION
+        if tensors.row_memory(fetch.row, self.config.wire.dtype) is None or self.config.wire.zstd:
+            tensors.widen(fetch.body, self.config.wire.dtype, fetch.row)
+        return None if tensors.is_finite(fetch.row) else Missing.NON_FINITE
+
+    async def _greet_until_known(self, peer: Peer) -> None:
+        while not peer.greeted:
+            try:
+                await self._greet(peer)
+            except Rejected as rejected:
+                if rejected.reason is Missing.REFUSED:
+                    return
+                await asyncio.sleep(_RETRY)
+
+    async def _greet(self, peer: Peer) -> None:
+        """Says hello; both sides check that they fit."""
+        reply = await peer.link.hello(pb.HelloRequest(terms=self.terms().encode()))
+        misfit = reply.refusal[:300] or self.terms().misfit(reply.terms)
+        if misfit:
+            extra = {"neighbour": peer.neighbour.name, "why": misfit}
+            log.warning("refused by neighbour" if reply.refusal else "refused neighbour", extra=extra)
+            raise Rejected(Missing.REFUSED, misfit)
+        self._heard(peer.neighbour.name, reply.terms, "")
+        peer.greeted = True
+
+    def _heard(self, name: str, terms: pb.Terms, misfit: str) -> None:
+        if not misfit:
+            self.peers[name].degree = terms.degree
+            self.peers[name].claim = terms.round
+
+    def _catch_up(self) -> None:
+        claims = [peer.claim for peer in self.peers.values() if peer.claim is not None]
+        target = min(meeting_round(self.round, claims, self.pace.plausible()), self.config.rounds)
+        # One round ahead is how neighbours in step look to each other.
+        if target > self.round + 1 or (target > self.round and self.outbox.round < 0):
+            log.info("catching up", extra={"round": self.round, "to": target})
+            self.pace.jumped()
+            self.round = target
+            self.outbox.skip_to(target)
+
+    async def _ask_witnesses(self, round: int) -> None:
+        """Compares the headers the neighbours received with our own."""
+        by_mark = {p.neighbour.fingerprint: p.link.certificate for p in self.peers.values()}
+        request = pb.WitnessRequest(run=self.config.run, round=round)
+        for peer in self.peers.values():
+            with contextlib.suppress(Rejected, TimeoutError):
+                async with asyncio.timeout(self.config.deadlines.least):
+                    reply = await peer.link.witness(request)
+                for header in reply.headers[: 4 * len(by_mark)]:
+                    certificate = by_mark.get(header.sender)
+                    fits = header.run == self.config.run and header.round == round
+                    if fits and certificate is not None and wire.verify_header(header, certificate):
+                        self.evidence.see(header, certificate)
+
+    def _expected(self, round: int) -> wire.Expected:
+        dtype = self.config.wire.dtype
+        return wire.Expected(run=self.config.run, round=round, dtype=dtype, length=self.length)
+
+    def _spawn(self, work: Coroutine[object, object, None]) -> None:
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+
+async def _cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    pending = [task for task in tasks if not task.done()]
+    for task in pending:
+        task.cancel()
+    await asyncio.gather(*pending, return_exceptions=True)

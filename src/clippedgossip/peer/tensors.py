@@ -1,0 +1,61 @@
+"""Models as flat vectors, and vectors as bytes on the wire."""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from clippedgossip.peer.wire import Body
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def flatten(parameters: Iterable[Tensor]) -> Tensor:
+    """A fresh float32 vector on the CPU: parameters in their order, one after the other."""
+    pieces = [parameter.detach().reshape(-1) for parameter in parameters]
+    if not pieces:
+        return torch.empty(0)
+    out = torch.empty(sum(piece.numel() for piece in pieces), pin_memory=pieces[0].is_cuda)
+    start = 0
+    for piece in pieces:
+        out[start : start + piece.numel()].copy_(piece, non_blocking=piece.is_cuda)
+        start += piece.numel()
+    if pieces[0].is_cuda:
+        torch.cuda.current_stream(pieces[0].device).synchronize()
+    return out
+
+
+def unflatten(vector: Tensor, parameters: Iterable[Tensor]) -> None:
+    """Writes a vector back into the parameters it came from, whatever their device and dtype."""
+    start = 0
+    with torch.no_grad():
+        for parameter in parameters:
+            piece = vector[start : start + parameter.numel()]
+            parameter.copy_(piece.view(parameter.shape))
+            start += parameter.numel()
+
+
+def trainable(model: nn.Module) -> list[Tensor]:
+    """What travels: the parameters. Buffers (batch-norm statistics, counters) stay each peer's own."""
+    return list(model.parameters())
+
+
+def to_bytes(vector: Tensor, dtype: str) -> Body:
+    """The vector as it travels; without a copy when the wire is float32."""
+    vector = vector.to(DTYPES[dtype]).contiguous()
+    return vector.view(torch.uint8).numpy().data
+
+
+def row_memory(row: Tensor, dtype: str) -> memoryview | None:
+    """Where a message can be received in place; None when it must be widened afterwards."""
+    return row.view(torch.uint8).numpy().data if dtype == "float32" else None
+
+
+def widen(body: memoryview, dtype: str, row: Tensor) -> None:
+    """Writes a received message into a float32 row."""
+    row.copy_(torch.frombuffer(body, dtype=DTYPES[dtype]))
+
+
+def is_finite(row: Tensor) -> bool:
+    """NaN and infinities survive summation, so one pass is enough; a sum that overflows is rubbish too."""
+    return bool(torch.isfinite(row.sum()))

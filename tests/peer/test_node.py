@@ -1,0 +1,322 @@
+"""Rounds over the fake network: agreement, and every way a message can be missing."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from clippedgossip.peer import checkpoint, identity, wire
+from clippedgossip.peer import wire_pb2 as pb
+from clippedgossip.peer.checkpoint import Checkpoint
+from clippedgossip.peer.config import Address, Config, Deadlines, Limits, Neighbour, Wire
+from clippedgossip.peer.deadline import Deadline
+from clippedgossip.peer.evidence import Evidence, verify
+from clippedgossip.peer.node import Exchange, Node
+from clippedgossip.peer.outbox import Message
+from clippedgossip.peer.pace import Pace, meeting_round
+from clippedgossip.peer.reasons import Missing
+from clippedgossip.peer.standing import Standing
+from clippedgossip.peer.transport import MemoryNetwork, MemoryTransport
+
+IDENTITIES = [identity.create() for _ in range(5)]
+FAST = Deadlines(least=0.2, most=0.6, join=2.0, linger=1.0)
+LENGTH = 8
+
+
+def ring(size: int) -> list[tuple[int, int]]:
+    return [(i, (i + 1) % size) for i in range(size)]
+
+
+def neighbours(i: int, edges: Sequence[tuple[int, int]]) -> tuple[Neighbour, ...]:
+    others = sorted({a if b == i else b for a, b in edges if i in (a, b)})
+    return tuple(
+        Neighbour(name=f"p{j}", address=Address("memory", j), fingerprint=IDENTITIES[j].fingerprint)
+        for j in others
+    )
+
+
+def make_node(net: MemoryNetwork, i: int, edges: Sequence[tuple[int, int]], **changes: object) -> Node:
+    settings: dict[str, object] = {"deadlines": FAST, "rounds": 1000, **changes}
+    config = Config(name=f"p{i}", run="r", neighbours=neighbours(i, edges), **settings)  # type: ignore[arg-type]
+    transport = MemoryTransport(net, IDENTITIES[i], config.neighbours)
+    return Node(config, IDENTITIES[i], transport, length=LENGTH, rule="gossip")
+
+
+@contextlib.asynccontextmanager
+async def network(
+    edges: Sequence[tuple[int, int]], size: int, **changes: object
+) -> AsyncIterator[tuple[MemoryNetwork, list[Node]]]:
+    net = MemoryNetwork()
+    nodes = [make_node(net, i, edges, **changes) for i in range(size)]
+    await asyncio.gather(*(node.start() for node in nodes))
+    try:
+        yield net, nodes
+    finally:
+        await asyncio.gather(*(node.close() for node in nodes))
+
+
+def vector(i: int) -> torch.Tensor:
+    return torch.full((LENGTH,), float(i))
+
+
+async def run_to(node: Node, round: int) -> Exchange:
+    """Runs freely; returns the last exchange."""
+    while True:
+        result = await node.exchange(vector(1))
+        if result.round >= round:
+            return result
+
+
+def mixed(own: torch.Tensor, exchange: Exchange) -> torch.Tensor:
+    there = exchange.received.nan_to_num(0.0) + exchange.received.isnan() * own
+    return own + (exchange.weights[:, None] * (there - own)).sum(0)
+
+
+@pytest.mark.parametrize("options", [Wire(), Wire(dtype="bfloat16", zstd=True), Wire(dtype="float16")])
+def test_a_ring_agrees(options: Wire) -> None:
+    async def scenario() -> None:
+        async with network(ring(5), 5, wire=options) as (_, nodes):
+            models = [vector(i) for i in range(5)]
+            for round in range(40):
+                results = await asyncio.gather(
+                    *(n.exchange(m.clone()) for n, m in zip(nodes, models, strict=True))
+                )
+                assert all(not r.missing and r.round == round for r in results)
+                models = [mixed(m, r) for m, r in zip(models, results, strict=True)]
+            assert all(torch.allclose(m, vector(2), atol=0.05) for m in models)
+
+    asyncio.run(scenario())
+
+
+def test_a_dead_neighbour_costs_nothing_and_comes_back() -> None:
+    async def scenario() -> None:
+        async with network(ring(3), 3) as (net, nodes):
+            pairs = [(IDENTITIES[2].fingerprint, IDENTITIES[j].fingerprint) for j in (0, 1)]
+            with net.partition(*pairs):
+                for _ in range(5):
+                    a, b = await asyncio.gather(nodes[0].exchange(vector(0)), nodes[1].exchange(vector(1)))
+                    assert a.missing == {"p2": Missing.DEAD}
+                    assert b.missing == {"p2": Missing.DEAD}
+                    assert torch.isnan(a.received[1]).all()
+                    assert torch.equal(a.received[0], vector(1))
+            assert nodes[2].round == 0
+            # It tries round 0, is told where the others are, and meets them there.
+            alone = await nodes[2].exchange(vector(2))
+            assert set(alone.missing.values()) == {Missing.AHEAD}
+            assert nodes[2].round >= 4
+            last = await asyncio.gather(*(run_to(node, 60) for node in nodes))
+            assert not any(result.missing for result in last)
+
+    asyncio.run(scenario())
+
+
+def test_a_silent_neighbour_never_delays_beyond_the_deadline() -> None:
+    async def scenario() -> None:
+        async with network(ring(3), 3) as (_, nodes):
+            for _ in range(8):
+                results = await asyncio.gather(nodes[0].exchange(vector(0)), nodes[1].exchange(vector(1)))
+                for result in results:
+                    assert result.missing == {"p2": Missing.LATE} or result.missing == {"p2": Missing.BEHIND}
+                    assert result.seconds < result.deadline + 0.3
+
+    asyncio.run(scenario())
+
+
+class Liar(Node):
+    """Serves what it likes."""
+
+    forged: Message | None = None
+
+    async def publish(self, vector: torch.Tensor) -> None:
+        forged = self.forged or self.make_message(vector)
+        self.outbox.publish(self.round, lambda name: forged)
+
+
+def forge(node: Node, round: int, length: int = LENGTH, body: bytes | None = None) -> Message:
+    expected = wire.Expected(run="r", round=round, dtype="float32", length=length)
+    body = bytes(4 * length) if body is None else body
+    return Message(wire.make_header(node.identity, expected, body), body)
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("nan", Missing.NON_FINITE),
+        ("infinite", Missing.NON_FINITE),
+        ("replay", Missing.WRONG_ROUND),
+        ("shape", Missing.WRONG_SHAPE),
+        ("garbage", Missing.MALFORMED),
+        ("short", Missing.WRONG_SHAPE),
+    ],
+)
+def test_rubbish_is_missing_then_backed_off_then_let_in_again(kind: str, reason: Missing) -> None:
+    async def scenario() -> None:
+        edges, net = ring(3), MemoryNetwork()
+        limits = Limits(strikes=3, backoff_least=0.3)
+        nodes = [make_node(net, i, edges, limits=limits) for i in range(3)]
+        nodes[2].__class__ = Liar
+        liar = nodes[2]
+        assert isinstance(liar, Liar)
+        await asyncio.gather(*(node.start() for node in nodes))
+        for round in range(6):
+            match kind:
+                case "nan":
+                    liar.forged = forge(liar, round, body=vector(0).fill_(torch.nan).numpy().tobytes())
+                case "infinite":
+                    liar.forged = forge(liar, round, body=vector(0).fill_(torch.inf).numpy().tobytes())
+                case "replay":
+                    liar.forged = forge(liar, 77)
+                case "shape":
+                    liar.forged = forge(liar, round, length=LENGTH + 1)
+                case "garbage":
+                    liar.forged = Message(pb.Header(run="\x00"), b"\x00" * 50)
+                case "short":
+                    whole = forge(liar, round)
+                    liar.forged = Message(whole.header, bytes(whole.body)[:-4])
+            results = await asyncio.gather(*(n.exchange(vector(1)) for n in nodes))
+            expected = reason if round < 3 else Missing.BACKED_OFF
+            assert [r.missing for r in results[:2]] == [{"p2": expected}] * 2
+            assert all(torch.isfinite(mixed(vector(1), r)).all() for r in results[:2])
+        liar.forged = None
+        await asyncio.sleep(0.4)
+        results = await asyncio.gather(*(n.exchange(vector(1)) for n in nodes))
+        assert not any(r.missing for r in results)
+        await asyncio.gather(*(node.close() for node in nodes))
+
+    asyncio.run(scenario())
+
+
+def test_a_misfit_is_refused_on_both_sides(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        net, edges = MemoryNetwork(), [(0, 1)]
+        quick = Deadlines(least=0.1, most=0.2, join=0.3)
+        a, b = (make_node(net, i, edges, deadlines=quick) for i in range(2))
+        b.rule = "median"
+        await asyncio.gather(a.start(), b.start())
+        result = await a.exchange(vector(0))
+        assert result.missing == {"p1": Missing.REFUSED}
+        await asyncio.gather(a.close(), b.close())
+
+    asyncio.run(scenario())
+    said = {record.__dict__.get("why") for record in caplog.records}
+    assert {"rule 'median' instead of 'gossip'", "rule 'gossip' instead of 'median'"} <= said
+
+
+def test_a_lie_about_the_degree_gains_nothing() -> None:
+    node = make_node(MemoryNetwork(), 0, ring(3))
+    for degree in (1, 2, 3, 10**6):
+        node.peers["p1"].degree = degree
+        assert node.weights()[0] <= 1 / 3 + 1e-7
+
+
+def test_equivocation_is_proved_by_a_witness(tmp_path: Path) -> None:
+    class TwoFaced(Node):
+        async def publish(self, vector: torch.Tensor) -> None:
+            messages = {name: self.make_message(vector + i) for i, name in enumerate(self.peers)}
+            self.outbox.publish(self.round, messages.__getitem__)
+
+    async def scenario() -> None:
+        async with network(ring(3), 3, witness=True, folder=tmp_path) as (_, nodes):
+            nodes[2].__class__ = TwoFaced
+            for _ in range(3):
+                await asyncio.gather(*(n.exchange(vector(1)) for n in nodes))
+                await asyncio.sleep(0.05)
+            assert nodes[0].evidence.found
+            assert nodes[1].evidence.found
+
+    asyncio.run(scenario())
+    files = list((tmp_path / "evidence").iterdir())
+    assert files
+    convicted = {verify(path) for path in files}
+    assert convicted == {identity.format_fingerprint(IDENTITIES[2].fingerprint)}
+
+
+def test_evidence_holds_only_for_contradictions() -> None:
+    evidence, whole = Evidence(None), wire.Expected(run="r", round=1, dtype="float32", length=1)
+    first = wire.make_header(IDENTITIES[0], whole, b"aaaa")
+    assert evidence.see(first, IDENTITIES[0].certificate)
+    assert evidence.see(first, IDENTITIES[0].certificate)
+    assert not evidence.see(wire.make_header(IDENTITIES[0], whole, b"bbbb"), IDENTITIES[0].certificate)
+    assert evidence.found == 1
+
+
+def test_deadline_stays_in_bounds_whatever_neighbours_do() -> None:
+    bounds = Deadlines(least=1.0, most=8.0, margin=4.0)
+    deadline = Deadline(bounds)
+    assert deadline.seconds == 8.0
+    for name in "abc":
+        deadline.came(name, 0.01)
+    assert deadline.seconds == 1.0
+    for _ in range(50):
+        deadline.came("c", 7.9)
+    assert deadline.seconds == 1.0, "one that stalls does not stretch it"
+    for _ in range(50):
+        deadline.late("a")
+        deadline.late("b")
+    assert deadline.seconds == 8.0, "a majority that is late does"
+    for _ in range(80):
+        deadline.came("a", 0.5)
+        deadline.came("b", 0.5)
+    assert 2.0 <= deadline.seconds < 2.1
+
+
+def test_standing_backs_off_longer_each_time() -> None:
+    now = 0.0
+    standing = Standing(Limits(strikes=2, backoff_least=1, backoff_most=4), clock=lambda: now)
+    standing.missed(Missing.NON_FINITE, 0)
+    assert not standing.backed_off()
+    pauses = []
+    for _ in range(4):
+        standing.missed(Missing.NON_FINITE, 0)
+        start = now
+        while standing.backed_off():
+            now += 0.5
+        pauses.append(now - start)
+    assert pauses == [1, 2, 4, 4]
+    for _ in range(10):
+        standing.came()
+    standing.missed(Missing.NON_FINITE, 0)
+    assert not standing.backed_off(), "forgiven"
+    for _ in range(100):
+        standing.missed(Missing.LATE, 0)
+    assert not standing.backed_off(), "never for silence"
+
+
+def test_meeting_round_cannot_be_forged_by_a_minority() -> None:
+    assert meeting_round(10, [], 100) == 10
+    assert meeting_round(10, [12, 12, 10**9], 10**9) == 12
+    assert meeting_round(10, [10, 10**9], 14) == 14
+    assert meeting_round(10, [10, 10**9], -1) == 10
+    assert meeting_round(10, [50], -1) == 50
+    assert meeting_round(10, [0, 0, 0], 100) == 10
+
+
+def test_pace_bounds_what_is_plausible() -> None:
+    now = 0.0
+    pace = Pace(clock=lambda: now)
+    for round in range(20):
+        now += 1.0
+        pace.finished(round)
+    now += 30.0
+    assert 45 <= pace.plausible() <= 55
+
+
+def test_checkpoints_survive_being_torn(tmp_path: Path) -> None:
+    for round in (5, 10, 15):
+        state = Checkpoint(run="r", round=round, tensors={"x": torch.full((3,), round)}, facts={"n": round})
+        newest = checkpoint.save(state, tmp_path)
+    assert len(list(tmp_path.iterdir())) == 2
+    found = checkpoint.load(tmp_path, "r")
+    assert found is not None
+    assert (found.round, found.facts) == (15, {"n": 15})
+    whole = newest.read_bytes()
+    for torn in (whole[:-1], whole[:40], b"", whole[:-4] + b"\0\0\0\1", bytes(200)):
+        newest.write_bytes(torn)
+        found = checkpoint.load(tmp_path, "r")
+        assert found is not None
+        assert found.round == 10
+        assert torch.equal(found.tensors["x"], torch.full((3,), 10))
+    assert checkpoint.load(tmp_path, "another run") is None
