@@ -1,0 +1,131 @@
+"""The paper's guarantees as functions of a network. A bound that says nothing is called vacuous."""
+
+from dataclasses import dataclass
+from math import inf, sqrt
+
+from clippedgossip.errors import NetworkError
+from clippedgossip.network import Network
+
+C1 = 32  # Lemma (bound on e₂)
+C2 = 5  # Lemma (bound on the consensus distance)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsensusGuarantee:
+    """One round of ClippedGossip with the oracle radius, whatever the attackers send (Theorem `consensus`).
+
+    mean ‖x_i⁺ − x̄‖² ≤ factor² · mean ‖x_i − x̄‖², and progress is guaranteed iff δ_max < limit.
+    """
+
+    factor: float
+    limit: float
+    delta_max: float
+    exact: bool
+
+    @property
+    def holds(self) -> bool:
+        """Whether every round brings the regular nodes closer to their mean."""
+        return self.exact and self.delta_max < self.limit
+
+    @property
+    def vacuous(self) -> bool:
+        """Whether the bound allows the distance to grow, so that it promises nothing."""
+        return not self.holds
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingGuarantee:
+    """What the training theorem asks of the network: δ_max ≤ γ²/(64·c₁·c₂), c₁ = 32, c₂ = 5 (Theorem 1′)."""
+
+    limit: float
+    delta_max: float
+    gamma: float
+    exact: bool
+
+    @property
+    def holds(self) -> bool:
+        """Whether the theorem applies."""
+        return self.exact and self.gamma > 0 and self.delta_max <= self.limit
+
+    def max_step(self, smoothness: float) -> float:
+        """The largest step size it admits: η ≤ γ/(40L)."""
+        return self.gamma / (40 * smoothness)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingBound:
+    """Theorem 1′: (1/(T+1)) Σ_t ‖∇f(x̄ᵗ)‖² ≤ heterogeneity + noise + drift + variance + start."""
+
+    heterogeneity: float  # 200c₁c₂/γ² · δ_max ζ²: does not vanish with T
+    noise: float  # falls as T^(-1/2)
+    drift: float  # falls as T^(-2/3)
+    variance: float  # falls as T^(-3/4)
+    start: float  # falls as 1/T
+    trivial: float  # 2L·r₀ bounds ‖∇f(x̄⁰)‖² before any training
+    applies: bool
+
+    @property
+    def value(self) -> float:
+        """The bound."""
+        return self.heterogeneity + self.noise + self.drift + self.variance + self.start
+
+    @property
+    def vacuous(self) -> bool:
+        """Whether the theorem does not apply, or promises less than smoothness alone does at the start."""
+        return not self.applies or self.value >= self.trivial
+
+
+def consensus_factor(network: Network) -> float:
+    """√(1−p) + √(32 δ_max): the factor on the root-mean-square distance in one round."""
+    return sqrt(1 - network.p) + sqrt(C1 * network.delta_max)
+
+
+def consensus_guarantee(network: Network) -> ConsensusGuarantee:
+    """The consensus theorem on this network: δ_max < γ²/32."""
+    return ConsensusGuarantee(
+        factor=consensus_factor(network),
+        limit=network.spectral_gap**2 / C1,
+        delta_max=network.delta_max,
+        exact=network.gap.exact or network.delta_max == 0,
+    )
+
+
+def training_guarantee(network: Network) -> TrainingGuarantee:
+    """What Theorem 1′ asks of this network."""
+    return TrainingGuarantee(
+        limit=network.spectral_gap**2 / (64 * C1 * C2),
+        delta_max=network.delta_max,
+        gamma=network.spectral_gap,
+        exact=network.gap.exact or network.delta_max == 0,
+    )
+
+
+def training_bound(
+    network: Network, *, smoothness: float, sigma2: float, zeta2: float, r0: float, rounds: int
+) -> TrainingBound:
+    """Theorem 1′ with 1/d₀ = γ/(40L), for T = `rounds`, L = `smoothness`, r₀ = f(x⁰) − f*."""
+    for name, value in (("smoothness", smoothness), ("r0", r0), ("sigma2", sigma2), ("zeta2", zeta2)):
+        if not 0 <= value < inf or (name == "smoothness" and value == 0):
+            raise NetworkError(
+                f"{name} is {value:g}; the bound needs a finite {name} of at least 0, smoothness above"
+            )
+    if rounds < 0:
+        raise NetworkError(f"rounds is {rounds}; it must be at least 0")
+    gamma, delta = network.spectral_gap, network.delta_max
+    applies = training_guarantee(network).holds
+    trivial = 2 * smoothness * r0
+    if gamma == 0:
+        return TrainingBound(
+            heterogeneity=inf, noise=inf, drift=inf, variance=inf, start=inf, trivial=trivial, applies=False
+        )
+    steps = rounds + 1
+    crowd = 9 / len(network.regular) + 320 * C1 * C2 * delta / gamma**2
+    return TrainingBound(
+        heterogeneity=200 * C1 * C2 * delta * zeta2 / gamma**2,
+        noise=2 * sqrt(crowd) * sqrt(3 * smoothness * sigma2 * r0 / steps),
+        drift=2 * (48 * C2 * zeta2 / gamma**2) ** (1 / 3) * (r0 * smoothness / steps) ** (2 / 3),
+        variance=2 * (144 * C2 * sigma2 / gamma**2) ** (1 / 4) * (r0 * smoothness / steps) ** (3 / 4),
+        start=40 * smoothness / gamma * r0 / steps,
+        trivial=trivial,
+        applies=applies,
+    )
