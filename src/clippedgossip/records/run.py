@@ -199,7 +199,7 @@ class RunDirectory:
 
     @contextmanager
     def writing_checkpoint(self) -> Iterator[Path]:
-        """A temporary path that becomes the checkpoint when the block ends well; the records are safe first."""
+        """A path that becomes the checkpoint when the block ends well; the records are on disk before it."""
         from safetensors import SafetensorError
 
         self.sync()

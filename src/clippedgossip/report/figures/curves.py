@@ -1,0 +1,88 @@
+"""Lines with confidence bands."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from clippedgossip.report.figures.axes import (
+    MARK_LOOK,
+    Mark,
+    Scale,
+    draw_legend,
+    draw_line,
+    draw_marks,
+    finish,
+    heading,
+    shown_value,
+)
+from clippedgossip.report.page import Panels
+from clippedgossip.report.palette import Style, styles
+from clippedgossip.report.statistics import Series
+from clippedgossip.report.svg import drawing, to_svg
+
+
+def curves(
+    series: Sequence[Series],
+    *,
+    title: str = "",
+    x_label: str = "round",
+    y_label: str = "accuracy",
+    y_scale: Scale = "linear",
+    y_limits: tuple[float, float] | None = None,
+    marks: Sequence[Mark] = (),
+    looks: Mapping[str, Style] | None = None,
+    legend: bool = True,
+    size: tuple[float, float] = (4.6, 3.1),
+) -> str:
+    """Lines with their confidence bands, e.g. accuracy in [0, 1] against the round."""
+    looks = looks or styles(line.name for line in series)
+    with drawing(*size) as figure:
+        axes = figure.add_subplot()
+        for order, line in enumerate(series):
+            draw_line(axes, line, looks[line.name], points=120, markers=8, order=order)
+        finish(axes, title=title, x_label=x_label, y_label=y_label, y_scale=y_scale)
+        if y_limits:
+            axes.set_ylim(*y_limits)
+        draw_marks(axes, marks)
+        if legend:
+            draw_legend(axes)
+        return to_svg(figure, _describe(title, x_label, y_label, series, y_scale))
+
+
+def curve_panels(
+    panels: Mapping[str, Sequence[Series]],
+    *,
+    caption: str = "",
+    x_label: str = "round",
+    y_label: str = "accuracy",
+    y_scale: Scale = "percent",
+    y_limits: tuple[float, float] | None = None,
+    marks: Sequence[Mark] = (),
+) -> Panels:
+    """One plot per title, all in the same looks, with one legend."""
+    looks = styles(line.name for series in panels.values() for line in series)
+    svgs = [
+        curves(
+            series,
+            title=title,
+            x_label=x_label,
+            y_label=y_label,
+            y_scale=y_scale,
+            y_limits=y_limits,
+            marks=marks,
+            looks=looks,
+            legend=False,
+            size=(4.2, 2.8),
+        )
+        for title, series in panels.items()
+    ]
+    return Panels(svgs, caption, looks | {mark.name: MARK_LOOK for mark in marks})
+
+
+def _describe(title: str, x_label: str, y_label: str, series: Sequence[Series], scale: Scale) -> str:
+    ends = []
+    for line in series:
+        known = [value for value in line.y if value is not None and math.isfinite(value)]
+        ends.append(
+            f"{line.name} ends at {shown_value(known[-1], scale)}" if known else f"{line.name} has no values"
+        )
+    return f"{heading(title, x_label, y_label)}. {'; '.join(ends)}"

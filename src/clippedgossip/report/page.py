@@ -1,0 +1,182 @@
+"""One self-contained HTML page from small parts: nothing is fetched, everything is escaped."""
+
+import html
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Protocol
+
+import clippedgossip
+from clippedgossip.atomic import write_atomic
+from clippedgossip.errors import RunError
+from clippedgossip.report.legend import swatch
+from clippedgossip.report.palette import Style
+
+Cell = str | int | float | None
+
+_NUMBER = re.compile(r"^[−+-]?\d[\d.,e+−-]*( ± [\d.,e+−-]+)?( ?%)?$|^–$")
+
+
+class Part(Protocol):
+    """Anything that can stand in a section."""
+
+    def to_html(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class Text:
+    """Paragraphs, parted by an empty line."""
+
+    text: str
+
+    def to_html(self) -> str:
+        return "".join(f"<p>{html.escape(part)}</p>" for part in self.text.strip().split("\n\n"))
+
+
+@dataclass(frozen=True)
+class Code:
+    """Text as it is: a config, a command."""
+
+    text: str
+
+    def to_html(self) -> str:
+        return f'<pre tabindex="0"><code>{html.escape(self.text)}</code></pre>'
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A drawing and what it shows. A wide one keeps its size and scrolls where the screen is narrow."""
+
+    svg: str
+    caption: str = ""
+    wide: bool = False
+
+    def to_html(self) -> str:
+        svg = _scroll(self.svg, self.caption or "figure") if self.wide else self.svg
+        return f"<figure>{svg}{_caption(self.caption)}</figure>"
+
+
+@dataclass(frozen=True)
+class Panels:
+    """Drawings side by side, or one below the other on a phone, with one legend."""
+
+    svgs: Sequence[str]
+    caption: str = ""
+    legend: Mapping[str, Style] = field(default_factory=dict)
+
+    def to_html(self) -> str:
+        entries = "".join(f"<li>{swatch(look)}{html.escape(name)}</li>" for name, look in self.legend.items())
+        legend = f'<ul class="legend">{entries}</ul>' if entries else ""
+        panels = "".join(f"<div>{svg}</div>" for svg in self.svgs)
+        return f'<figure>{legend}<div class="panels">{panels}</div>{_caption(self.caption)}</figure>'
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under a header; numbers line up on the right. Scrolls in its own place where it is too wide."""
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    caption: str = ""
+
+    def to_html(self) -> str:
+        rows = [[_cell(cell) for cell in row] for row in self.rows]
+        kinds = [
+            ' class="number"' if rows and all(_NUMBER.match(row[column]) for row in rows) else ""
+            for column in range(len(self.header))
+        ]
+        head = "".join(
+            f'<th scope="col"{kind}>{html.escape(name)}</th>'
+            for name, kind in zip(self.header, kinds, strict=True)
+        )
+        body = "".join(
+            "<tr>"
+            + "".join(f"<td{kind}>{html.escape(cell)}</td>" for cell, kind in zip(row, kinds, strict=True))
+            + "</tr>"
+            for row in rows
+        )
+        caption = f"<caption>{html.escape(self.caption)}</caption>" if self.caption else ""
+        table = f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        return _scroll(table, self.caption or "table")
+
+
+@dataclass(frozen=True)
+class Details:
+    """Parts that stay folded until asked for."""
+
+    summary: str
+    parts: Sequence[Part]
+
+    def to_html(self) -> str:
+        inside = "".join(part.to_html() for part in self.parts)
+        return f"<details><summary>{html.escape(self.summary)}</summary>{inside}</details>"
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading and what stands under it."""
+
+    title: str
+    parts: Sequence[Part]
+
+
+def page(title: str, lead: str, sections: Sequence[Section]) -> str:
+    """The whole page."""
+    anchors = [f"part-{number}" for number in range(1, len(sections) + 1)]
+    links = "".join(
+        f'<li><a href="#{anchor}">{html.escape(section.title)}</a></li>'
+        for anchor, section in zip(anchors, sections, strict=True)
+    )
+    contents = f'<nav aria-label="Contents"><ul>{links}</ul></nav>' if len(sections) > 2 else ""
+    body = "".join(
+        f'<section aria-labelledby="{anchor}"><h2 id="{anchor}">{html.escape(section.title)}</h2>'
+        + "".join(part.to_html() for part in section.parts)
+        + "</section>\n"
+        for anchor, section in zip(anchors, sections, strict=True)
+    )
+    name = html.escape(title)
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f'<link rel="icon" href="data:,">\n<title>{name}</title>\n<style>\n{_css()}</style>\n</head>\n'
+        f'<body>\n<header><h1>{name}</h1><p class="lead">{html.escape(lead)}</p>{contents}</header>\n'
+        f"<main>\n{body}</main>\n"
+        f"<footer>Made by clippedgossip {clippedgossip.__version__}.</footer>\n</body>\n</html>\n"
+    )
+
+
+def write(path: Path | str, content: str) -> Path:
+    """Write the page, whole or not at all."""
+    path = Path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, content)
+    except OSError as error:
+        raise RunError(
+            f"cannot write {path}: {error.strerror or error}\ngive another file with --out"
+        ) from error
+    return path
+
+
+@cache
+def _css() -> str:
+    return files("clippedgossip.report").joinpath("page.css").read_text(encoding="utf-8")
+
+
+def _cell(cell: Cell) -> str:
+    if cell is None:
+        return "–"
+    if isinstance(cell, float):
+        return f"{cell:.4g}"
+    return str(cell)
+
+
+def _caption(text: str) -> str:
+    return f"<figcaption>{html.escape(text)}</figcaption>" if text else ""
+
+
+def _scroll(inside: str, name: str) -> str:
+    return f'<div class="scroll" role="region" tabindex="0" aria-label="{html.escape(name)}">{inside}</div>'

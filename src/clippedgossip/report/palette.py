@@ -1,0 +1,109 @@
+"""One look per rule, the same in every figure, and told apart without colour: dash and marker differ too.
+
+Every colour has a contrast of at least 3:1 on the light and on the dark page.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import product
+from types import MappingProxyType
+
+
+@dataclass(frozen=True)
+class Style:
+    """Colour, dash pattern (on, off, … in points; empty is solid) and marker (matplotlib's letters)."""
+
+    color: str
+    dash: tuple[float, ...] = ()
+    marker: str = "o"
+
+
+_BLUE, _GREY, _VERMILLION, _GREEN, _PINK = "#1f7fc4", "#7a7a7a", "#d55e00", "#009e73", "#b85fa0"
+_GOLD, _INDIGO, _TEAL, _OLIVE, _BROWN, _CRIMSON = (
+    "#a67c00",
+    "#7a6ae0",
+    "#2a8ca8",
+    "#5b8c00",
+    "#9a5b13",
+    "#d6336c",
+)
+_DASHED, _DOTTED, _DASHDOT, _LONG = (5.0, 2.0), (1.5, 1.5), (6.0, 2.0, 1.5, 2.0), (9.0, 2.0)
+
+RULE_STYLES: Mapping[str, Style] = MappingProxyType(
+    {
+        "clipped gossip": Style(_BLUE),
+        "gossip": Style(_GREY, _DASHED, "s"),
+        "geometric median": Style(_VERMILLION, _DASHDOT, "^"),
+        "trimmed mean": Style(_GREEN, _LONG, "D"),
+        "weighted trimmed mean": Style(_GREEN, _DOTTED, "d"),
+        "mozi": Style(_PINK, _DASHED, "v"),
+        "median": Style(_GOLD, _DASHDOT, "P"),
+        "weighted median": Style(_GOLD, _DOTTED, "X"),
+        "krum": Style(_CRIMSON, _LONG, "<"),
+        "multi krum": Style(_CRIMSON, _DOTTED, ">"),
+        "cs plus": Style(_INDIGO, (), "s"),
+        "gts": Style(_INDIGO, _DASHED, "^"),
+        "nna": Style(_TEAL, _DASHDOT, "D"),
+        "ios": Style(_OLIVE, _LONG, "v"),
+        "balance": Style(_BROWN, (), "P"),
+        "meamed": Style(_OLIVE, _DOTTED, "X"),
+        "centered clipping": Style(_TEAL, _DOTTED, "<"),
+        "mda": Style(_BROWN, _DASHED, ">"),
+        "nnm": Style(_TEAL, (), "^"),
+        "bucketing": Style(_GREY, _DOTTED, "D"),
+    }
+)
+
+_ALIASES = {
+    "cg": "clipped gossip",
+    "clippedgossip": "clipped gossip",
+    "gm": "geometric median",
+    "geometricmedian": "geometric median",
+    "rfa": "geometric median",
+    "tm": "trimmed mean",
+    "trimmedmean": "trimmed mean",
+    "tm*": "weighted trimmed mean",
+    "weightedtrimmedmean": "weighted trimmed mean",
+    "median*": "weighted median",
+    "weightedmedian": "weighted median",
+    "multikrum": "multi krum",
+    "cs+": "cs plus",
+    "csplus": "cs plus",
+    "ubar": "mozi",
+    "centeredclipping": "centered clipping",
+}
+
+_SPARE = tuple(
+    Style(color, dash, marker)
+    for (dash, marker), color in product(
+        [((), "o"), (_DASHED, "s"), (_DOTTED, "^"), (_DASHDOT, "D")],
+        [_BLUE, _VERMILLION, _GREEN, _PINK, _GOLD, _GREY, _INDIGO, _TEAL, _CRIMSON, _OLIVE, _BROWN],
+    )
+)
+
+
+def rule_of(name: str) -> str | None:
+    """The rule a label speaks of: `ClippedGossip`, `clipped-gossip`, `ClippedGossip τ=1` are one."""
+    words = name.lower().replace("-", " ").replace("_", " ").split()
+    for count in range(len(words), 0, -1):
+        key = " ".join(words[:count]).rstrip(",:")
+        key = _ALIASES.get(key, key)
+        if key in RULE_STYLES:
+            return key
+    return None
+
+
+def styles(names: Iterable[str]) -> dict[str, Style]:
+    """A look for each name: a rule has its own; a rule's second variant, and a stranger, get spare ones."""
+    names = list(dict.fromkeys(names))
+    chosen: dict[str, Style] = {}
+    for name in names:
+        rule = rule_of(name)
+        if rule is not None and RULE_STYLES[rule] not in chosen.values():
+            chosen[name] = RULE_STYLES[rule]
+    for name in names:
+        if name not in chosen:
+            colors = {style.color for style in chosen.values()}
+            free = [style for style in _SPARE if style not in chosen.values()] or list(_SPARE)
+            chosen[name] = next((style for style in free if style.color not in colors), free[0])
+    return {name: chosen[name] for name in names}
