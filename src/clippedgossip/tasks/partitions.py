@@ -1,0 +1,158 @@
+"""Who trains on what: index tensors, one per node, that share out all samples and overlap nowhere."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from clippedgossip.errors import DataError, unknown_name
+from clippedgossip.randomness import generator, key
+
+Groups = Sequence[Sequence[int]]
+"""Positions 0 … nodes-1, group by group: the cliques of a dumbbell."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Request:
+    labels: Tensor
+    nodes: int
+    classes: int
+    seed: int
+    groups: Groups | None
+    alpha: float
+
+
+def partition(
+    labels: Tensor,
+    nodes: int,
+    how: str = "iid",
+    *,
+    seed: int,
+    groups: Groups | None = None,
+    alpha: float = 0.5,
+    classes: int | None = None,
+) -> list[Tensor]:
+    """Share out the samples among `nodes` nodes (all that train, Byzantine ones included).
+
+    `iid`: equal random shares. `sorted`: sorted by label, cut into equal shards. `clique`: the classes are
+    cut into one range per group of `groups`, each range shared out at random inside its group. `dirichlet`:
+    each class shared out by proportions drawn from Dirichlet(alpha). `classes`: one node per class group.
+    """
+    scheme = SCHEMES.get(how)
+    if scheme is None:
+        raise DataError(unknown_name("partition", how, SCHEMES))
+    if nodes < 1 or nodes > len(labels):
+        raise DataError(
+            f"{nodes} workers cannot share {len(labels)} samples; use between 1 and {len(labels)} workers"
+        )
+    classes = int(labels.max()) + 1 if classes is None else classes
+    request = _Request(
+        labels=labels.cpu(), nodes=nodes, classes=classes, seed=seed, groups=groups, alpha=alpha
+    )
+    return scheme(request)
+
+
+def _iid(request: _Request) -> list[Tensor]:
+    return _deal(torch.arange(len(request.labels)), request.nodes, request.seed, 0)
+
+
+def _sorted(request: _Request) -> list[Tensor]:
+    # Shuffled first, so that which samples of a class end at a border depends on the seed.
+    order = _shuffle(torch.arange(len(request.labels)), request.seed, 0)
+    return _cut(order[torch.sort(request.labels[order], stable=True).indices], request.nodes)
+
+
+def _clique(request: _Request) -> list[Tensor]:
+    groups = _check_groups(request)
+    shares: dict[int, Tensor] = {}
+    for place, (group, owned) in enumerate(zip(groups, _class_ranges(request, len(groups)), strict=True)):
+        samples = _samples_of(request, owned, f"group {place}")
+        if len(samples) < len(group):
+            raise DataError(
+                f"group {place} has {len(group)} workers but its classes have {len(samples)} samples; "
+                "use smaller groups or more data"
+            )
+        shares |= dict(zip(group, _deal(samples, len(group), request.seed, place), strict=True))
+    return [shares[node] for node in range(request.nodes)]
+
+
+def _dirichlet(request: _Request) -> list[Tensor]:
+    if not request.alpha > 0:
+        raise DataError(f"alpha is {request.alpha}; Dirichlet's alpha must be positive, such as 0.1 or 1")
+    import numpy as np
+
+    draw = np.random.default_rng(key(request.seed, "partition", 1))
+    owner = torch.empty(len(request.labels), dtype=torch.long)
+    for label in range(request.classes):
+        rows = _shuffle((request.labels == label).nonzero().flatten(), request.seed, 2, label)
+        shares = draw.dirichlet(np.full(request.nodes, request.alpha))
+        borders = torch.from_numpy(np.rint(shares.cumsum() * len(rows)).astype(np.int64)[:-1])
+        owner[rows] = torch.bucketize(torch.arange(len(rows)), borders, right=True)
+    return _feed_the_empty([(owner == node).nonzero().flatten() for node in range(request.nodes)])
+
+
+def _classes(request: _Request) -> list[Tensor]:
+    ranges = _class_ranges(request, request.nodes)
+    return [_samples_of(request, owned, f"worker {node}") for node, owned in enumerate(ranges)]
+
+
+SCHEMES: dict[str, Callable[[_Request], list[Tensor]]] = {
+    "iid": _iid,
+    "sorted": _sorted,
+    "clique": _clique,
+    "dirichlet": _dirichlet,
+    "classes": _classes,
+}
+
+
+def _shuffle(rows: Tensor, seed: int, *counters: int) -> Tensor:
+    return rows[torch.randperm(len(rows), generator=generator(seed, "partition", *counters))]
+
+
+def _cut(rows: Tensor, parts: int) -> list[Tensor]:
+    """Consecutive parts whose sizes differ by one at most; sorted, so that a share is a set."""
+    return [part.sort().values for part in torch.tensor_split(rows, parts)]
+
+
+def _deal(rows: Tensor, parts: int, seed: int, *counters: int) -> list[Tensor]:
+    return _cut(_shuffle(rows, seed, *counters), parts)
+
+
+def _class_ranges(request: _Request, parts: int) -> list[list[int]]:
+    if parts > request.classes:
+        raise DataError(
+            f"{request.classes} classes cannot be split into {parts} groups; use at most {request.classes}"
+        )
+    return [part.tolist() for part in torch.tensor_split(torch.arange(request.classes), parts)]
+
+
+def _samples_of(request: _Request, owned: list[int], owner: str) -> Tensor:
+    counts = torch.bincount(request.labels, minlength=request.classes)
+    absent = [label for label in owned if counts[label] == 0]
+    if absent:
+        raise DataError(
+            f"class {absent[0]} has no sample, but {owner} was promised classes {owned[0]} to {owned[-1]}; "
+            "take a larger part of the data"
+        )
+    return torch.isin(request.labels, torch.tensor(owned)).nonzero().flatten()
+
+
+def _check_groups(request: _Request) -> Groups:
+    if not request.groups:
+        raise DataError("partition 'clique' needs the groups, such as groups=[[0, 1], [2, 3]]")
+    if sorted(node for group in request.groups for node in group) != list(range(request.nodes)):
+        raise DataError(
+            f"the groups must hold each of the workers 0 to {request.nodes - 1} exactly once; "
+            f"they hold {sum(map(len, request.groups))} entries"
+        )
+    return request.groups
+
+
+def _feed_the_empty(shares: list[Tensor]) -> list[Tensor]:
+    """A worker that drew nothing takes one sample from the richest: everyone must be able to train."""
+    for node in range(len(shares)):
+        if not len(shares[node]):
+            richest = max(range(len(shares)), key=lambda other: len(shares[other]))
+            shares[node], shares[richest] = shares[richest][:1], shares[richest][1:]
+    return shares

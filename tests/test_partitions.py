@@ -1,0 +1,105 @@
+"""Partitions share out every sample once, and keep what each scheme promises."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from clippedgossip.errors import DataError
+from clippedgossip.tasks import SCHEMES, partition
+
+DIGITS = torch.arange(10).repeat_interleave(30)[
+    torch.randperm(300, generator=torch.Generator().manual_seed(0))
+]
+
+
+def halves(nodes: int) -> list[list[int]]:
+    return [list(range(nodes // 2)), list(range(nodes // 2, nodes))]
+
+
+def held(labels: Tensor, share: Tensor) -> set[int]:
+    return set(labels[share].tolist())
+
+
+@given(
+    st.sampled_from(sorted(SCHEMES)),
+    st.integers(2, 10),
+    st.integers(0, 2**40),
+    st.floats(0.01, 100),
+)
+def test_every_sample_goes_to_exactly_one_node(how: str, nodes: int, seed: int, alpha: float) -> None:
+    shares = partition(DIGITS, nodes, how, seed=seed, groups=halves(nodes), alpha=alpha)
+    assert len(shares) == nodes
+    assert all(len(share) for share in shares)
+    assert torch.cat(shares).sort().values.tolist() == list(range(300))
+
+
+@given(st.sampled_from(sorted(SCHEMES)), st.integers(0, 2**40))
+def test_the_seed_decides(how: str, seed: int) -> None:
+    first, again, other = (
+        partition(DIGITS, 4, how, seed=each, groups=halves(4)) for each in (seed, seed, seed + 1)
+    )
+    assert all(torch.equal(one, two) for one, two in zip(first, again, strict=True))
+    if how != "classes":  # whole classes leave nothing to chance
+        assert not all(torch.equal(one, two) for one, two in zip(first, other, strict=False))
+
+
+@given(st.integers(1, 300))
+def test_iid_and_sorted_shares_differ_by_one_at_most(nodes: int) -> None:
+    for how in ("iid", "sorted"):
+        sizes = {len(share) for share in partition(DIGITS, nodes, how, seed=1)}
+        assert max(sizes) - min(sizes) <= 1
+
+
+def test_sorted_gives_ten_nodes_one_class_each() -> None:
+    shares = partition(DIGITS, 10, "sorted", seed=0)
+    assert [held(DIGITS, share) for share in shares] == [{label} for label in range(10)]
+
+
+def test_clique_gives_a_the_first_half_of_the_classes_and_b_the_rest() -> None:
+    groups = [[0, 2, 4], [1, 3, 5, 6]]
+    shares = partition(DIGITS, 7, "clique", seed=0, groups=groups)
+    for group, classes in zip(groups, (set(range(5)), set(range(5, 10))), strict=True):
+        assert all(held(DIGITS, shares[node]) == classes for node in group)
+        assert sum(len(shares[node]) for node in group) == 150
+
+
+def test_dirichlet_is_near_iid_for_large_alpha_and_one_sided_for_small() -> None:
+    labels = torch.arange(10).repeat_interleave(200)
+
+    def largest_class(alpha: float) -> float:
+        shares = partition(labels, 5, "dirichlet", seed=3, alpha=alpha)
+        return sum(float(labels[s].bincount().max()) / len(s) for s in shares) / 5
+
+    assert largest_class(1000.0) < 0.13
+    assert largest_class(0.05) > 0.3
+
+
+def test_classes_gives_every_node_a_range_of_its_own() -> None:
+    shares = partition(DIGITS, 3, "classes", seed=0)
+    assert [held(DIGITS, share) for share in shares] == [{0, 1, 2, 3}, {4, 5, 6}, {7, 8, 9}]
+
+
+@pytest.mark.parametrize(
+    ("how", "nodes", "options", "says"),
+    [
+        ("iid", 301, {}, "301 workers cannot share 300 samples"),
+        ("iid", 0, {}, "between 1 and 300"),
+        ("clik", 2, {}, "did you mean 'clique'"),
+        ("clique", 4, {}, "needs the groups"),
+        ("clique", 4, {"groups": [[0, 1], [1, 2]]}, "exactly once"),
+        ("clique", 11, {"groups": [[node] for node in range(11)]}, "10 classes cannot be split into 11"),
+        ("clique", 4, {"groups": halves(4), "classes": 12}, "class 10 has no sample, but group 1"),
+        ("clique", 200, {"groups": [list(range(160)), list(range(160, 200))]}, "group 0 has 160 workers"),
+        ("classes", 11, {}, "at most 10"),
+        ("classes", 3, {"classes": 11}, "class 10 has no sample, but worker 2"),
+        ("dirichlet", 3, {"alpha": 0.0}, "must be positive"),
+        ("dirichlet", 3, {"alpha": float("nan")}, "must be positive"),
+    ],
+)
+def test_what_cannot_be_shared_out_is_said(
+    how: str, nodes: int, options: dict[str, object], says: str
+) -> None:
+    with pytest.raises(DataError, match=says):
+        partition(DIGITS, nodes, how, seed=0, **options)  # type: ignore[arg-type] # parametrised options
