@@ -1,0 +1,38 @@
+"""Tasks: data sets and where they come from, partitions, models, losses, and poisoned data."""
+
+from clippedgossip.tasks.augment import crop_flip
+from clippedgossip.tasks.cache import cache_dir
+from clippedgossip.tasks.datasets import DataSet, load
+from clippedgossip.tasks.fetch import Fetched, fetch
+from clippedgossip.tasks.models import MODELS, build
+from clippedgossip.tasks.partitions import SCHEMES, partition
+from clippedgossip.tasks.poison import FlipLabels, Poison, RotateLabels, Trigger
+from clippedgossip.tasks.quadratic import Quadratic, quadratic
+from clippedgossip.tasks.task import LOSSES, Score, Task, make_task
+from clippedgossip.tasks.vector import Layout, flatten, unflatten
+
+__all__ = [
+    "LOSSES",
+    "MODELS",
+    "SCHEMES",
+    "DataSet",
+    "Fetched",
+    "FlipLabels",
+    "Layout",
+    "Poison",
+    "Quadratic",
+    "RotateLabels",
+    "Score",
+    "Task",
+    "Trigger",
+    "build",
+    "cache_dir",
+    "crop_flip",
+    "fetch",
+    "flatten",
+    "load",
+    "make_task",
+    "partition",
+    "quadratic",
+    "unflatten",
+]

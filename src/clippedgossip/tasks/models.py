@@ -1,0 +1,101 @@
+"""The models: linear, mlp, the paper's CNN and VGG-11, built for a data set's inputs from a seed."""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from clippedgossip.errors import DataError, unknown_name
+from clippedgossip.randomness import generator
+
+Shape = tuple[int, ...]
+
+
+def linear(shape: Shape, classes: int) -> nn.Module:
+    """Multinomial logistic regression."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), classes))
+
+
+def mlp(shape: Shape, classes: int, width: int = 64) -> nn.Module:
+    """One hidden layer."""
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(math.prod(shape), width), nn.ReLU(), nn.Linear(width, classes)
+    )
+
+
+def cnn(shape: Shape, classes: int) -> nn.Module:
+    """The paper's CNN (§ Experiments), 1,199,882 parameters on MNIST; gives log-probabilities."""
+    channels, height, width = _image("cnn", shape, smallest=6)
+    features = 64 * ((height - 4) // 2) * ((width - 4) // 2)
+    return nn.Sequential(
+        nn.Conv2d(channels, 32, 3),
+        nn.ReLU(),
+        nn.Conv2d(32, 64, 3),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Dropout(0.25),
+        nn.Flatten(),
+        nn.Linear(features, 128),
+        nn.ReLU(),
+        nn.Dropout(0.5),
+        nn.Linear(128, classes),
+        nn.LogSoftmax(dim=-1),
+    )
+
+
+def vgg11(shape: Shape, classes: int) -> nn.Module:
+    """VGG-11 for CIFAR-10 without batch normalisation, 9,225,610 parameters."""
+    channels, height, width = _image("vgg11", shape, smallest=32)
+    layers: list[nn.Module] = []
+    for filters, pool in ((64, 1), (128, 1), (256, 0), (256, 1), (512, 0), (512, 1), (512, 0), (512, 1)):
+        layers += [nn.Conv2d(channels, filters, 3, padding=1), nn.ReLU()] + [nn.MaxPool2d(2)] * pool
+        channels = filters
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(512 * (height // 32) * (width // 32), classes))
+
+
+MODELS: dict[str, Callable[[Shape, int], nn.Module]] = {
+    "linear": linear,
+    "mlp": mlp,
+    "cnn": cnn,
+    "vgg11": vgg11,
+}
+
+
+def build(name: str, shape: Shape, classes: int, *, seed: int) -> nn.Module:
+    """A model by name, its parameters drawn from `seed` alone."""
+    if name not in MODELS:
+        raise DataError(unknown_name("model", name, MODELS))
+    with torch.device("meta"):
+        module = MODELS[name](shape, classes)
+    return initialise(module.to_empty(device="cpu"), seed, he=name == "vgg11")
+
+
+@torch.no_grad()
+def initialise(module: nn.Module, seed: int, *, he: bool = False) -> nn.Module:
+    """Draw the parameters of every linear and convolutional layer, in place, without the global generator.
+
+    The law is PyTorch's own, U(-1/√fan_in, 1/√fan_in). With `he`, convolutions take He's normal law and
+    biases 0 instead: without it the signal dies in a deep net that has no normalisation.
+    """
+    for place, layer in enumerate(module.modules()):
+        if isinstance(layer, nn.Linear | nn.Conv2d):
+            draw = generator(seed, "init", place)
+            bound = 1 / math.sqrt(layer.weight[0].numel())
+            for parameter in layer.parameters(recurse=False):
+                if not (he and isinstance(layer, nn.Conv2d)):
+                    parameter.uniform_(-bound, bound, generator=draw)
+                elif parameter is layer.weight:
+                    parameter.normal_(0.0, math.sqrt(2) * bound, generator=draw)
+                else:
+                    parameter.zero_()
+    return module
+
+
+def _image(name: str, shape: Shape, smallest: int) -> tuple[int, int, int]:
+    if len(shape) != 3 or min(shape[1:]) < smallest:
+        raise DataError(
+            f"model {name!r} needs images of at least {smallest}×{smallest} pixels, "
+            f"the data has inputs of shape {'×'.join(map(str, shape))}; use 'mlp' or other data"
+        )
+    return shape[0], shape[1], shape[2]

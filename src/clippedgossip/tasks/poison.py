@@ -1,0 +1,48 @@
+"""Poisoned data: pure functions of one batch and the round, applied to what a corrupted node trains on."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from clippedgossip.randomness import Word
+
+
+class Poison(Protocol):
+    """Takes normalised inputs (n, batch, *shape), labels (n, batch) and the round, maybe a 0-dim tensor."""
+
+    def __call__(self, x: Tensor, y: Tensor, round: Word) -> tuple[Tensor, Tensor]: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlipLabels:
+    """Label flipping: y becomes classes-1-y, 9-y for ten classes."""
+
+    classes: int
+
+    def __call__(self, x: Tensor, y: Tensor, round: Word) -> tuple[Tensor, Tensor]:
+        return x, self.classes - 1 - y
+
+
+@dataclass(frozen=True, kw_only=True)
+class RotateLabels:
+    """Labels that move on by one class in every round, so that no round teaches what the last one did."""
+
+    classes: int
+
+    def __call__(self, x: Tensor, y: Tensor, round: Word) -> tuple[Tensor, Tensor]:
+        return x, (y + round) % self.classes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trigger:
+    """A backdoor: a bright square in the corner of every image, labelled `target`."""
+
+    target: int
+    size: int = 3
+    value: float = 2.5
+
+    def __call__(self, x: Tensor, y: Tensor, round: Word) -> tuple[Tensor, Tensor]:
+        marked = x.clone()
+        marked[..., -self.size :, -self.size :] = self.value
+        return marked, y.new_full(y.shape, self.target)

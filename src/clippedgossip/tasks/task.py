@@ -1,0 +1,194 @@
+"""A task: the data, who holds what, the model and its loss, laid out for an engine."""
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional
+
+from clippedgossip.errors import DataError, unknown_name
+from clippedgossip.randomness import Word, batch_indices
+from clippedgossip.tasks.augment import crop_flip
+from clippedgossip.tasks.datasets import DataSet, moved_tensors
+from clippedgossip.tasks.models import build
+from clippedgossip.tasks.poison import Poison
+from clippedgossip.tasks.vector import Layout, flatten
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""Mean loss of outputs (batch, classes) against labels (batch,)."""
+
+LOSSES: dict[str, Loss] = {"nll": functional.nll_loss, "cross-entropy": functional.cross_entropy}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """Mean loss and accuracy on the test set, one entry per evaluated model."""
+
+    loss: Tensor
+    accuracy: Tensor
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Task:
+    """What an engine trains on. Tensors share one device; `to` moves them.
+
+    `table[i, :sizes[i]]` are the rows of `data.train_*` that node `nodes[i]` holds; the rest is padding.
+    """
+
+    data: DataSet
+    nodes: Tensor
+    table: Tensor
+    sizes: Tensor
+    module: nn.Module
+    layout: Layout
+    loss: Loss
+    batch: int
+    seed: int
+    augment: bool = False
+    poison: Poison | None = None
+    poisoned: Tensor | None = None
+    """Places in `nodes` of those whose batches are poisoned."""
+
+    @property
+    def device(self) -> torch.device:
+        return self.table.device
+
+    def to(self, device: torch.device | str) -> "Task":
+        """The same task on another device; the module is copied, this one stays where it is."""
+        if torch.device(device) == self.device:
+            return self
+        moved = moved_tensors(self, device)
+        module = copy.deepcopy(self.module).to(device)
+        return replace(self, data=self.data.to(device), module=module, **moved)
+
+    def initial(self) -> Tensor:
+        """The starting point x⁰ (d,), one for all nodes."""
+        return flatten(self.module)
+
+    def rows(self, round: Word) -> Tensor:
+        """Rows of the training set in each node's batch: (n, batch), the same in every engine and peer."""
+        return self.table.gather(1, batch_indices(self.seed, self.nodes, round, self.sizes, self.batch))
+
+    def draw(self, round: Word) -> tuple[Tensor, Tensor]:
+        """One round's inputs (n, batch, *shape), augmented, normalised, poisoned, and labels (n, batch)."""
+        rows = self.rows(round)
+        x = self.data.train_x[rows]
+        if self.augment:
+            x = crop_flip(x, self.seed, self.nodes, round)
+        x, y = self.data.normalise(x), self.data.train_y[rows]
+        if self.poison is None or self.poisoned is None:
+            return x, y
+        bad_x, bad_y = self.poison(x[self.poisoned], y[self.poisoned], round)
+        return x.index_copy(0, self.poisoned, bad_x), y.index_copy(0, self.poisoned, bad_y)
+
+    @torch.no_grad()
+    def evaluate(self, models: Tensor, chunk: int = 1000) -> Score:
+        """Loss and accuracy of models (k, d) on the whole test set, without dropout."""
+        was_training = self.module.training
+        self.module.eval()
+        try:
+            scores = [self._score(model, chunk) for model in models]
+        finally:
+            self.module.train(was_training)
+        return Score(
+            loss=torch.stack([loss for loss, _ in scores]),
+            accuracy=torch.stack([accuracy for _, accuracy in scores]),
+        )
+
+    def _score(self, model: Tensor, chunk: int) -> tuple[Tensor, Tensor]:
+        parameters = self.layout.views(model)
+        count = len(self.data.test_y)
+        loss = torch.zeros((), dtype=torch.float64, device=self.device)
+        right = torch.zeros((), dtype=torch.long, device=self.device)
+        for x, y in zip(
+            torch.split(self.data.test_x, chunk), torch.split(self.data.test_y, chunk), strict=True
+        ):
+            outputs = functional_call(self.module, parameters, (self.data.normalise(x),))
+            loss += self.loss(outputs, y).double() * len(y)
+            right += (outputs.argmax(-1) == y).sum()
+        return loss / count, right.double() / count
+
+
+def make_task(
+    data: DataSet,
+    shares: Sequence[Tensor],
+    model: str | nn.Module,
+    *,
+    seed: int,
+    batch: int = 32,
+    loss: str | Loss | None = None,
+    nodes: Sequence[int] | None = None,
+    augment: bool = False,
+    poison: Poison | None = None,
+    poisoned: Sequence[int] = (),
+) -> Task:
+    """Gather a task. `shares[i]` are the training rows of node `nodes[i]` (i itself, if not said).
+
+    A module of the user's own is taken with its present parameters as x⁰; its loss is cross-entropy unless
+    said. `poisoned` names the nodes whose batches go through `poison`.
+    """
+    if batch < 1:
+        raise DataError(f"batch is {batch}; it must be at least 1")
+    named = isinstance(model, str)
+    module = build(model, data.shape, data.classes, seed=seed) if isinstance(model, str) else model
+    if not named:
+        _check_outputs(module, data)
+    ids = list(range(len(shares))) if nodes is None else list(nodes)
+    _check_shares(ids, shares, len(data.train_y))
+    strangers = sorted(set(poisoned) - set(ids))
+    if strangers:
+        raise DataError(f"worker {strangers[0]} is to be poisoned but does not train")
+    return Task(
+        data=data,
+        nodes=torch.tensor(ids),
+        table=nn.utils.rnn.pad_sequence([share.cpu() for share in shares], batch_first=True),
+        sizes=torch.tensor([len(share) for share in shares]),
+        module=module,
+        layout=Layout.of(module),
+        loss=_find_loss(loss or ("nll" if model == "cnn" else "cross-entropy")),
+        batch=batch,
+        seed=seed,
+        augment=augment,
+        poison=poison,
+        poisoned=torch.tensor([ids.index(node) for node in poisoned]) if poisoned else None,
+    )
+
+
+def _find_loss(loss: str | Loss) -> Loss:
+    if not isinstance(loss, str):
+        return loss
+    if loss not in LOSSES:
+        raise DataError(unknown_name("loss", loss, LOSSES))
+    return LOSSES[loss]
+
+
+def _check_shares(ids: Sequence[int], shares: Sequence[Tensor], samples: int) -> None:
+    if len(ids) != len(shares) or len(set(ids)) != len(ids):
+        raise DataError(f"{len(shares)} shares for {len(set(ids))} different workers; give one share to each")
+    for node, share in zip(ids, shares, strict=True):
+        if not len(share):
+            raise DataError(f"worker {node} holds no samples; use fewer workers or another partition")
+        if int(share.min()) < 0 or int(share.max()) >= samples:
+            raise DataError(f"worker {node} holds rows outside 0 to {samples - 1}")
+
+
+@torch.no_grad()
+def _check_outputs(module: nn.Module, data: DataSet) -> None:
+    """A module that does not fit the data says so here and not in the midst of a run."""
+    was_training = module.training
+    module.eval()
+    try:
+        outputs = module(data.normalise(data.train_x[:2]))
+    except RuntimeError as error:
+        reason = str(error).splitlines()[0]
+        raise DataError(f"the model cannot take inputs of shape {data.shape}: {reason}") from error
+    finally:
+        module.train(was_training)
+    expected = (min(2, len(data.train_x)), data.classes)
+    if tuple(outputs.shape) != expected:
+        raise DataError(
+            f"the model gives outputs of shape {tuple(outputs.shape)}; {data.classes} classes need {expected}"
+        )

@@ -1,0 +1,268 @@
+"""Models, flat vectors, poison, augmentation, tasks and the quadratic."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from clippedgossip.errors import DataError
+from clippedgossip.tasks import (
+    MODELS,
+    DataSet,
+    FlipLabels,
+    Layout,
+    RotateLabels,
+    Task,
+    Trigger,
+    build,
+    crop_flip,
+    flatten,
+    load,
+    make_task,
+    partition,
+    quadratic,
+    unflatten,
+)
+
+MNIST, CIFAR, TINY = (1, 28, 28), (3, 32, 32), (1, 8, 8)
+
+
+@pytest.fixture(scope="module")
+def digits() -> DataSet:
+    return load("digits")
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "parameters"),
+    [
+        ("linear", MNIST, 7_850),
+        ("cnn", MNIST, 1_199_882),
+        ("vgg11", CIFAR, 9_225_610),
+        ("mlp", TINY, 4_810),
+        ("cnn", TINY, 53_002),
+    ],
+)
+def test_models_have_their_size_and_fit_their_data(
+    name: str, shape: tuple[int, ...], parameters: int
+) -> None:
+    model = build(name, shape, 10, seed=0)
+    assert sum(p.numel() for p in model.parameters()) == parameters == Layout.of(model).size
+    outputs = model.eval()(torch.randn(2, *shape, generator=torch.Generator().manual_seed(0))).detach()
+    assert outputs.shape == (2, 10)
+    assert outputs.isfinite().all()
+    assert 0.01 < float(outputs.std()) < 3  # neither dead nor exploding
+
+
+def test_the_papers_cnn_is_the_papers() -> None:
+    layers = [type(layer).__name__ for layer in build("cnn", MNIST, 10, seed=0).children()]
+    assert layers == [
+        *("Conv2d", "ReLU", "Conv2d", "ReLU", "MaxPool2d", "Dropout", "Flatten"),
+        *("Linear", "ReLU", "Dropout", "Linear", "LogSoftmax"),
+    ]
+    outputs = build("cnn", MNIST, 10, seed=0)(torch.randn(3, *MNIST))
+    assert torch.allclose(outputs.exp().sum(-1), torch.ones(3), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_the_seed_alone_decides_the_start(name: str) -> None:
+    torch.manual_seed(1)
+    state = torch.get_rng_state()
+    first = flatten(build(name, CIFAR, 10, seed=4))
+    assert torch.equal(state, torch.get_rng_state())
+    torch.manual_seed(2)
+    assert torch.equal(first, flatten(build(name, CIFAR, 10, seed=4)))
+    assert not torch.equal(first, flatten(build(name, CIFAR, 10, seed=5)))
+
+
+def test_the_law_of_the_start_is_pytorchs() -> None:
+    torch.manual_seed(0)
+    ours, theirs = build("linear", MNIST, 10, seed=0), nn.Linear(784, 10)
+    weight = next(ours.parameters())
+    assert float(weight.abs().max()) == pytest.approx(float(theirs.weight.abs().max()), rel=0.02)
+    assert float(weight.std()) == pytest.approx(float(theirs.weight.std()), rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "says"),
+    [
+        ("vgg11", MNIST, "at least 32×32 pixels, the data has inputs of shape 1×28×28"),
+        ("cnn", (20,), "needs images"),
+        ("vgg", CIFAR, "did you mean 'vgg11'"),
+    ],
+)
+def test_a_model_that_does_not_fit_says_so(name: str, shape: tuple[int, ...], says: str) -> None:
+    with pytest.raises(DataError, match=says):
+        build(name, shape, 10, seed=0)
+
+
+def test_vectors_and_modules_are_two_views_of_the_same() -> None:
+    model = build("cnn", TINY, 10, seed=0)
+    layout = Layout.of(model)
+    stacked = torch.randn(3, layout.size)
+    views = layout.views(stacked)
+    assert views["0.weight"].shape == (3, 32, 1, 3, 3)
+    assert torch.equal(layout.flatten(views, lead=1), stacked)
+    views["10.bias"][1] = 7.0
+    assert (stacked[1, -10:] == 7.0).all()
+    assert torch.equal(flatten(unflatten(stacked[2], model)), stacked[2])
+    assert torch.equal(flatten(model), nn.utils.parameters_to_vector(model.parameters()).detach())
+
+
+def test_poison_changes_what_it_says_and_nothing_else() -> None:
+    x, y = torch.zeros(2, 3, 1, 8, 8), torch.tensor([[0, 1, 9], [4, 5, 6]])
+    same, flipped = FlipLabels(classes=10)(x, y, 0)
+    assert torch.equal(same, x)
+    assert flipped.tolist() == [[9, 8, 0], [5, 4, 3]]
+    assert RotateLabels(classes=10)(x, y, 12)[1].tolist() == [[2, 3, 1], [6, 7, 8]]
+    assert torch.equal(
+        RotateLabels(classes=10)(x, y, torch.tensor(12))[1], RotateLabels(classes=10)(x, y, 12)[1]
+    )
+    marked, target = Trigger(target=3, size=2)(x, y, 0)
+    assert float(marked.count_nonzero()) == 2 * 3 * 4
+    assert set(target.flatten().tolist()) == {3}
+    assert not x.any()
+
+
+def _shifted(image: Tensor, down: int, right: int) -> Tensor:
+    padded = nn.functional.pad(image, (4, 4, 4, 4))
+    return padded[..., 4 + down : 12 + down, 4 + right : 12 + right]
+
+
+def test_every_crop_is_a_shift_maybe_mirrored() -> None:
+    image = torch.arange(1, 129, dtype=torch.uint8).reshape(2, 8, 8)
+    batch = crop_flip(image.expand(2, 64, 2, 8, 8), 0, torch.tensor([0, 1]), 5)
+    assert batch.dtype == torch.uint8
+    whole = torch.stack([_shifted(image, down, right) for down in range(-4, 5) for right in range(-4, 5)])
+    known = torch.cat([whole, whole.flip(-1)]).flatten(1)
+    seen = set()
+    for crop in batch.flatten(0, 1).flatten(1):
+        matches = (known == crop).all(1).nonzero().flatten().tolist()
+        assert matches
+        seen.add(matches[0])
+    assert len(seen) > 60
+    assert any(place < 81 for place in seen)
+    assert any(place >= 81 for place in seen)
+
+
+def test_a_crop_depends_on_its_own_node_alone() -> None:
+    x = torch.rand(3, 4, 1, 8, 8)
+    ids = torch.tensor([3, 8, 1])
+    together = crop_flip(x, 0, ids, torch.tensor(2))
+    assert torch.equal(together[1:2], crop_flip(x[1:2], 0, ids[1:2], 2))
+    assert not torch.equal(together, crop_flip(x, 0, ids, 3))
+
+
+def small_task(digits: DataSet, **options: object) -> Task:
+    shares = partition(digits.train_y, 6, "dirichlet", seed=1)
+    return make_task(digits, shares, "mlp", seed=0, batch=8, **options)  # type: ignore[arg-type] # any option
+
+
+def test_a_node_draws_from_its_own_share_and_the_same_when_alone(digits: DataSet) -> None:
+    shares = partition(digits.train_y, 6, "dirichlet", seed=1)
+    task = small_task(digits)
+    for round in range(5):
+        rows = task.rows(round)
+        assert all(set(rows[i].tolist()) <= set(shares[i].tolist()) for i in range(6))
+        alone = make_task(digits, [shares[4]], "mlp", seed=0, batch=8, nodes=[4])
+        assert torch.equal(alone.draw(round)[0][0], task.draw(round)[0][4])
+        assert torch.equal(alone.draw(torch.tensor(round))[1][0], task.draw(round)[1][4])
+
+
+def test_only_the_poisoned_are_poisoned(digits: DataSet) -> None:
+    clean, bad = small_task(digits), small_task(digits, poison=FlipLabels(classes=10), poisoned=[1, 5])
+    (x, y), (bad_x, bad_y) = clean.draw(3), bad.draw(3)
+    assert torch.equal(x, bad_x)
+    for node in range(6):
+        assert torch.equal(bad_y[node], 9 - y[node] if node in (1, 5) else y[node])
+
+
+def test_evaluation_agrees_with_a_plain_loop(digits: DataSet) -> None:
+    task = small_task(digits)
+    models = torch.stack([flatten(build("mlp", digits.shape, 10, seed=seed)) for seed in (1, 2)])
+    score = task.evaluate(models, chunk=100)
+    for place, seed in enumerate((1, 2)):
+        outputs = build("mlp", digits.shape, 10, seed=seed)(digits.normalised()[2]).detach()
+        assert float(score.loss[place]) == pytest.approx(
+            float(nn.functional.cross_entropy(outputs, digits.test_y)), rel=1e-5
+        )
+        assert float(score.accuracy[place]) == pytest.approx(
+            float((outputs.argmax(1) == digits.test_y).double().mean())
+        )
+
+
+def test_training_on_digits_learns(digits: DataSet) -> None:
+    task = make_task(digits, [torch.arange(len(digits.train_y))], "linear", seed=0)
+    optimiser = torch.optim.SGD(task.module.parameters(), 0.05, momentum=0.9)
+    start = float(task.evaluate(task.initial()[None]).accuracy)
+    for round in range(150):
+        x, y = task.draw(round)
+        optimiser.zero_grad()
+        torch.autograd.backward(task.loss(task.module(x[0]), y[0]))
+        optimiser.step()
+    assert start < 0.3
+    assert float(task.evaluate(flatten(task.module)[None]).accuracy) > 0.93
+
+
+def test_a_users_own_module_and_tensors() -> None:
+    draw = torch.Generator().manual_seed(0)
+    x, y = torch.randn(40, 5, generator=draw), torch.arange(40) % 3
+    data = DataSet.of(x, y, x[:10], y[:10])
+    assert data.classes == 3
+    assert torch.equal(data.normalise(x), x)
+    task = make_task(data, partition(y, 4, seed=0), nn.Linear(5, 3), seed=0, batch=2)
+    assert task.draw(0)[0].shape == (4, 2, 5)
+    assert task.evaluate(task.initial()[None]).accuracy.shape == (1,)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"model": nn.Linear(5, 2)}, "3 classes need"),
+        ({"model": nn.Linear(4, 3)}, "cannot take inputs of shape"),
+        ({"loss": "nil"}, "did you mean 'nll'"),
+        ({"batch": 0}, "at least 1"),
+        ({"shares": [torch.arange(3), torch.arange(0)]}, "worker 1 holds no samples"),
+        ({"shares": [torch.tensor([40])]}, "outside 0 to 39"),
+        ({"nodes": [0, 0]}, "one share to each"),
+        ({"poisoned": [7]}, "worker 7 is to be poisoned"),
+    ],
+)
+def test_what_does_not_fit_is_said_before_the_run(options: dict[str, object], says: str) -> None:
+    x, y = torch.randn(40, 5), torch.arange(40) % 3
+    data = DataSet.of(x, y, x, y)
+    shares = options.pop("shares", partition(y, 2, seed=0))
+    model = options.pop("model", nn.Linear(5, 3))
+    with pytest.raises(DataError, match=says):
+        make_task(data, shares, model, seed=0, **options)  # type: ignore[arg-type] # parametrised options
+
+
+@given(
+    st.integers(2, 6),
+    st.integers(1, 5),
+    st.floats(0.5, 10),
+    st.floats(0.01, 4),
+)
+def test_the_quadratics_constants_are_exact(nodes: int, dim: int, smoothness: float, zeta2: float) -> None:
+    task = quadratic(nodes, dim, seed=3, smoothness=smoothness, convexity=0.1, zeta2=zeta2, sigma2=1.0)
+    assert task.smoothness == pytest.approx(smoothness)
+    assert task.zeta2 == pytest.approx(zeta2)
+    x = torch.randn(dim, dtype=torch.float64, requires_grad=True)
+    (gradient,) = torch.autograd.grad(task.loss(x), x)
+    each = task.exact(x.detach().expand(nodes, dim), torch.arange(nodes))
+    assert torch.allclose(each.mean(0), gradient)
+    assert float((each - gradient).square().sum(-1).mean()) == pytest.approx(zeta2)
+    (at_optimum,) = torch.autograd.grad(task.loss(best := task.optimum.clone().requires_grad_()), best)
+    assert torch.allclose(at_optimum, torch.zeros_like(at_optimum), atol=1e-9)
+
+
+def test_the_quadratics_noise_has_variance_sigma2_and_belongs_to_its_node() -> None:
+    task = quadratic(4, 10, seed=0, sigma2=3.0, zeta2=1.0)
+    nodes, x = torch.arange(4), torch.zeros(4, 10, dtype=torch.float64)
+    noise = torch.stack([task.gradients(x, nodes, round) - task.exact(x, nodes) for round in range(2000)])
+    assert float(noise.square().sum(-1).mean()) == pytest.approx(3.0, rel=0.03)
+    assert float(noise.mean((0, 1)).abs().max()) < 0.05
+    alone = task.gradients(x[2:3], nodes[2:3], torch.tensor(5))
+    assert torch.allclose(alone[0], task.gradients(x, nodes, 5)[2])
+    with pytest.raises(DataError, match="0 ≤ μ ≤ L"):
+        quadratic(4, 10, seed=0, convexity=2.0)
