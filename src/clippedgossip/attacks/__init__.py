@@ -1,7 +1,7 @@
 """Attacks: omniscient, colluding, a different message along every edge."""
 
 from clippedgossip.attacks.a_little_is_enough import ALIE
-from clippedgossip.attacks.base import Attack, FreeAttack, LinearAttack, View
+from clippedgossip.attacks.base import Attack, FreeAttack, LinearAttack, LocalAttack, View
 from clippedgossip.attacks.bit_flipping import BitFlipping
 from clippedgossip.attacks.dissensus import Dissensus, ZeroSum
 from clippedgossip.attacks.honest import Honest, LabelFlipping
@@ -24,6 +24,7 @@ __all__ = [
     "Honest",
     "LabelFlipping",
     "LinearAttack",
+    "LocalAttack",
     "Mimic",
     "NonFinite",
     "Silence",

@@ -18,14 +18,13 @@ class ALIE(FreeAttack):
     strength: ClassVar[str | None] = "z"
 
     def messages(self, view: View) -> Tensor:
-        among = view.neighbors + view.themselves
-        count = among.sum(1, keepdim=True)
-        share = (among / count).to(view.models.dtype)
-        mean = share @ view.models
+        count = view.among.sum(1, keepdim=True)
+        share = view.among / count
         centre = view.models.mean(0)  # squares of what is left after centring keep their digits
         around = view.models - centre
-        spread = (share @ around.square() - (mean - centre).square()).clamp(min=0).sqrt()
-        return mean - self._z(view, count).to(mean.dtype) * spread
+        mean = view.combined(share, around)
+        spread = (view.combined(share, around.square()) - mean.square()).clamp(min=0).sqrt()
+        return centre + mean - self._z(view, count).to(mean.dtype) * spread
 
     def _z(self, view: View, honest: Tensor) -> Tensor:
         if self.z is not None:
@@ -34,4 +33,5 @@ class ALIE(FreeAttack):
         n = honest + b
         supporters = torch.floor(n / 2 + 1) - b
         share = ((honest - supporters) / honest).clamp(1 - HIGHEST_SHARE, HIGHEST_SHARE)
-        return torch.special.ndtri(share)
+        quantile: Tensor = torch.special.ndtri(share)
+        return quantile

@@ -1,7 +1,7 @@
 """What an attack is: it sees everything and sends one message along every edge to a regular node."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -14,6 +14,8 @@ from clippedgossip.layout import Layout
 from clippedgossip.network import Network
 from clippedgossip.rules.base import Rule
 
+DENSE_ENTRIES = 1 << 22
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class View:
@@ -23,7 +25,7 @@ class View:
     layout: Layout
     models: Tensor  # (r, d) the regular nodes' models, before mixing
     rule: Rule | None = None
-    context: Context = Context()
+    context: Context = field(default_factory=Context)
     byzantine_models: Tensor | None = None  # (b, d) what the Byzantine nodes' own honest work gave
 
     @property
@@ -38,43 +40,65 @@ class View:
         assert self.layout.victims is not None
         return self.layout.victims
 
+    @property
+    def lies(self) -> Tensor:
+        """(r, k) which slots a Byzantine node fills."""
+        assert self.layout.byzantine is not None
+        return self.layout.byzantine
+
     @cached_property
     def regular_weights(self) -> Tensor:
-        """(e, r) W_ik of the victim's regular neighbours k; 0 elsewhere."""
-        layout, r = self.layout, len(self.models)
-        slots, weights = layout.slots[self.victims], layout.weights[self.victims]
-        honest = (slots < r) & (weights > 0)
-        table = weights.new_zeros(len(slots), r)
-        return table.scatter_add_(1, torch.where(honest, slots, 0), torch.where(honest, weights, 0.0))
+        """(e, k) W_ik of the victim's regular neighbours k, slot by slot; 0 elsewhere."""
+        return torch.where(self.lies, 0.0, self.layout.weights)[self.victims]
 
     @cached_property
     def neighbors(self) -> Tensor:
-        """(e, r) 1 for the victim's regular neighbours."""
+        """(e, k) 1 for the victim's regular neighbours."""
         return (self.regular_weights > 0).to(torch.float64)
 
     @cached_property
-    def themselves(self) -> Tensor:
-        """(e, r) 1 for the victim."""
-        return torch.nn.functional.one_hot(self.victims, len(self.models)).to(torch.float64)
+    def among(self) -> Tensor:
+        """(e, k+1) 1 for the victim and its regular neighbours."""
+        return with_self(1.0, self.neighbors)
 
     @cached_property
     def byzantine_weight(self) -> Tensor:
         """(e, 1) δ_i of the victim."""
-        assert self.layout.byzantine is not None
-        delta = torch.where(self.layout.byzantine, self.layout.weights, 0.0).sum(1)
-        return delta[self.victims][:, None]
+        return torch.where(self.lies, self.layout.weights, 0.0).sum(1)[self.victims][:, None]
 
     @cached_property
     def byzantine_count(self) -> Tensor:
         """(e, 1) number of the victim's Byzantine neighbours."""
-        assert self.layout.byzantine is not None
-        return self.layout.byzantine.sum(1)[self.victims][:, None].to(torch.float64)
+        return self.lies.sum(1)[self.victims][:, None].to(torch.float64)
 
     @cached_property
     def attacker_rows(self) -> Tensor:
         """(e,) row of each edge's attacker in `byzantine_models`."""
         byzantine = torch.tensor(self.network.byzantine, device=self.attackers.device)
         return torch.searchsorted(byzantine, self.attackers)
+
+    @cached_property
+    def places(self) -> Tensor:
+        """(e, k+1) rows in `models` of the victim and its slots; self where there is no regular neighbour."""
+        own = self.victims[:, None]
+        return torch.cat([own, torch.where(self.neighbors > 0, self.layout.slots[self.victims], own)], 1)
+
+    def table(self, coefficients: Tensor) -> Tensor:
+        """(e, r) coefficients of all regular models, from those of the victim and its slots, (e, k+1)."""
+        empty = coefficients.new_zeros(len(coefficients), len(self.models))
+        return empty.scatter_add_(1, self.places, coefficients)
+
+    def combined(self, coefficients: Tensor, values: Tensor) -> Tensor:
+        """(e, d) sums of rows of `values` (r, d), by coefficients of the victim and its slots, (e, k+1)."""
+        e, r = len(coefficients), len(values)
+        if e * r <= DENSE_ENTRIES:
+            return self.table(coefficients).to(values.dtype) @ values
+        edges = torch.arange(e, device=values.device)[:, None].expand_as(self.places)
+        index = torch.stack([edges.flatten(), self.places.flatten()])
+        entries = coefficients.flatten().to(values.dtype)
+        sparse = torch.sparse_coo_tensor(index, entries, (e, r), check_invariants=True)
+        written: Tensor = torch.sparse.mm(sparse, values)
+        return written
 
 
 @dataclass(frozen=True)
@@ -95,21 +119,8 @@ class Attack(ABC):
         return replace(self, **{self.strength: value})
 
 
-class LinearAttack(Attack):
-    """Messages that are linear in the regular models: an attacked round is still two passes."""
-
-    @abstractmethod
-    def coefficients(self, view: View) -> Tensor:
-        """(e, r) each message as a combination of the regular models."""
-
-    def inbox(self, view: View) -> Inbox:
-        return Inbox(
-            layout=view.layout, models=view.models, linear=self.coefficients(view), context=view.context
-        )
-
-
 class FreeAttack(Attack):
-    """Messages of any other kind."""
+    """Messages of any kind."""
 
     @abstractmethod
     def messages(self, view: View) -> Tensor:
@@ -118,3 +129,38 @@ class FreeAttack(Attack):
     def inbox(self, view: View) -> Inbox:
         messages = self.messages(view).to(view.models.dtype)
         return Inbox(layout=view.layout, models=view.models, extra=messages, context=view.context)
+
+
+class LinearAttack(FreeAttack):
+    """Messages that are linear in the regular models: an attacked round is still two passes.
+
+    Where the graph is so large and sparse that rules walk along its edges, the messages are written out.
+    """
+
+    @abstractmethod
+    def table(self, view: View) -> Tensor:
+        """(e, r) each message as a combination of the regular models."""
+
+    def inbox(self, view: View) -> Inbox:
+        inbox = Inbox(layout=view.layout, models=view.models, context=view.context)
+        return replace(inbox, linear=self.table(view)) if inbox.dense else super().inbox(view)
+
+
+class LocalAttack(LinearAttack):
+    """Messages that are linear in the models of the victim and its regular neighbours."""
+
+    @abstractmethod
+    def coefficients(self, view: View) -> Tensor:
+        """(e, k+1) of the victim and each of its slots; 0 for slots that hold no regular neighbour."""
+
+    def table(self, view: View) -> Tensor:
+        return view.table(self.coefficients(view))
+
+    def messages(self, view: View) -> Tensor:
+        return view.combined(self.coefficients(view), view.models)
+
+
+def with_self(own: Tensor | float, neighbors: Tensor) -> Tensor:
+    """(e, k+1) the victim's own coefficient in front."""
+    first = torch.as_tensor(own, dtype=neighbors.dtype, device=neighbors.device).expand(len(neighbors))
+    return torch.cat([first[:, None], neighbors], 1)

@@ -3,11 +3,11 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from clippedgossip.attacks.base import LinearAttack, View
+from clippedgossip.attacks.base import LocalAttack, View, with_self
 
 
 @dataclass(frozen=True)
-class Dissensus(LinearAttack):
+class Dissensus(LocalAttack):
     """x_i − ε Σ_{k∈N_i∩R} W_ik (x_k − x_i) / Σ_{j∈N_i∩B} W_ij, Definition (dissensus). With ε = 1 gossip
     stands still."""
 
@@ -15,14 +15,13 @@ class Dissensus(LinearAttack):
     strength: ClassVar[str | None] = "epsilon"
 
     def coefficients(self, view: View) -> Tensor:
-        weights = view.regular_weights
-        progress = weights - weights.sum(1, keepdim=True) * view.themselves
-        return view.themselves - self.epsilon * progress / view.byzantine_weight
+        pull = self.epsilon * view.regular_weights / view.byzantine_weight
+        return with_self(1 + pull.sum(1), -pull)
 
 
 @dataclass(frozen=True)
-class ZeroSum(LinearAttack):
+class ZeroSum(LocalAttack):
     """−Σ_{k∈N_i∩R} x_k / |N_i∩B| (Peng et al.; § dissensus and other attacks)."""
 
     def coefficients(self, view: View) -> Tensor:
-        return -view.neighbors / view.byzantine_count
+        return with_self(0.0, -view.neighbors / view.byzantine_count)

@@ -3,16 +3,15 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from clippedgossip.attacks.base import LinearAttack, View
+from clippedgossip.attacks.base import LocalAttack, View
 
 
 @dataclass(frozen=True)
-class IPM(LinearAttack):
+class IPM(LocalAttack):
     """Inner product manipulation: −ε times the mean of the victim and its regular neighbours (Xie et al.)."""
 
     epsilon: float = 0.1
     strength: ClassVar[str | None] = "epsilon"
 
     def coefficients(self, view: View) -> Tensor:
-        among = view.neighbors + view.themselves
-        return -self.epsilon * among / among.sum(1, keepdim=True)
+        return -self.epsilon * view.among / view.among.sum(1, keepdim=True)

@@ -14,12 +14,20 @@ class Mimic(LinearAttack):
 
     target: int | None = None
 
-    def coefficients(self, view: View) -> Tensor:
+    def table(self, view: View) -> Tensor:
+        r = len(view.models)
+        return (
+            torch.nn.functional.one_hot(self._chosen(view), r).to(torch.float64).expand(len(view.victims), r)
+        )
+
+    def messages(self, view: View) -> Tensor:
+        return view.models[self._chosen(view)].expand(len(view.victims), -1)
+
+    def _chosen(self, view: View) -> Tensor:
         r = len(view.models)
         if self.target is None:
-            chosen = torch.linalg.vector_norm(view.models - view.models.mean(0), dim=1).nan_to_num().argmax()
-        elif 0 <= self.target < r:
-            chosen = torch.tensor(self.target, device=view.models.device)
-        else:
+            distances: Tensor = torch.linalg.vector_norm(view.models - view.models.mean(0), dim=1)
+            return distances.nan_to_num().argmax()
+        if not 0 <= self.target < r:
             raise AttackError(f"mimic target is {self.target}; there are {r} regular nodes, 0 to {r - 1}")
-        return torch.nn.functional.one_hot(chosen, r).to(torch.float64).expand(len(view.victims), r)
+        return torch.tensor(self.target, device=view.models.device)

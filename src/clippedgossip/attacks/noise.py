@@ -4,7 +4,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from clippedgossip.attacks.base import FreeAttack, LinearAttack, View
+from clippedgossip.attacks.base import FreeAttack, LocalAttack, View, with_self
 from clippedgossip.randomness import hash_normal
 
 
@@ -36,8 +36,8 @@ class NonFinite(FreeAttack):
 
 
 @dataclass(frozen=True)
-class Silence(LinearAttack):
+class Silence(LocalAttack):
     """No message at all: it counts as missing, so its weight goes to self."""
 
     def coefficients(self, view: View) -> Tensor:
-        return view.themselves
+        return with_self(1.0, torch.zeros_like(view.neighbors))

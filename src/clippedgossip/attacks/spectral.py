@@ -16,9 +16,17 @@ class SpectralHeterogeneity(LinearAttack):
     c: float = 1.0
     strength: ClassVar[str | None] = "c"
 
-    def coefficients(self, view: View) -> Tensor:
+    def table(self, view: View) -> Tensor:
+        mode = self._mode(view)
+        own = torch.nn.functional.one_hot(view.victims, len(view.models))
+        return own + self.c * mode[view.victims][:, None] * mode
+
+    def messages(self, view: View) -> Tensor:
+        mode = self._mode(view).to(view.models.dtype)
+        return view.models[view.victims] + self.c * mode[view.victims][:, None] * (mode @ view.models)
+
+    def _mode(self, view: View) -> Tensor:
         mode = view.network.gap.fiedler
         if mode is None:
             raise AttackError("the spectral attack needs at least two regular nodes that are connected")
-        fiedler = torch.tensor(mode, device=view.models.device)
-        return view.themselves + self.c * fiedler[view.victims][:, None] * fiedler
+        return torch.tensor(mode, device=view.models.device)

@@ -11,7 +11,8 @@ from clippedgossip.inbox import Inbox
 @dataclass(frozen=True)
 class Tuned(Attack):
     """Any attack with a strength, its strength chosen anew each round by line search against the rule in use:
-    the one that leaves the regular nodes furthest from their mean. Negative strengths are tried as well."""
+    the one that leaves the regular nodes furthest from their mean. Negative strengths are tried as well, and
+    the strength given, so it never does less harm than the attack as it is."""
 
     attack: Attack
     low: float = 1e-2
@@ -35,13 +36,15 @@ class Tuned(Attack):
         """The most harmful strength: a geometric grid of both signs, then a closer look around its best."""
         ratio = (self.high / self.low) ** (1 / (self.steps - 1))
         grid = [self.low * ratio**k for k in range(self.steps)]
-        harm = {value: self.harm(view, value) for size in grid for value in (size, -size)}
+        given = getattr(self.attack, str(self.attack.strength))
+        tried = [*([] if given is None else [given]), *grid, *(-size for size in grid)]
+        harm = {value: self.harm(view, value) for value in tried}
         for _ in range(self.refinements):
             best = max(harm, key=harm.__getitem__)
             ratio **= 0.5
             for value in (best * ratio, best / ratio):
                 harm[value] = self.harm(view, value)
-        return max(harm, key=harm.__getitem__)
+        return float(max(harm, key=harm.__getitem__))
 
     def harm(self, view: View, strength: float) -> float:
         """Mean squared distance of the mixed models to the mean before mixing."""

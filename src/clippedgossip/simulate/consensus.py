@@ -1,9 +1,10 @@
-"""Robust consensus: every regular node holds a vector, and mixing alone should bring them to their average."""
+"""Robust consensus: every regular node holds a vector, and mixing alone should bring them to their mean."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
+from scipy import sparse
 from torch import Tensor
 
 from clippedgossip.attacks import Attack, Silence, View
@@ -35,15 +36,52 @@ def consensus(
 ) -> Iterator[ConsensusRound]:
     """Start from `initial`, (n, d) or (regular, d), and mix. Without an attack Byzantine nodes are silent."""
     refuse_disconnected(network)
+    states = trajectory(network, rule, initial, attack=attack, rounds=rounds, seed=seed)
+    return _measured(states)
+
+
+def trajectory(
+    network: Network,
+    rule: Rule,
+    initial: Tensor,
+    *,
+    attack: Attack | None = None,
+    rounds: int = 100,
+    seed: int = 0,
+) -> Iterator[Tensor]:
+    """The regular nodes' models, (r, d), at the start and after each round; connected or not."""
     layout = Layout.of(network, initial.device)
     for count in set(layout.counts):
         rule.check(count)
     models, shadows = _split(network, initial)
-    target = models.double().mean(0)
-    attack = attack or Silence()
-    yield _measure(0, models, target)
-    for now in range(1, rounds + 1):
-        context = Context(round=now - 1, rounds=rounds, seed=seed)
+    return _rounds(network, layout, rule, models, shadows, attack or Silence(), rounds, seed)
+
+
+def refuse_disconnected(network: Network) -> None:
+    """The paper's Assumption (connectivity): without it no rule can reach consensus."""
+    if not network.connected:
+        parts = network.components
+        sizes = ", ".join(str(len(part)) for part in parts[:5]) + (", …" if len(parts) > 5 else "")
+        raise NetworkError(
+            f"the regular nodes fall into {len(parts)} parts of {sizes} nodes, so they cannot agree\n"
+            "add edges between the parts or remove Byzantine nodes (`clippedgossip audit` shows where)"
+        )
+
+
+def _rounds(
+    network: Network,
+    layout: Layout,
+    rule: Rule,
+    models: Tensor,
+    shadows: Tensor,
+    attack: Attack,
+    rounds: int,
+    seed: int,
+) -> Iterator[Tensor]:
+    yield models
+    honest = _byzantine_rows(network, models) if attack.trains else None
+    for now in range(rounds):
+        context = Context(round=now, rounds=rounds, seed=seed)
         view = View(
             network=network,
             layout=layout,
@@ -52,38 +90,21 @@ def consensus(
             context=context,
             byzantine_models=shadows,
         )
-        inbox = (
-            attack.inbox(view) if len(view.victims) else Inbox(layout=layout, models=models, context=context)
-        )
-        shadows = honest_work(network, models, shadows) if attack.trains else shadows
+        attacked = len(view.victims) > 0
+        inbox = attack.inbox(view) if attacked else Inbox(layout=layout, models=models, context=context)
+        if honest is not None:
+            shadows = honest @ torch.cat([models, shadows])
         models = rule.mix(inbox)
-        yield _measure(now, models, target)
+        yield models
 
 
-def refuse_disconnected(network: Network) -> None:
-    """The paper's Assumption (connectivity): without it no rule can reach consensus."""
-    if not network.connected:
-        sizes = ", ".join(str(len(part)) for part in network.components[:5])
-        raise NetworkError(
-            f"the regular nodes fall into {len(network.components)} parts (of {sizes} nodes), so they cannot agree; "
-            "add edges between the parts or remove Byzantine nodes (`clippedgossip audit` shows where)"
-        )
-
-
-def honest_work(network: Network, models: Tensor, shadows: Tensor) -> Tensor:
-    """What the Byzantine nodes' own models become by plain gossip with what their neighbours hold."""
-    if not len(network.byzantine):
-        return shadows
-    rows = torch.as_tensor(_rows(network), device=models.device, dtype=models.dtype)
-    return rows[:, : len(models)] @ models + rows[:, len(models) :] @ shadows
-
-
-def _rows(network: Network) -> Tensor:
-    """(b, r+b) weights of the Byzantine nodes' rows, regular columns first."""
-    weights = network.weights[network.byzantine]
-    dense = weights if not hasattr(weights, "toarray") else weights.toarray()
+def _byzantine_rows(network: Network, like: Tensor) -> Tensor:
+    """(b, r+b) W on the Byzantine rows, regular columns first: their honest work is plain gossip."""
     order = [*network.regular.tolist(), *network.byzantine.tolist()]
-    return torch.tensor(dense)[:, order]
+    rows = sparse.coo_array(network.weights[network.byzantine][:, order])
+    index = torch.tensor([rows.row.tolist(), rows.col.tolist()], dtype=torch.int64)
+    entries = torch.tensor(rows.data, dtype=like.dtype)
+    return torch.sparse_coo_tensor(index, entries, rows.shape, check_invariants=True).to(like.device)
 
 
 def _split(network: Network, initial: Tensor) -> tuple[Tensor, Tensor]:
@@ -92,24 +113,24 @@ def _split(network: Network, initial: Tensor) -> tuple[Tensor, Tensor]:
             f"initial has shape {tuple(initial.shape)}; one row for each of the {network.n} nodes, "
             f"or of the {len(network.regular)} regular ones, is needed"
         )
+    if not initial.is_floating_point() or not bool(torch.isfinite(initial).all()):
+        raise RunError(f"initial of {initial.dtype} must hold finite floating-point numbers")
     if len(initial) == network.n:
-        regular, byzantine = (torch.tensor(part, device=initial.device) for part in _parts(network))
-        return initial[regular], initial[byzantine]
+        return initial[network.regular.tolist()], initial[network.byzantine.tolist()]
     return initial, initial.mean(0, keepdim=True).expand(len(network.byzantine), -1)
 
 
-def _parts(network: Network) -> tuple[list[int], list[int]]:
-    return network.regular.tolist(), network.byzantine.tolist()
-
-
-def _measure(now: int, models: Tensor, target: Tensor) -> ConsensusRound:
-    exact = models.double()
-    return ConsensusRound(
-        round=now,
-        models=models,
-        error=_mean_square(exact - target),
-        consensus_distance=_mean_square(exact - exact.mean(0)),
-    )
+def _measured(states: Iterator[Tensor]) -> Iterator[ConsensusRound]:
+    target: Tensor | None = None
+    for now, models in enumerate(states):
+        exact = models.double()
+        target = exact.mean(0) if target is None else target
+        yield ConsensusRound(
+            round=now,
+            models=models,
+            error=_mean_square(exact - target),
+            consensus_distance=_mean_square(exact - exact.mean(0)),
+        )
 
 
 def _mean_square(differences: Tensor) -> float:
