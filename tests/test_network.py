@@ -258,4 +258,19 @@ def test_what_does_not_converge_is_called_a_bound(monkeypatch: pytest.MonkeyPatc
     bound = network.gap
     monkeypatch.undo()
     assert not bound.exact
-    assert bound.value >= spectrum.spectral_gap(spectrum.matrix(*network._regular_csr)).value
+    assert bound.value >= spectrum.spectral_gap(spectrum.matrix(*network.regular_csr)).value
+
+
+@given(networks(), st.randoms(use_true_random=False))
+def test_adding_edges_is_building_anew(network: Network, random: Any) -> None:
+    missing = [(i, j) for i in range(network.n) for j in range(i) if dense(network)[i, j] == 0]
+    added = random.sample(missing, min(2, len(missing)))
+    graph = network.to_networkx()
+    graph.add_edges_from(added)
+    anew = Network(graph, weights=network.weighting)
+    np.testing.assert_allclose(dense(network.with_edges(added)), dense(anew), atol=1e-15)
+    own = Network(network.to_networkx(), weights="own").with_edges(added)
+    Network(graph, weights=dense(own))
+    for edge in [(0, 0), *list(graph.edges)[:1]]:
+        with pytest.raises(NetworkError, match="must be new"):
+            network.with_edges([*added, edge])

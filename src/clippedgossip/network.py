@@ -68,20 +68,23 @@ class Network:
         weighting, values, selves = mixing.resolve(
             graph, labels, indptr, indices, is_byzantine, weights, max_degree
         )
-        fields: dict[str, Any] = {
-            "labels": labels,
-            "n": len(labels),
-            "indptr": indptr,
-            "indices": indices,
-            "regular": np.flatnonzero(~is_byzantine).astype(np.int64),
-            "byzantine": np.flatnonzero(is_byzantine).astype(np.int64),
-            "weighting": weighting,
-            "max_degree": max_degree,
-            "groups": _groups(graph, index, is_byzantine),
-            "_is_byzantine": is_byzantine,
-            "_values": values,
-            "_selves": selves,
-        }
+        self._fill(
+            labels=labels,
+            indptr=indptr,
+            indices=indices,
+            weighting=weighting,
+            max_degree=max_degree,
+            groups=_groups(graph, index, is_byzantine),
+            _is_byzantine=is_byzantine,
+            _values=values,
+            _selves=selves,
+        )
+
+    def _fill(self, **fields: Any) -> None:
+        is_byzantine = fields["_is_byzantine"]
+        fields["n"] = len(fields["labels"])
+        fields["regular"] = np.flatnonzero(~is_byzantine).astype(np.int64)
+        fields["byzantine"] = np.flatnonzero(is_byzantine).astype(np.int64)
         for value in fields.values():
             if isinstance(value, np.ndarray):
                 value.flags.writeable = False
@@ -117,10 +120,11 @@ class Network:
     @cached_property
     def regular_weights(self) -> Matrix:
         """W̃ on the regular nodes: Byzantine weight moved to the diagonal; symmetric, doubly stochastic."""
-        return _matrix(*self._regular_csr)
+        return _matrix(*self.regular_csr)
 
     @cached_property
-    def _regular_csr(self) -> tuple[Ints, Ints, Floats, Floats]:
+    def regular_csr(self) -> tuple[Ints, Ints, Floats, Floats]:
+        """W̃ as indptr, indices, edge weights and self-weights, on positions in `regular`."""
         rows = mixing.rows_of(self.indptr)
         keep = ~(self._is_byzantine[rows] | self._is_byzantine[self.indices])
         renumber = np.cumsum(~self._is_byzantine) - 1
@@ -141,7 +145,7 @@ class Network:
     @cached_property
     def gap(self) -> spectrum.Gap:
         """γ of W̃ with its eigenvectors and whether it is exact."""
-        return spectrum.spectral_gap(spectrum.matrix(*self._regular_csr))
+        return spectrum.spectral_gap(spectrum.matrix(*self.regular_csr))
 
     @cached_property
     def spectral_gap_full(self) -> float:
@@ -153,7 +157,10 @@ class Network:
         """γ of the full W and whether it is exact."""
         if not len(self.byzantine):
             return self.gap
-        return spectrum.spectral_gap(spectrum.matrix(self.indptr, self.indices, self._values, self._selves))
+        full = spectrum.matrix(self.indptr, self.indices, self._values, self._selves)
+        if mixing.is_symmetric(self.indptr, self.indices, self._values):
+            return spectrum.spectral_gap(full)
+        return spectrum.asymmetric_gap(full)
 
     @cached_property
     def p(self) -> float:
@@ -174,7 +181,7 @@ class Network:
     @cached_property
     def components(self) -> tuple[Ints, ...]:
         """The connected parts of the regular nodes, largest first, as node indices."""
-        indptr, indices, values, _ = self._regular_csr
+        indptr, indices, values, _ = self.regular_csr
         m = len(self.regular)
         count, part = csgraph.connected_components(sparse.csr_array((values, indices, indptr), shape=(m, m)))
         order = np.argsort(part, kind="stable")
@@ -186,6 +193,46 @@ class Network:
         """Assumption (Connectivity): regular nodes reach one another without passing a Byzantine one."""
         return len(self.components) == 1
 
+    def with_edges(self, edges: Iterable[tuple[int, int]]) -> "Network":
+        """The network with these edges (pairs of node indices) added and its weights constructed anew.
+
+        Own weights stay; a new edge takes 1/(max degree + 1), or half the smaller self-weight if less.
+        """
+        pairs = np.array(list(edges), dtype=np.int64).reshape(-1, 2)
+        keys = mixing.rows_of(self.indptr) * self.n + self.indices
+        new = np.concatenate([pairs @ [self.n, 1], pairs @ [1, self.n]])
+        if (pairs[:, 0] == pairs[:, 1]).any() or np.isin(new, keys).any() or len(np.unique(new)) < len(new):
+            raise NetworkError(f"edges to add must be new and join two nodes; got {pairs.tolist()}")
+        order = np.argsort(new)
+        place = np.searchsorted(keys, new[order])
+        indices = np.insert(self.indices, place, new[order] % self.n)
+        degrees = self.degrees + np.bincount(pairs.ravel(), minlength=self.n)
+        indptr = np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64)
+        if self.weighting == "own":
+            selves = self._selves.copy()
+            taken = []
+            for i, j in pairs.tolist():
+                taken.append(min(1 / (max(degrees[i], degrees[j]) + 1), selves[i] / 2, selves[j] / 2))
+                selves[[i, j]] -= taken[-1]
+            values = np.insert(self._values, place, np.array(taken * 2)[order])
+        else:
+            bound = None if self.max_degree is None else max(self.max_degree, int(degrees.max()))
+            values = mixing.constructed(self.weighting, indptr, indices, bound)
+            selves = 1 - mixing.row_sums(indptr, values)
+        network: Network = object.__new__(Network)
+        network._fill(
+            labels=self.labels,
+            indptr=indptr,
+            indices=indices,
+            weighting=self.weighting,
+            max_degree=self.max_degree,
+            groups=self.groups,
+            _is_byzantine=self._is_byzantine,
+            _values=values,
+            _selves=selves,
+        )
+        return network
+
     def to_networkx(self) -> Graph:
         """The network as a new networkx graph: Byzantine nodes marked, W on the edges."""
         graph: Graph = nx.Graph(
@@ -195,9 +242,7 @@ class Network:
         graph.add_nodes_from((self.labels[i] for i in self.byzantine), byzantine=True)
         rows = mixing.rows_of(self.indptr)
         mine, theirs = self._is_byzantine[rows], self._is_byzantine[self.indices]
-        once = np.where(
-            mine == theirs, rows < self.indices, theirs
-        )  # the regular end's weight is the one that counts
+        once = np.where(mine == theirs, rows < self.indices, theirs)  # the regular end's weight counts
         ends = zip(rows[once].tolist(), self.indices[once].tolist(), self._values[once].tolist(), strict=True)
         graph.add_weighted_edges_from((self.labels[i], self.labels[j], w) for i, j, w in ends)
         return graph

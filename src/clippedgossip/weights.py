@@ -50,6 +50,13 @@ def lazy(indptr: Ints, indices: Ints) -> Floats:
     return metropolis_hastings(indptr, indices) / 2
 
 
+def constructed(name: str, indptr: Ints, indices: Ints, max_degree: int | None = None) -> Floats:
+    """Edge weights by the name of their construction."""
+    if name == "equal":
+        return equal(indptr, indices, max_degree)
+    return lazy(indptr, indices) if name == "lazy" else metropolis_hastings(indptr, indices)
+
+
 def from_attributes(graph: Graph, labels: Sequence[Hashable], indptr: Ints, indices: Ints) -> Floats:
     """The `weight` attribute of every edge."""
     values = np.empty(len(indices))
@@ -166,16 +173,12 @@ def resolve(
         raise NetworkError(f"max_degree is {max_degree} but only equal weights use it; give weights='equal'")
     if isinstance(weights, str):
         name = weights
-        if weights == "metropolis-hastings":
-            values = metropolis_hastings(indptr, indices)
-        elif weights == "equal":
-            values = equal(indptr, indices, max_degree)
-        elif weights == "lazy":
-            values = lazy(indptr, indices)
-        elif weights == "own":
+        if weights not in WEIGHTS:
+            raise NetworkError(unknown_name("weights", weights, WEIGHTS))
+        if weights == "own":
             values = from_attributes(graph, labels, indptr, indices)
         else:
-            raise NetworkError(unknown_name("weights", weights, WEIGHTS))
+            values = constructed(weights, indptr, indices, max_degree)
         sums = row_sums(indptr, values)
         # A Byzantine row is the attacker's own affair: it is scaled to a distribution where it is none.
         excess = np.where(is_byzantine & (sums > 1), np.maximum(sums, 1), 1.0)
