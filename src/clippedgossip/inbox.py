@@ -61,23 +61,38 @@ class Inbox:
         return replace(self, linear=None, extra=extra)
 
     @cached_property
-    def inner_products(self) -> Tensor:
-        """Gram matrix of all rows, linear ones included; float64."""
+    def _centred(self) -> Tensor:
+        """Inner products of all rows less a common centre c, linear ones included, and of c itself, last."""
         held = self.reduce(kernels.gram(self.blocks))
         if self.linear is None:
             return held
-        n = len(self.models)
-        fine = torch.isfinite(held.diagonal()[:n])
-        fill = torch.where(fine[:, None] & fine, held[:n, :n], 0.0)  # a diverged model must not spread
-        across = self.linear @ fill
-        among = across @ self.linear.T
-        if self.extra is None:
-            return torch.cat([torch.cat([held, across.T], 1), torch.cat([across, among], 1)])
-        lies = self.linear @ held[:n, n:]
-        top = torch.cat([held[:n, :n], across.T, held[:n, n:]], 1)
-        middle = torch.cat([across, among, lies], 1)
-        bottom = torch.cat([held[n:, :n], lies.T, held[n:, n:]], 1)
+        n, rows = len(self.models), self.held_rows
+        fine = torch.isfinite(held.diagonal())
+        clean = torch.where(fine[:, None] & fine, held, 0.0)  # a diverged model must not spread
+        # Σ_j a_j x_j − c = Σ_j a_j (x_j − c) + (Σ_j a_j − 1) c
+        spread = self.linear.new_zeros(len(self.linear), rows + 1)
+        spread[:, :n] = self.linear
+        spread[:, rows] = self.linear.sum(1) - 1
+        across = spread @ clean
+        among = across @ spread.T
+        top = torch.cat([held[:n, :n], across[:, :n].T, held[:n, n:]], 1)
+        middle = torch.cat([across[:, :n], among, across[:, n:]], 1)
+        bottom = torch.cat([held[n:, :n], across[:, n:].T, held[n:, n:]], 1)
         return torch.cat([top, middle, bottom])
+
+    @cached_property
+    def inner_products(self) -> Tensor:
+        """Gram matrix of all rows less a common centre: the same distances; float64."""
+        return self._centred[:-1, :-1]
+
+    @cached_property
+    def own_norms(self) -> Tensor:
+        """(n,) ‖x_i‖."""
+        if not self.dense:
+            return self.reduce(self.models.double().square().sum(1)).sqrt()
+        n, products = len(self.models), self._centred
+        squares = products.diagonal()[:n] + 2 * products[:n, -1] + products[-1, -1]
+        return squares.clamp(min=0).sqrt()
 
     @cached_property
     def ok(self) -> Tensor:
@@ -217,10 +232,7 @@ class Neighborhood:
     @cached_property
     def own_norms(self) -> Tensor:
         """(b,) ‖x_i‖."""
-        if self.inbox.dense:
-            return self.inbox.inner_products.diagonal()[self.slots[:, 0]].sqrt()
-        squares = self.inbox.models[self.group].double().square().sum(1)
-        return self.inbox.reduce(squares).sqrt()
+        return self.inbox.own_norms[self.group]
 
     def messages(self) -> Tensor:
         """(b, k+1, d) own and received models themselves."""

@@ -1,8 +1,8 @@
 """The two heavy passes of a round: inner products of all rows, and a linear combination of them.
 
-Inner products are accumulated in float64: products of float32 are exact there, so ‖a‖²+‖b‖²−2ab keeps eight
-digits even for models that differ by 1e-4 of their norm, whatever huge row stands beside them. Centring would
-need a second pass over the models and still fail for two tight clusters far apart.
+‖a‖²+‖b‖²−2ab on raw float32 models loses every digit near consensus. Here inner products are accumulated in
+float64, where products of float32 are exact, so eight digits are left even for models that differ by 1e-4 of
+their norm, whatever huge row stands beside them; a GPU kernel may centre the rows instead (see `gram`).
 """
 
 import torch
@@ -18,18 +18,20 @@ def column_chunks(rows: int, columns: int, itemsize: int, budget: int = CHUNK_BY
 
 
 def gram(blocks: list[Tensor]) -> Tensor:
-    """Inner products, in float64, of all rows of the blocks stacked."""
+    """Inner products, in float64, of all rows of the blocks stacked, less a centre c that the kernel chooses;
+    the last row and column are those of c itself (zeros where nothing was taken off)."""
     first = blocks[0]
     if first.is_cuda and first.dtype == torch.float32:
-        from clippedgossip.kernels_cuda import gram_float64
+        from clippedgossip.kernels_cuda import gram_cuda
 
-        return gram_float64(blocks)
+        return gram_cuda(blocks)
     rows = sum(len(block) for block in blocks)
-    total = first.new_zeros(rows, rows, dtype=torch.float64)
+    total = first.new_zeros(rows + 1, rows + 1, dtype=torch.float64)
+    held = total[:rows, :rows]
     for part in column_chunks(rows, first.shape[1], 8):
         parts = [block[:, part].double() for block in blocks]
         chunk = parts[0] if len(parts) == 1 else torch.cat(parts)
-        total.addmm_(chunk, chunk.T)
+        held.addmm_(chunk, chunk.T)
     return total
 
 
@@ -40,9 +42,9 @@ def combine(coefficients: list[Tensor], blocks: list[Tensor], ok: Tensor) -> Ten
     """
     first = blocks[0]
     if first.is_cuda and first.dtype == torch.float32:
-        from clippedgossip.kernels_cuda import combine_float32
+        from clippedgossip.kernels_cuda import combine_cuda
 
-        return combine_float32(coefficients, blocks, ok)
+        return combine_cuda(coefficients, blocks, ok)
     output: Tensor | None = None
     start = 0
     for weights, block in zip(coefficients, blocks, strict=True):

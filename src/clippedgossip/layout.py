@@ -1,7 +1,9 @@
 """Who hears whom: the static part of a round, laid out as index tables."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,6 +27,13 @@ class Layout:
     byzantine: Tensor | None = None  # (n, k) which senders lie: for the oracle radius alone
     attackers: Tensor | None = None  # (e,) sender of each Byzantine message, in the order of its row
     victims: Tensor | None = None  # (e,) row of its receiver
+    memo: dict[str, Tensor] = field(default_factory=dict, repr=False)
+
+    def remember(self, name: str, compute: Callable[[], Any]) -> Tensor:
+        """A constant of the network on this device, brought there once: a captured round may not copy."""
+        if name not in self.memo:
+            self.memo[name] = torch.as_tensor(compute(), device=self.slots.device)
+        return self.memo[name]
 
     @staticmethod
     def of(network: Network, device: torch.device | str = "cpu") -> "Layout":

@@ -74,7 +74,7 @@ class View:
     @cached_property
     def attacker_rows(self) -> Tensor:
         """(e,) row of each edge's attacker in `byzantine_models`."""
-        byzantine = torch.tensor(self.network.byzantine, device=self.attackers.device)
+        byzantine = self.layout.remember("byzantine", self.network.byzantine.copy)
         return torch.searchsorted(byzantine, self.attackers)
 
     @cached_property

@@ -28,5 +28,4 @@ class ClippedGossip(LinearRule):
 
 def clip_factor(norm: Tensor, radius: Tensor | float) -> Tensor:
     """min(1, τ/‖z‖), so that Clip(z, τ) = factor·z."""
-    radius = torch.as_tensor(radius, dtype=norm.dtype, device=norm.device)
     return torch.where(norm > radius, radius / norm, 1.0)

@@ -1,0 +1,189 @@
+"""The two heavy passes on a GPU: each reads every model once.
+
+Inner products: a tile holds all rows for a few coordinates, so it is centred there on the own models' mean,
+for free; products are full float32 (no TF32), summed in float64 over tiles.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from clippedgossip.kernels import column_chunks
+
+MOST_ROWS = 128
+PROGRAMS = 528  # four for each of an H200's multiprocessors
+
+
+@triton.jit
+def _gram_kernel(
+    models,
+    extra,
+    output,
+    n,
+    rows,
+    columns,
+    models_stride,
+    extra_stride,
+    steps,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    program = tl.program_id(0).to(tl.int64)
+    row = tl.arange(0, ROWS)
+    own = row < n
+    total = tl.zeros((ROWS, ROWS), dtype=tl.float64)
+    for step in range(steps):
+        column = (program * steps + step) * BLOCK + tl.arange(0, BLOCK)
+        inside = column < columns
+        mine = tl.load(
+            models + row[:, None].to(tl.int64) * models_stride + column[None, :],
+            mask=own[:, None] & inside[None, :],
+            other=0.0,
+        )
+        theirs = tl.load(
+            extra + (row[:, None] - n).to(tl.int64) * extra_stride + column[None, :],
+            mask=(row[:, None] >= n) & (row[:, None] < rows) & inside[None, :],
+            other=0.0,
+        )
+        tile = tl.where(own[:, None], mine, theirs)
+        finite = tl.where(tl.abs(mine) < float("inf"), mine, 0.0)  # false for NaN as well
+        centre = tl.sum(finite, axis=0) / n
+        tile = tl.where(row[:, None] < rows, tile - centre[None, :], 0.0)
+        tile = tl.where(row[:, None] == rows, centre[None, :], tile)
+        tile = tl.where(inside[None, :], tile, 0.0)
+        total += tl.dot(tile, tl.trans(tile), input_precision="ieee").to(tl.float64)
+    place = program * ROWS * ROWS + row[:, None] * ROWS + row[None, :]
+    tl.store(output + place, total)
+
+
+@triton.jit
+def _combine_kernel(
+    coefficients,
+    models,
+    extra,
+    output,
+    outputs,
+    n,
+    rows,
+    columns,
+    models_stride,
+    extra_stride,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    column = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = column < columns
+    row = tl.arange(0, ROWS)
+    weights = tl.load(coefficients + row[:, None] * ROWS + row[None, :])
+    used = tl.max(tl.abs(weights), axis=0) > 0  # 0·NaN is NaN, so what is not used is not read
+    mine = tl.load(
+        models + row[:, None].to(tl.int64) * models_stride + column[None, :],
+        mask=(row < n)[:, None] & used[:, None] & inside[None, :],
+        other=0.0,
+    )
+    theirs = tl.load(
+        extra + (row[:, None] - n).to(tl.int64) * extra_stride + column[None, :],
+        mask=(row >= n)[:, None] & (row < rows)[:, None] & used[:, None] & inside[None, :],
+        other=0.0,
+    )
+    mixed = tl.dot(weights, tl.where((row < n)[:, None], mine, theirs), input_precision="ieee")
+    tl.store(
+        output + row[:, None].to(tl.int64) * columns + column[None, :],
+        mixed,
+        mask=(row < outputs)[:, None] & inside[None, :],
+    )
+
+
+def gram_cuda(blocks: list[Tensor]) -> Tensor:
+    """As `kernels.gram`, for float32 on a GPU."""
+    models, extra = _two(blocks)
+    n, columns = models.shape
+    rows = sum(len(block) for block in blocks)
+    if rows + 1 > MOST_ROWS:
+        return _gram_chunked(blocks)
+    padded = max(16, triton.next_power_of_2(rows + 1))
+    block = 128 if padded <= 32 else 64
+    steps = triton.cdiv(columns, block * PROGRAMS)
+    partial = models.new_empty(PROGRAMS, padded, padded, dtype=torch.float64)
+    _gram_kernel[(PROGRAMS,)](
+        models,
+        extra,
+        partial,
+        n,
+        rows,
+        columns,
+        models.stride(0),
+        extra.stride(0),
+        steps,
+        ROWS=padded,
+        BLOCK=block,
+    )
+    return partial.sum(0)[: rows + 1, : rows + 1]
+
+
+def _gram_chunked(blocks: list[Tensor]) -> Tensor:
+    rows, columns = sum(len(block) for block in blocks), blocks[0].shape[1]
+    total = blocks[0].new_zeros(rows + 1, rows + 1, dtype=torch.float64)
+    for part in column_chunks(rows, columns, 8, 1 << 30):
+        chunk = torch.cat([block[:, part].double() for block in blocks])
+        total[:rows, :rows].addmm_(chunk, chunk.T)
+    return total
+
+
+def combine_cuda(coefficients: list[Tensor], blocks: list[Tensor], ok: Tensor) -> Tensor:
+    """As `kernels.combine`, for float32 on a GPU."""
+    models, extra = _two(blocks)
+    outputs, rows = len(coefficients[0]), sum(len(block) for block in blocks)
+    if max(rows, outputs) > MOST_ROWS:
+        return _combine_chunked(coefficients, blocks, ok)
+    padded = max(16, triton.next_power_of_2(max(rows, outputs)))
+    weights = models.new_zeros(padded, padded)
+    weights[:outputs, :rows] = torch.cat([part.float() for part in coefficients], 1)
+    columns = models.shape[1]
+    output = models.new_empty(outputs, columns)
+    block = 128 if padded <= 32 else 64
+    _combine_kernel[(triton.cdiv(columns, block),)](
+        weights,
+        models,
+        extra,
+        output,
+        outputs,
+        len(models),
+        rows,
+        columns,
+        models.stride(0),
+        extra.stride(0),
+        ROWS=padded,
+        BLOCK=block,
+    )
+    return output
+
+
+def _combine_chunked(coefficients: list[Tensor], blocks: list[Tensor], ok: Tensor) -> Tensor:
+    start, output = 0, torch.zeros_like(blocks[0][:1]).expand(len(coefficients[0]), -1).clone()
+    with _full_precision():
+        for weights, block in zip(coefficients, blocks, strict=True):
+            fine = ok[start : start + len(block), None]
+            start += len(block)
+            for part in column_chunks(len(block), block.shape[1], 4, 1 << 30):
+                output[:, part].addmm_(weights.float(), torch.where(fine, block[:, part], 0.0))
+    return output
+
+
+class _full_precision:
+    """No TF32 in a float32 product, whatever the training step asked for."""
+
+    def __enter__(self) -> None:
+        self._before = torch.backends.cuda.matmul.allow_tf32
+        torch.backends.cuda.matmul.allow_tf32 = False
+
+    def __exit__(self, *_: object) -> None:
+        torch.backends.cuda.matmul.allow_tf32 = self._before
+
+
+def _two(blocks: list[Tensor]) -> tuple[Tensor, Tensor]:
+    models = blocks[0] if blocks[0].stride(1) == 1 else blocks[0].contiguous()
+    if len(blocks) == 1:
+        return models, models  # never read
+    return models, blocks[1] if blocks[1].stride(1) == 1 else blocks[1].contiguous()

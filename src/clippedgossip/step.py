@@ -1,0 +1,73 @@
+"""The local step of Algorithm 1: gradient, momentum, half-step. Pure: state goes in and comes out."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from clippedgossip.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Momentum(ABC):
+    """How the local momentum follows the gradients."""
+
+    @abstractmethod
+    def gain(self, first: bool) -> tuple[float, float]:
+        """(a, b) of m ← a·m + b·g; in the first round m is the gradient itself."""
+
+
+@dataclass(frozen=True)
+class HeavyBall(Momentum):
+    """PyTorch's form: m ← β m + g. The experiments' tables use it."""
+
+    beta: float = 0.9
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.beta < 1:
+            raise ConfigError(f"momentum beta is {self.beta}; it must be at least 0 and below 1")
+
+    def gain(self, first: bool) -> tuple[float, float]:
+        return (0.0, 1.0) if first else (self.beta, 1.0)
+
+
+@dataclass(frozen=True)
+class Averaged(Momentum):
+    """Algorithm 1's form: m ← (1−α) m + α g, with m⁰ = g(x⁰). α = 1 is no momentum."""
+
+    alpha: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not 0 < self.alpha <= 1:
+            raise ConfigError(f"momentum alpha is {self.alpha}; it must be above 0 and at most 1")
+
+    def gain(self, first: bool) -> tuple[float, float]:
+        return (0.0, 1.0) if first else (1 - self.alpha, self.alpha)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearningRate:
+    """η, multiplied by `factor` at each of the rounds in `drops`."""
+
+    initial: float = 0.01
+    drops: tuple[int, ...] = ()
+    factor: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not self.initial > 0:
+            raise ConfigError(f"the learning rate is {self.initial}; it must be above 0")
+
+    def at(self, round: int) -> float:
+        return float(self.initial * self.factor ** sum(round >= drop for drop in self.drops))
+
+
+def half_step(
+    models: Tensor,
+    momentum: Tensor,
+    gradients: Tensor,
+    gain: tuple[Tensor | float, Tensor | float],
+    lr: Tensor | float,
+) -> tuple[Tensor, Tensor]:
+    """m ← a·m + b·g, x½ = x − η m; eqs. (m) and (x_half)."""
+    momentum = gain[0] * momentum + gain[1] * gradients
+    return models - lr * momentum, momentum
