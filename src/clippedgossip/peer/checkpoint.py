@@ -3,7 +3,6 @@
 import contextlib
 import hashlib
 import json
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,6 +12,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+
+from clippedgossip.atomic import replacing
 
 _KEPT = 2
 
@@ -31,20 +32,13 @@ def save(checkpoint: Checkpoint, folder: Path) -> Path:
     """Writes atomically. Raises OSError (disk full); what was there before is then still there."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"checkpoint-{checkpoint.round:09d}.safetensors"
-    temporary = folder / f".{path.name}.part"
     facts = json.dumps({"run": checkpoint.run, "round": checkpoint.round, **checkpoint.facts}, sort_keys=True)
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in checkpoint.tensors.items()}
-    try:
+    with replacing(path) as temporary:
         try:
             save_file(tensors, temporary, metadata={"facts": facts, "digest": _digest(facts, tensors)})
-        except SafetensorError as error:
-            raise OSError(f"cannot write {temporary}: {error}") from None
-        _flush(temporary)
-        os.replace(temporary, path)
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-    _flush(folder)
+        except SafetensorError as error:  # how safetensors reports a full disk
+            raise OSError(str(error)) from error
     for old in _all(folder)[_KEPT:]:
         with contextlib.suppress(OSError):
             old.unlink()
@@ -53,6 +47,9 @@ def save(checkpoint: Checkpoint, folder: Path) -> Path:
 
 def load(folder: Path, run: str) -> Checkpoint | None:
     """The newest checkpoint of this run that is whole; torn ones are passed over."""
+    for part in folder.glob(".checkpoint-*.tmp"):  # of a writer that was killed
+        with contextlib.suppress(OSError):
+            part.unlink()
     for path in _all(folder):
         found = _read(path)
         if found is not None and found.run == run:
@@ -88,11 +85,3 @@ def _digest(facts: str, tensors: Mapping[str, Tensor]) -> str:
         digest.update(f"\0{name} {tensor.dtype} {tuple(tensor.shape)}\0".encode())
         digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

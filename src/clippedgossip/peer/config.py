@@ -61,7 +61,7 @@ class Neighbour:
 class Deadlines:
     """Seconds. A round waits `margin` times what is usual, never below `least` nor above `most`."""
 
-    least: float = 0.5
+    least: float = 2.0
     most: float = 10.0
     margin: float = 4.0
     join: float = 30.0

@@ -1,0 +1,264 @@
+"""`clippedgossip peer`: real participants over a real network."""
+
+import json
+import re
+import secrets
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from clippedgossip.peer.launch import Crowd
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON alone.")]
+Folder = Annotated[Path, typer.Argument(help="The peer's folder.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the `peer` commands."""
+    group = typer.Typer(help="Train with strangers over a real network.", no_args_is_help=True)
+    for name, command in (
+        ("network", network),
+        ("up", up),
+        ("init", init),
+        ("add", add),
+        ("start", start),
+        ("status", status),
+    ):
+        group.command(name)(command)
+    app.add_typer(group, name="peer")
+
+
+def network(
+    kind: Annotated[str, typer.Argument(metavar="NETWORK", help="ring, torus, complete, dumbbell, …")],
+    out: Annotated[Path, typer.Option(help="The folder to write.")],
+    nodes: Annotated[int | None, typer.Option(help="How many peers.")] = None,
+    option: Annotated[
+        list[str], typer.Option("--set", metavar="KEY=VALUE", help="Another parameter of the network.")
+    ] = [],  # noqa: B006  # typer copies it
+    task: Annotated[str, typer.Option(help="digits, mnist, fashion-mnist, cifar10.")] = "digits",
+    model: Annotated[str, typer.Option(help="linear, mlp, cnn, vgg11.")] = "mlp",
+    partition: Annotated[str, typer.Option(help="iid, sorted, dirichlet, classes.")] = "iid",
+    rule: Annotated[str, typer.Option(help="The rule everyone mixes with.")] = "clipped-gossip",
+    radius: Annotated[float, typer.Option(help="Clipping radius.")] = 1.0,
+    rounds: Annotated[int, typer.Option(help="Rounds to train.")] = 200,
+    seed: Annotated[int, typer.Option(help="Seed of data, model and batches.")] = 0,
+) -> None:
+    """Write a network of peers for this machine: one folder each, with identity and config."""
+    from clippedgossip.graphs import registry
+    from clippedgossip.peer.config import Config
+    from clippedgossip.peer.gossip import rule_of
+    from clippedgossip.peer.launch import write_network
+
+    values = dict(_pair(text, "--set") for text in option)
+    if nodes is not None:
+        values["nodes"] = str(nodes)
+    graph = registry.build(kind, **values)
+    labels = {label: place for place, label in enumerate(graph)}
+    edges = [(labels[a], labels[b]) for a, b in graph.edges if a != b]
+    template = Config(
+        name="template",
+        run=f"{kind}-{secrets.token_hex(4)}",
+        rounds=rounds,
+        seed=seed,
+        task={"name": task, "model": model, "partition": partition},
+        rule={"name": rule, "radius": radius} if rule == "clipped-gossip" else {"name": rule},
+    )
+    rule_of(template)
+    folders = write_network(edges, len(labels), out, template)
+    print(f"{len(folders)} peers, {len(edges)} links in {out}\nstart them: clippedgossip peer up {out}")
+
+
+def up(
+    net: Annotated[Path, typer.Argument(help="A folder written by `peer network`.")],
+    rounds: Annotated[int | None, typer.Option(help="End after so many rounds.")] = None,
+    misbehave: Annotated[
+        list[str],
+        typer.Option(metavar="PEER=HOW", help="Make a peer a liar, such as 3=sign-flip; can be repeated."),
+    ] = [],  # noqa: B006  # typer copies it
+    resume: Annotated[bool, typer.Option(help="Go on from the checkpoints of an earlier start.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Start all peers of a network on this machine and watch them; Ctrl-C stops them.
+
+    A liar sends sign-flip, noise, alie, dissensus, nan, garbage, oversize, replay or equivocation, or keeps
+    to silence, flooding or stalling.
+    """
+    from clippedgossip.peer.launch import crowd, prepared, read_network
+    from clippedgossip.peer.misbehave import check_lie
+
+    lies = {name: check_lie(how) for name, how in (_pair(text, "--misbehave") for text in misbehave)}
+    configs = prepared(read_network(net), rounds=rounds, misbehave=lies, resume=resume)
+    interrupted = False
+    with crowd(configs) as peers:
+        try:
+            _watch(peers, live=not as_json and sys.stdout.isatty(), quiet=as_json)
+        except KeyboardInterrupt:
+            interrupted = True
+            peers.stop()
+        failed = {name: p.exitcode for name, p in peers.processes.items() if p.exitcode and not interrupted}
+    if as_json:
+        print(json.dumps(peers.rows()))
+    else:
+        _print_table(peers)
+    if failed:
+        print(f"error: ended badly: {failed}; see log.jsonl in their folders", file=sys.stderr)
+        raise typer.Exit(1)
+
+
+def init(
+    folder: Folder = Path(),
+    name: Annotated[str, typer.Option(help="What neighbours call this peer.")] = "me",
+    bind: Annotated[str, typer.Option(help="Address to listen on, such as 0.0.0.0:7000.")] = "127.0.0.1:7000",
+    run: Annotated[str, typer.Option(help="The name of the run, the same for all its peers.")] = "first-run",
+) -> None:
+    """Make a key and certificate, a config to edit, and print the fingerprint for the neighbours."""
+    from clippedgossip.peer import config, identity
+
+    made = config.Config(name=name, run=run, bind=config.Address.parse(bind), task=_TASK)
+    text = config.dump(made)
+    config.parse(text.encode())
+    me = identity.create()
+    identity.save(me, folder)
+    path = folder / config.CONFIG_FILE
+    if not path.exists():
+        path.write_text(text)
+    print(f"config      {path}\nfingerprint {identity.format_fingerprint(me.fingerprint)}")
+
+
+_TASK = {"name": "digits", "model": "mlp", "partition": "iid", "nodes": 3, "node": 0}
+
+
+def add(
+    name: Annotated[str, typer.Argument(help="What to call the neighbour.")],
+    address: Annotated[str, typer.Argument(help="Where it listens: host:port or [IPv6]:port.")],
+    fingerprint: Annotated[str, typer.Argument(help="What its `peer init` printed.")],
+    folder: Annotated[Path, typer.Option("--dir", help="This peer's folder.")] = Path(),
+) -> None:
+    """Pin a neighbour: from now on it, and nobody else by that name, is listened to."""
+    from dataclasses import replace
+
+    from clippedgossip.atomic import write_atomic
+    from clippedgossip.peer import config, identity
+
+    mine = config.load(folder)
+    mark = identity.parse_fingerprint(fingerprint)
+    new = config.Neighbour(name=name, address=config.Address.parse(address), fingerprint=mark)
+    others = tuple(neighbour for neighbour in mine.neighbours if neighbour.name != name)
+    text = config.dump(replace(mine, neighbours=(*others, new)))
+    config.parse(text.encode())
+    write_atomic(folder / config.CONFIG_FILE, text)
+    (folder / "neighbours" / f"{name}.pem").unlink(missing_ok=True)
+    print(f"{name} at {new.address} is pinned; {len(others) + 1} neighbours")
+
+
+def start(
+    folder: Folder = Path(),
+    rounds: Annotated[int | None, typer.Option(help="End after so many rounds.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Run this peer until its rounds are done; Ctrl-C stops it, and it goes on where it stopped."""
+    from dataclasses import asdict, replace
+
+    from clippedgossip.peer import config
+    from clippedgossip.peer.run import run_peer
+    from clippedgossip.peer.telemetry import log_to
+
+    mine = config.load(folder)
+    if rounds is not None:
+        mine = replace(mine, rounds=rounds)
+    log_to(None)
+    outcome = asdict(run_peer(mine))
+    if as_json:
+        print(json.dumps(outcome))
+    else:
+        print("  ".join(f"{key} {_short(value)}" for key, value in outcome.items()))
+
+
+def status(
+    folder: Annotated[Path, typer.Argument(help="A peer's folder, or a network's.")] = Path(),
+    as_json: Json = False,
+) -> None:
+    """Where a peer, or every peer of a network, stands."""
+    from clippedgossip.errors import PeerError
+    from clippedgossip.peer.config import CONFIG_FILE
+    from clippedgossip.peer.telemetry import read_status
+
+    folders = (
+        [folder] if (folder / CONFIG_FILE).exists() else [p.parent for p in folder.glob(f"*/{CONFIG_FILE}")]
+    )
+    if not folders:
+        raise PeerError(f"no {CONFIG_FILE} in {folder} or its folders; `clippedgossip peer init` makes one")
+    found = {path.name: read_status(path) for path in sorted(folders, key=lambda p: (len(p.name), p.name))}
+    rows = [{"peer": name, "running": False} if row is None else row for name, row in found.items()]
+    if as_json:
+        print(json.dumps(rows))
+    else:
+        _console().print(_table({str(row["peer"]): row for row in rows}))
+
+
+def _watch(peers: "Crowd", *, live: bool, quiet: bool) -> None:
+    if not live:
+        if not quiet:
+            print(f"{len(peers.configs)} peers are running; Ctrl-C stops them", file=sys.stderr)
+        while peers.alive():
+            peers.wait(0.5)
+        return
+    from rich.live import Live
+
+    with Live(_table(peers.status()), console=_console(), refresh_per_second=4) as view:
+        while peers.alive():
+            time.sleep(0.25)
+            view.update(_table(peers.status()))
+
+
+def _print_table(peers: "Crowd") -> None:
+    status = peers.status()
+    _console().print(_table({name: status.get(name, {"peer": name}) for name in peers.configs}))
+
+
+def _console() -> Any:
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else 80)
+
+
+def _table(status: dict[str, dict[str, Any]]) -> "Table":
+    from rich.box import SIMPLE
+    from rich.table import Table
+
+    table = Table(box=SIMPLE, pad_edge=False)
+    for column in ("peer", "round", "accuracy", "distance", "links", "clipped", "missing", "rejected", ""):
+        table.add_column(column, justify="left" if column in ("peer", "") else "right")
+    for name, row in status.items():
+        links = row.get("links") or {}
+        state = "done" if row.get("finished") else "up" if row.get("running") else "stopped"
+        cells = [row.get("round"), row.get("accuracy"), row.get("consensus_distance")]
+        cells += [
+            f"{sum(links.values())}/{len(links)}",
+            row.get("clipped"),
+            row.get("missing"),
+            row.get("rejected"),
+        ]
+        table.add_row(name, *map(_short, cells), state)
+    return table
+
+
+def _short(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.3g}" if value and abs(value) < 0.01 else f"{value:.3f}"
+    return "–" if value is None else str(value)
+
+
+def _pair(text: str, option: str) -> tuple[str, str]:
+    from clippedgossip.errors import ConfigError
+
+    match = re.fullmatch(r"([^=]+)=(.+)", text)
+    if not match:
+        raise ConfigError(f"{option} {text!r} is not NAME=VALUE")
+    return match[1], match[2]

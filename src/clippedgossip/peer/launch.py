@@ -1,0 +1,203 @@
+"""A whole network on one machine: write its folders, start its peers as processes, stop them cleanly."""
+
+import contextlib
+import json
+import multiprocessing
+import os
+import random
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from clippedgossip.atomic import write_atomic
+from clippedgossip.errors import PeerError, unknown_name
+from clippedgossip.peer import config as configs
+from clippedgossip.peer import identity
+from clippedgossip.peer.config import Address, Config, Neighbour
+from clippedgossip.peer.telemetry import STATUS_FILE, read_status
+
+NETWORK_FILE = "network.json"
+_PORTS = range(20000, 32000)
+"""Below the range from which the system hands out ports by itself."""
+
+
+def write_network(
+    edges: Iterable[tuple[int, int]], nodes: int, out: Path, template: Config, host: str = "127.0.0.1"
+) -> list[Path]:
+    """One folder per peer: identity, config, neighbours. Peers are named 0 … nodes−1."""
+    if out.exists() and any(out.iterdir()):
+        raise PeerError(f"{out} is not empty; name a new folder")
+    identities = [identity.create() for _ in range(nodes)]
+    addresses = [Address(host, port) for port in free_ports(nodes, host)]
+    around: list[list[int]] = [[] for _ in range(nodes)]
+    for a, b in edges:
+        around[a].append(b)
+        around[b].append(a)
+    folders = []
+    for i, me in enumerate(identities):
+        folder = out / str(i)
+        identity.save(me, folder)
+        (folder / "neighbours").mkdir()
+        known = []
+        for j in sorted(around[i]):
+            known.append(Neighbour(name=str(j), address=addresses[j], fingerprint=identities[j].fingerprint))
+            (folder / "neighbours" / f"{j}.pem").write_bytes(identities[j].certificate.pem)
+        task = {**template.task, "nodes": nodes, "node": i}
+        mine = replace(template, name=str(i), bind=addresses[i], neighbours=tuple(known), task=task)
+        (folder / configs.CONFIG_FILE).write_text(configs.dump(mine))
+        folders.append(folder)
+    write_atomic(out / NETWORK_FILE, json.dumps({"run": template.run, "peers": nodes}))
+    return folders
+
+
+def read_network(net: Path) -> list[Config]:
+    """The configs of all peers in a network's folder."""
+    folders = [p.parent for p in net.glob(f"*/{configs.CONFIG_FILE}")]
+    if not folders:
+        raise PeerError(f"no peers in {net}; make some with `clippedgossip peer network ring --out {net}`")
+    read = [configs.load(folder) for folder in folders]
+    return sorted(read, key=lambda config: (len(config.name), config.name))
+
+
+def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
+    """Ports nobody listens on just now."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    found: list[int] = []
+    draw = random.SystemRandom()
+    for _ in range(100 * count):
+        if len(found) == count:
+            return found
+        port = draw.choice(_PORTS)
+        with socket.socket(family) as probe, contextlib.suppress(OSError):
+            probe.bind((host, port))
+            if port not in found:
+                found.append(port)
+    raise PeerError(f"no {count} free ports between {_PORTS.start} and {_PORTS.stop} on {host}")
+
+
+class Crowd:
+    """Peers as processes, forked from a server process that has torch loaded, so that each starts quickly."""
+
+    def __init__(self, configs: Sequence[Config], *, threads: int = 1) -> None:
+        self.configs = {config.name: config for config in configs}
+        self.processes: dict[str, BaseProcess] = {}
+        self._threads = threads
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(["clippedgossip.peer.preload"])
+
+    def __enter__(self) -> "Crowd":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    def start(self, *names: str) -> None:
+        """Starts these peers, or all."""
+        for name in names or tuple(self.configs):
+            config = self.configs[name]
+            (config.folder / STATUS_FILE).unlink(missing_ok=True)
+            process = self._context.Process(target=_child, args=(_packed(config), self._threads), daemon=True)
+            process.start()
+            self.processes[name] = process
+
+    def alive(self) -> list[str]:
+        return [name for name, process in self.processes.items() if process.is_alive()]
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Until all have ended; False when the time is over before."""
+        until = None if timeout is None else time.monotonic() + timeout
+        for process in self.processes.values():
+            process.join(None if until is None else max(until - time.monotonic(), 0.0))
+        return not self.alive()
+
+    def stop(self, patience: float = 10.0) -> None:
+        """Asks everyone to end; whoever does not, is killed."""
+        for process in self.processes.values():
+            if process.is_alive():
+                process.terminate()
+        if not self.wait(patience):
+            for process in self.processes.values():
+                process.kill()
+            self.wait(5.0)
+
+    def status(self) -> dict[str, dict[str, Any]]:
+        """What each peer last said of itself."""
+        found = {name: read_status(config.folder) for name, config in self.configs.items()}
+        return {name: status for name, status in found.items() if status is not None}
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row per peer: `peer`, `rounds`, `accuracy`, `missing`, `rejected`."""
+        status = self.status()
+        rows = []
+        for name in self.configs:
+            last = status.get(name, {})
+            row = {"peer": name, "rounds": last.get("round", 0), "accuracy": last.get("accuracy")}
+            row |= {"missing": last.get("missing", 0), "rejected": last.get("rejected", 0)}
+            if self.configs[name].misbehave:
+                row["misbehaves"] = self.configs[name].misbehave
+            rows.append(row)
+        return rows
+
+
+def prepared(
+    read: Sequence[Config], *, rounds: int | None, misbehave: Mapping[str, str], resume: bool
+) -> list[Config]:
+    """The configs for one `peer up`: its rounds, its liars, and a run of its own unless it goes on."""
+    names = [config.name for config in read]
+    for name in misbehave:
+        if name not in names:
+            raise PeerError(unknown_name("peer", name, names))
+    mark = "" if resume else f"-{int(time.time()):x}{os.getpid():x}"
+    return [
+        replace(
+            config,
+            run=config.run + mark,
+            rounds=config.rounds if rounds is None else rounds,
+            misbehave=misbehave.get(config.name, config.misbehave),
+        )
+        for config in read
+    ]
+
+
+@contextlib.contextmanager
+def crowd(configs: Sequence[Config]) -> Iterator[Crowd]:
+    """All peers of a network, running; none is left behind, whatever happens."""
+    with Crowd(configs) as started:
+        started.start()
+        yield started
+
+
+def _packed(config: Config) -> tuple[str, str]:
+    return configs.dump(config), str(config.folder)
+
+
+def _child(packed: tuple[str, str], threads: int) -> None:
+    """The life of a peer process."""
+    import torch
+
+    from clippedgossip.peer.run import run_peer
+    from clippedgossip.peer.telemetry import log_to
+
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_die_with, args=(parent,), daemon=True).start()
+    torch.set_num_threads(threads)
+    text, folder = packed
+    config = configs.parse(text.encode(), folder=Path(folder))
+    log_to(config.folder / "log.jsonl")
+    try:
+        run_peer(config)
+    except PeerError as error:
+        print(f"error: peer {config.name}: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+def _die_with(parent: BaseProcess) -> None:
+    parent.join()
+    os._exit(1)

@@ -1,0 +1,111 @@
+"""Seeing a peer: structured logs, Prometheus metrics on loopback, and a status file for `peer status`."""
+
+import contextlib
+import json
+import logging
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from clippedgossip.atomic import write_atomic
+from clippedgossip.peer.config import Address
+
+STATUS_FILE = "status.json"
+_STANDARD = set(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = {k: v for k, v in record.__dict__.items() if k not in _STANDARD}
+        line: dict[str, Any] = {
+            "time": round(record.created, 3),
+            "level": record.levelname.lower(),
+            "event": record.getMessage(),
+            **fields,
+        }
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+def log_to(path: Path | None, level: int = logging.INFO, *, largest: int = 10 << 20) -> None:
+    """Logs to a file of bounded size, or to standard error."""
+    from logging.handlers import RotatingFileHandler
+
+    handler: logging.Handler = logging.StreamHandler()
+    if path is not None:
+        handler = RotatingFileHandler(path, maxBytes=largest, backupCount=1, delay=True)
+    handler.setFormatter(JsonLines())
+    logger = logging.getLogger("clippedgossip")
+    logger.handlers, logger.propagate = [handler], False
+    logger.setLevel(level)
+    logging.raiseExceptions = False  # a full disk must not fill standard error
+
+
+class Metrics:
+    """The Prometheus endpoint of one peer; nothing is served before `serve`."""
+
+    def __init__(self, peer: str) -> None:
+        from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+        self.registry = CollectorRegistry()
+        common: dict[str, Any] = {"registry": self.registry, "namespace": "clippedgossip"}
+        self.round = Gauge("round", "The round this peer is in", **common)
+        self.accuracy = Gauge("accuracy", "Accuracy on the test set, in [0, 1]", **common)
+        self.distance = Gauge("consensus_distance", "Mean squared distance to what was received", **common)
+        self.deadline = Gauge("deadline_seconds", "What a round waits at most", **common)
+        self.seconds = Histogram("exchange_seconds", "Duration of the exchange", **common)
+        self.clipped = Counter("clipped", "Messages beyond the clipping radius", **common)
+        self.missing = Counter("missing", "Messages that did not count", ["neighbour", "reason"], **common)
+        self.up = Gauge("link_up", "Whether the neighbour was heard this round", ["neighbour"], **common)
+        self.checkpoint_errors = Counter("checkpoint_errors", "Checkpoints that failed", **common)
+        self.evidence = Gauge("equivocations", "Contradictions proved", **common)
+        self.flooded = Gauge("calls_refused", "Calls above the rate limit", **common)
+        self._server: Any = None
+
+    def serve(self, address: Address) -> Address:
+        """Listens; with port 0 a free one is taken."""
+        from prometheus_client import start_http_server
+
+        self._server, _ = start_http_server(address.port, addr=address.host, registry=self.registry)
+        return Address(address.host, self._server.server_port)
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+
+
+def write_status(folder: Path, status: Mapping[str, Any]) -> None:
+    """Where this peer stands, for whoever looks; a full disk is no reason to stop."""
+    content = {"pid": os.getpid(), "time": time.time(), **status}
+    with contextlib.suppress(OSError):
+        write_atomic(folder / STATUS_FILE, json.dumps(content))
+
+
+def read_status(folder: Path) -> dict[str, Any] | None:
+    """The last status written, with `running` found out anew; None where there is none."""
+    try:
+        status = json.loads((folder / STATUS_FILE).read_text())
+    except (OSError, ValueError):
+        return None
+    if not isinstance(status, dict):
+        return None
+    status["running"] = not status.get("finished") and _alive(status.get("pid"))
+    return status
+
+
+def _alive(pid: object) -> bool:
+    if not isinstance(pid, int) or pid <= 0:
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
