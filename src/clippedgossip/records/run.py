@@ -82,6 +82,11 @@ class RunDirectory:
         return self.path / "checkpoint.safetensors"
 
     @property
+    def drawing_path(self) -> Path:
+        """A picture of the network, where the engine left one; `report` shows it."""
+        return self.path / "network.svg"
+
+    @property
     def summary_path(self) -> Path:
         return self.path / "summary.json"
 

@@ -17,6 +17,9 @@ from clippedgossip.report.palette import Style
 
 Cell = str | int | float | None
 
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+"""The browser itself sees to it that the page fetches and runs nothing."""
+
 _NUMBER = re.compile(r"^[−+-]?\d[\d.,e+−-]*( ± [\d.,e+−-]+)?( ?%)?$|^–$")
 
 
@@ -98,9 +101,8 @@ class Table:
             + "</tr>"
             for row in rows
         )
-        caption = f"<caption>{html.escape(self.caption)}</caption>" if self.caption else ""
-        table = f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-        return _scroll(table, self.caption or "table")
+        table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        return f"<figure>{_caption(self.caption)}{_scroll(table, self.caption or 'table')}</figure>"
 
 
 @dataclass(frozen=True)
@@ -141,6 +143,7 @@ def page(title: str, lead: str, sections: Sequence[Section]) -> str:
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
         f'<link rel="icon" href="data:,">\n<title>{name}</title>\n<style>\n{_css()}</style>\n</head>\n'
         f'<body>\n<header><h1>{name}</h1><p class="lead">{html.escape(lead)}</p>{contents}</header>\n'
         f"<main>\n{body}</main>\n"

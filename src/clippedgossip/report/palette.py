@@ -5,7 +5,6 @@ Every colour has a contrast of at least 3:1 on the light and on the dark page.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import product
 from types import MappingProxyType
 
 
@@ -73,13 +72,14 @@ _ALIASES = {
     "centeredclipping": "centered clipping",
 }
 
+_COLORS = (_BLUE, _VERMILLION, _GREEN, _PINK, _GOLD, _GREY, _INDIGO, _TEAL, _CRIMSON, _OLIVE, _BROWN)
+_DASHES = ((), _DASHED, _DOTTED, _DASHDOT, _LONG)
+_MARKERS = "os^DvPX<>d"
 _SPARE = tuple(
-    Style(color, dash, marker)
-    for (dash, marker), color in product(
-        [((), "o"), (_DASHED, "s"), (_DOTTED, "^"), (_DASHDOT, "D")],
-        [_BLUE, _VERMILLION, _GREEN, _PINK, _GOLD, _GREY, _INDIGO, _TEAL, _CRIMSON, _OLIVE, _BROWN],
-    )
+    Style(_COLORS[i % len(_COLORS)], _DASHES[i % len(_DASHES)], _MARKERS[i % len(_MARKERS)])
+    for i in range(len(_COLORS) * len(_MARKERS))
 )
+"""The three counts share no common step, so that neighbours differ in all and no look comes back soon."""
 
 
 def rule_of(name: str) -> str | None:

@@ -51,7 +51,7 @@ def standalone(svg: str) -> str:
 def _small(text: str) -> str:
     """Without what a page does not need: half the size, the same picture."""
     text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->|<style.*?</style>", "", text, flags=re.DOTALL)
-    text = re.sub(r"-?\d+\.\d{3,}", lambda number: f"{float(number[0]):.1f}".removesuffix(".0"), text)
+    text = re.sub(r"<[^>]+>", lambda tag: re.sub(r"-?\d+\.\d{3,}", _rounded, tag[0]), text)
     text = text.replace(INK, "currentColor").replace("xlink:href", "href")
     text = re.sub(r" font-family: [^;\"]+;| transform=\"rotate\(-0 [^)]*\)\"", "", text)
     text = re.sub(r'<path [^>]*style="fill: none"/>', "", text)
@@ -59,6 +59,10 @@ def _small(text: str) -> str:
     text = re.sub(r"(fill|stroke|text|font)([a-z-]*): ", r"\1\2:", text)
     text = re.sub(r"([ML]) (\S+) (\S+) (?=[MLz\"])", r"\1\2 \3", text)
     return _own_names(_unwrapped(text)).replace("<defs></defs>", "")
+
+
+def _rounded(number: re.Match[str]) -> str:
+    return f"{float(number[0]):.1f}".removesuffix(".0")
 
 
 def _unwrapped(text: str) -> str:

@@ -29,12 +29,24 @@ class Mark:
     axis: Literal["x", "y"] = "y"
 
 
-def draw_line(axes: "Axes", line: Series, look: Style, *, points: int, markers: int, order: int) -> None:
+def draw_line(
+    axes: "Axes",
+    line: Series,
+    look: Style,
+    *,
+    points: int,
+    markers: int,
+    order: int,
+    y_scale: Scale = "linear",
+) -> None:
     keep = _thinned(len(line.x), points)
     x = [line.x[i] for i in keep]
     y = [_number(line.y[i]) for i in keep]
     if line.low is not None and line.high is not None:
         low, high = ([_number(side[i]) for i in keep] for side in (line.low, line.high))
+        if y_scale == "log":  # an interval may reach below zero, where a log axis has no place
+            floor = min((value for value in y if value > 0), default=1.0) / 10
+            low = [max(value, floor) for value in low]
         axes.fill_between(x, low, high, color=look.color, alpha=0.18, linewidth=0)
     step = max(1, len(keep) // markers) if markers else None
     axes.plot(
@@ -70,7 +82,7 @@ def finish(
         (axes.yaxis, axes.set_yscale, y_scale),
     ):
         if scale == "log":
-            set_scale("log")
+            set_scale("log", nonpositive="mask")
             axis.set_major_locator(LogLocator(numticks=6))
             axis.set_major_formatter(FuncFormatter(lambda value, _: _power(value)))
             axis.set_minor_locator(NullLocator())
@@ -90,7 +102,7 @@ def draw_legend(axes: "Axes") -> None:
     names = axes.get_legend_handles_labels()[1]
     if names:
         width = axes.figure.get_window_extent().width * 72 / axes.figure.dpi
-        columns = int(width // (60 + 5.2 * max(map(len, names))))
+        columns = int(width // (48 + 4.7 * max(map(len, names))))
         axes.figure.legend(loc="outside lower left", ncols=min(len(names), max(1, columns)), handlelength=3)
 
 

@@ -27,7 +27,7 @@ def bars(
     """One group of bars per entry of `groups`, one bar per name in `values`, with its interval."""
     looks = looks or styles(values)
     count = max(1, len(values))
-    size = size or (min(9.0, max(4.6, 0.8 + 0.22 * (count + 1) * len(groups))), 3.1)
+    size = size or (min(9.0, max(4.6, 0.8 + 0.14 * (count + 1) * len(groups))), 3.1)
     described = []
     with drawing(*size) as figure:
         axes = figure.add_subplot()

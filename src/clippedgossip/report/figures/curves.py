@@ -38,7 +38,7 @@ def curves(
     with drawing(*size) as figure:
         axes = figure.add_subplot()
         for order, line in enumerate(series):
-            draw_line(axes, line, looks[line.name], points=120, markers=8, order=order)
+            draw_line(axes, line, looks[line.name], points=120, markers=8, order=order, y_scale=y_scale)
         finish(axes, title=title, x_label=x_label, y_label=y_label, y_scale=y_scale)
         if y_limits:
             axes.set_ylim(*y_limits)

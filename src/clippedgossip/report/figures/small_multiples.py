@@ -61,12 +61,14 @@ def small_multiples(
                 axes.set_visible(False)
                 continue
             for order, line in enumerate(panel.series):
-                draw_line(axes, line, looks[line.name], points=34, markers=0, order=order)
+                draw_line(axes, line, looks[line.name], points=34, markers=0, order=order, y_scale=y_scale)
             finish(axes, title="", x_label="", y_label="", y_scale=y_scale)
             axes.grid(visible=False)
             axes.set_title(panel.title, loc="center", fontsize=7, pad=2, fontweight="normal")
             axes.tick_params(labelsize=7, length=2, pad=2)
             axes.locator_params(axis="x", nbins=2)
+            if y_scale == "log":
+                axes.locator_params(axis="y", numticks=4)
             lowest = index + columns >= len(panels) or panels[index + columns] is None
             leftmost = index % columns == 0 or panels[index - 1] is None
             axes.tick_params(bottom=lowest, labelbottom=lowest, left=leftmost, labelleft=leftmost)

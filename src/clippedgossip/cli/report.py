@@ -1,0 +1,35 @@
+"""`clippedgossip report`: a page from finished, running or stopped runs."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("report")(report)
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders with runs below them.")],
+    out: Annotated[Path, typer.Option(help="Where to write the page.")] = Path("report.html"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+) -> None:
+    """Draw runs, simulated or of real peers, on one self-contained HTML page."""
+    from rich.console import Console
+
+    from clippedgossip.records import to_line
+    from clippedgossip.report import write
+    from clippedgossip.report.runs import report as make
+    from clippedgossip.report.summary import to_rich
+
+    with Console(stderr=True).status("drawing"):
+        made = make(runs)
+        write(out, made.html)
+    if as_json:
+        print(json.dumps(json.loads(to_line({"report": str(out), "rows": list(made.rows)})), indent=1))
+    else:
+        Console().print(to_rich(made.rows))
+        print(f"wrote {out}")

@@ -1,0 +1,163 @@
+"""Runs that differ only in their seed belong together; what else differs becomes their labels."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from clippedgossip.errors import RunError
+from clippedgossip.records import Round, RunDirectory, canonical
+from clippedgossip.report.palette import RULE_STYLES, rule_of
+
+Flat = dict[str, Any]
+
+_ALWAYS = ("network", "attack")
+"""Named in every title, whether they differ or not."""
+_NAMES = ("name", "kind", "type")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run read from disk."""
+
+    directory: RunDirectory
+    config: Mapping[str, Any]
+
+    @cached_property
+    def rounds(self) -> list[Round]:
+        """By round; where a restarted peer wrote one twice, the later word counts."""
+        return [r for _, r in sorted({r.round: r for r in self.directory.rounds()}.items())]
+
+    @property
+    def peer(self) -> str | None:
+        """The participant whose records these are; None for a simulated run."""
+        return self.rounds[0].peer
+
+
+@dataclass(frozen=True)
+class Group:
+    """One setting, over its seeds."""
+
+    setting: str
+    rule: str
+    runs: Sequence[Run]
+
+
+def find(paths: Sequence[Path]) -> tuple[list[Run], list[Path]]:
+    """All runs at or below `paths`, and those folders that have no records yet."""
+    runs: dict[Path, Run] = {}
+    empty: list[Path] = []
+    for path in paths:
+        below = sorted(file.parent for file in path.rglob("config.json")) if path.is_dir() else []
+        inside = [folder for folder in below if folder != path]
+        if path in below or not inside:
+            found = [RunDirectory.existing(path)]
+        else:
+            found = [RunDirectory(folder) for folder in inside]
+        for run in found:
+            if next(run.records(), None) is None:
+                empty.append(run.path)
+            else:
+                runs[run.path.resolve()] = Run(run, run.config)
+    if not runs:
+        raise RunError(f"no records yet in {', '.join(map(str, paths))}\nwait for a first round to end")
+    return list(runs.values()), empty
+
+
+def group(runs: Sequence[Run]) -> list[Group]:
+    """Sorted by setting, and within it in the order of the palette: the paper's rules first."""
+    found: dict[str, list[Run]] = {}
+    for run in runs:
+        found.setdefault(canonical(_seedless(run.config)), []).append(run)
+    configs = [_seedless(members[0].config) for members in found.values()]
+    titles = sorted({key for config in configs for key in config if key != "rule"}, key=_title_order)
+    groups = []
+    for config, members in zip(configs, found.values(), strict=True):
+        parts = [_label(key, config, configs, always=key in _ALWAYS) for key in titles]
+        groups.append(
+            Group(
+                setting=", ".join(part for part in parts if part) or "all runs",
+                rule=_label("rule", config, configs, always=True) or "run",
+                runs=members,
+            )
+        )
+    return sorted(groups, key=lambda entry: (entry.setting, _rule_order(entry.rule), entry.rule))
+
+
+def seed_of(config: Mapping[str, Any]) -> str:
+    """The seeds of a config, for a reader."""
+    return ", ".join(_text(value) for key, value in _flat(config).items() if _is_seed(key)) or "–"
+
+
+def _label(key: str, config: Mapping[str, Any], configs: Sequence[Mapping[str, Any]], *, always: bool) -> str:
+    """The words for one entry of a config: its name, and the parameters in which namesakes differ."""
+    values = [_flat({key: other[key]}) if key in other else {} for other in configs]
+    mine = _flat({key: config[key]}) if key in config else {}
+    name = _name(key, mine)
+    namesakes = [value for value in values if _name(key, value) == name]
+    varying = [
+        field
+        for field in dict.fromkeys(field for value in namesakes for field in value)
+        if len({_text(value.get(field)) for value in namesakes}) > 1
+    ]
+    parameters = [
+        f"{field.rpartition('.')[2]}={_text(mine[field])}"
+        for field in varying
+        if field in mine and field.rpartition(".")[2] not in _NAMES
+    ]
+    names_differ = len({_name(key, value) for value in values}) > 1
+    if name in (None, "none") and key in _ALWAYS and (mine or names_differ):
+        name = f"no {key}"
+    shown = [name] if name is not None and (always or names_differ or parameters) else []
+    return " ".join([*shown, *parameters])
+
+
+def _name(key: str, flat: Flat) -> str | None:
+    """`gossip` of {"rule": "gossip"} and of {"rule": {"name": "gossip"}}."""
+    for field in (key, *(f"{key}.{name}" for name in _NAMES)):
+        if isinstance(flat.get(field), str):
+            return str(flat[field])
+    return None
+
+
+def _seedless(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: _seedless(value) if isinstance(value, Mapping) else value
+        for key, value in config.items()
+        if not _is_seed(key)
+    }
+
+
+def _is_seed(key: str) -> bool:
+    return key.rpartition(".")[2] == "seed"
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> Flat:
+    flat: Flat = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def _rule_order(label: str) -> int:
+    rule = rule_of(label)
+    return len(RULE_STYLES) if rule is None else list(RULE_STYLES).index(rule)
+
+
+def _title_order(key: str) -> tuple[int, str]:
+    return (_ALWAYS.index(key) if key in _ALWAYS else len(_ALWAYS), key)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:g}"
+    if value is None:
+        return "none"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

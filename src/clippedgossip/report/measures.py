@@ -1,0 +1,47 @@
+"""What is read off a run: curves by round, means over its last rounds, totals."""
+
+import math
+from collections.abc import Callable, Iterable
+
+from clippedgossip.records import Round
+from clippedgossip.report.grouping import Run
+from clippedgossip.report.statistics import Estimate, estimate
+
+Measure = Callable[[Round], float | None]
+
+_LAST = 6
+"""Means are over the last sixth of a run, as the paper's are over the last 150 of 900 rounds."""
+
+
+def accuracy_of(group: str) -> Measure:
+    """Accuracy of the model averaged over a group of nodes."""
+    return lambda r: (r.accuracy or {}).get(group)
+
+
+def field(name: str) -> Measure:
+    """A number of a `Round` by its name."""
+    return lambda r: getattr(r, name)
+
+
+def by_round(run: Run, measure: Measure) -> dict[int, float]:
+    """{round: value} where there is a value."""
+    values = ((r.round, measure(r)) for r in run.rounds)
+    return {number: float(value) for number, value in values if value is not None}
+
+
+def at_the_end(runs: Iterable[Run], measure: Measure) -> Estimate | None:
+    """Each run's mean over its last rounds, then mean and interval over the runs."""
+    means = []
+    for run in runs:
+        values = by_round(run, measure)
+        rounds = run.rounds[-1].round + 1
+        last = [value for number, value in values.items() if number >= rounds - rounds // _LAST]
+        last = last or list(values.values())[-1:]
+        means.append(math.fsum(last) / len(last) if last else None)
+    return estimate(means)
+
+
+def total(runs: Iterable[Run], measure: Measure) -> int | None:
+    """The sum over all rounds of all runs."""
+    values = [value for run in runs for value in by_round(run, measure).values()]
+    return int(sum(values)) if values else None

@@ -1,0 +1,186 @@
+"""The page of some runs, simulated or peers': a summary, curves, every config, the machines."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from clippedgossip.records import canonical
+from clippedgossip.report.figures import Scale, curve_panels
+from clippedgossip.report.grouping import Group, Run, find, group, seed_of
+from clippedgossip.report.measures import Measure, accuracy_of, by_round, field
+from clippedgossip.report.page import Cell, Code, Details, Figure, Panels, Part, Section, Table, Text, page
+from clippedgossip.report.statistics import Series, over_seeds
+from clippedgossip.report.summary import Row, row, to_table
+
+
+@dataclass(frozen=True)
+class Report:
+    """A page and the rows of its summary."""
+
+    html: str
+    rows: Sequence[Row]
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """Some measures, plotted against the round in one plot per setting and measure."""
+
+    section: str
+    measures: Mapping[str, Measure]
+    caption: str
+    y_label: str
+    y_scale: Scale = "linear"
+    y_limits: tuple[float, float] | None = None
+
+
+def report(paths: Sequence[Path]) -> Report:
+    """Read every run at or below `paths` and draw them."""
+    runs, empty = find(paths)
+    peers = [run for run in runs if run.peer is not None]
+    groups = [*group([run for run in runs if run.peer is None]), *map(_peer, sorted(peers, key=_natural))]
+    rows = [row(entry) for entry in groups]
+    count = _count(len(runs), "run")
+    title = f"Report on {count}"
+    lead = (
+        f"{count} in {_count(len(groups), 'setting')}. A line is the mean of runs that differ only in their "
+        "seed; the band around it is a 95 % confidence interval."
+    )
+    if len(peers) == len(runs):
+        title, lead = "A network of peers", f"{_count(len(peers), 'peer')} on a real network, one line each."
+    sections = [
+        Section("Summary", [to_table(rows), *_troubles(runs, empty)]),
+        *_curves(groups),
+        *_drawings(groups),
+        Section("Configurations", [_config(entry) for entry in groups]),
+        Section("Where it ran", [_environments(runs)]),
+    ]
+    return Report(page(title, lead, sections), rows)
+
+
+def _views(groups: Sequence[Group]) -> Iterator[View]:
+    names = dict.fromkeys(
+        name for e in groups for run in e.runs for r in run.rounds for name in r.accuracy or {}
+    )
+    yield View(
+        section="Accuracy",
+        measures={"" if list(names) == ["all"] else name: accuracy_of(name) for name in names},
+        caption="Test accuracy of the model averaged over a group of honest nodes; for a peer, of its own.",
+        y_label="accuracy",
+        y_scale="percent",
+        y_limits=(0, 1),
+    )
+    yield View(
+        section="Accuracy",
+        measures={"worst node": field("worst_accuracy")},
+        caption="Test accuracy of the worst of the honest nodes, each with its own model.",
+        y_label="accuracy",
+        y_scale="percent",
+        y_limits=(0, 1),
+    )
+    yield View(
+        section="Agreement",
+        measures={"": field("consensus_distance")},
+        caption="How far apart the honest models are: mean squared distance to their mean "
+        "(for a peer, to the models it received). Lower is closer.",
+        y_label="consensus distance",
+        y_scale="log",
+    )
+    yield View(section="Loss", measures={"": field("loss")}, caption="Training loss.", y_label="loss")
+    yield View(
+        section="Messages",
+        measures={"": field("clipped")},
+        caption="Share of the received messages that were clipped.",
+        y_label="clipped",
+        y_scale="percent",
+        y_limits=(0, 1),
+    )
+    yield View(
+        section="Messages",
+        measures={"": field("missing")},
+        caption="Neighbours whose message came too late, not at all, or was refused, per round.",
+        y_label="missing",
+    )
+
+
+def _curves(groups: Sequence[Group]) -> list[Section]:
+    sections: dict[str, list[Part]] = {}
+    for view in _views(groups):
+        panels = _panels(groups, view)
+        if panels:
+            sections.setdefault(view.section, []).append(panels)
+    return [Section(title, parts) for title, parts in sections.items()]
+
+
+def _panels(groups: Sequence[Group], view: View) -> Panels | None:
+    """The plots of a view, or None where nothing was measured."""
+    panels: dict[str, list[Series]] = {}
+    for entry in groups:
+        for name, measure in view.measures.items():
+            seeds = [seed for seed in (by_round(run, measure) for run in entry.runs) if seed]
+            if seeds:
+                title = ": ".join(part for part in (entry.setting, name) if part)
+                panels.setdefault(title, []).append(over_seeds(entry.rule, seeds))
+    if not panels:
+        return None
+    return curve_panels(
+        panels, caption=view.caption, y_label=view.y_label, y_scale=view.y_scale, y_limits=view.y_limits
+    )
+
+
+def _troubles(runs: Sequence[Run], empty: Sequence[Path]) -> list[Part]:
+    lines = [
+        f"{run.directory.path.name} failed: {run.directory.failure}"
+        for run in runs
+        if run.directory.state == "failed"
+    ]
+    if empty:
+        lines.append(f"No records yet: {', '.join(path.name for path in empty)}.")
+    return [Text("\n\n".join(lines))] if lines else []
+
+
+def _drawings(groups: Sequence[Group]) -> list[Section]:
+    """The network of each run whose engine left a drawing; equal drawings once."""
+    drawings: dict[str, str] = {}
+    for entry in groups:
+        path = entry.runs[0].directory.drawing_path
+        if path.is_file():
+            drawings.setdefault(path.read_text(encoding="utf-8"), entry.setting)
+    if not drawings:
+        return []
+    return [Section("Networks", [Figure(svg[svg.find("<svg") :], title) for svg, title in drawings.items()])]
+
+
+def _config(entry: Group) -> Details:
+    seeds = ", ".join(seed_of(run.config) for run in entry.runs)
+    folders = ", ".join(run.directory.path.name for run in entry.runs)
+    text = f"Seed{'s' if len(entry.runs) > 1 else ''}: {seeds}. In {folders}."
+    return Details(
+        f"{entry.setting} – {entry.rule}", [Text(text), Code(canonical(entry.runs[0].config).rstrip())]
+    )
+
+
+def _environments(runs: Sequence[Run]) -> Table:
+    counts: dict[tuple[tuple[str, str], ...], int] = {}
+    for run in runs:
+        key = tuple((name, str(value)) for name, value in run.directory.environment.items())
+        counts[key] = counts.get(key, 0) + 1
+    names = list(dict.fromkeys(name for entries in counts for name, _ in entries))
+    rows: list[list[Cell]] = [
+        [*(dict(entries).get(name) for name in names), count] for entries, count in counts.items()
+    ]
+    return Table([*names, "runs"], rows)
+
+
+def _peer(run: Run) -> Group:
+    lie = run.config.get("misbehave")
+    return Group("peers", f"{run.peer} (lies: {lie})" if lie else str(run.peer), [run])
+
+
+def _natural(run: Run) -> list[tuple[int, str]]:
+    """Puts peer-2 before peer-10."""
+    return [(int(part) if part.isdigit() else -1, part) for part in re.split(r"(\d+)", run.peer or "")]
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
