@@ -2,6 +2,7 @@
 
 import json
 import sys
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,7 +55,7 @@ def fetch(
             done = fetch(name, folder=folder, progress=progress)
         rows.append({"name": name, "state": "ready", "path": str(done.path), "origins": done.origins})
         for trouble in done.troubles:
-            print(f"note: {trouble}", file=sys.stderr)
+            print(textwrap.fill(f"note: {trouble}", 79, subsequent_indent="  "), file=sys.stderr)
         origin = ", ".join(dict.fromkeys(done.origins.values())) or "already there"
         _say(f"{name}: {origin}\n  {done.path}", as_json)
     if as_json:

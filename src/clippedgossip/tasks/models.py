@@ -75,8 +75,9 @@ def build(name: str, shape: Shape, classes: int, *, seed: int) -> nn.Module:
 def initialise(module: nn.Module, seed: int, *, he: bool = False) -> nn.Module:
     """Draw the parameters of every linear and convolutional layer, in place, without the global generator.
 
-    The law is PyTorch's own, U(-1/√fan_in, 1/√fan_in). With `he`, convolutions take He's normal law and
-    biases 0 instead: without it the signal dies in a deep net that has no normalisation.
+    The law is PyTorch's own, U(-1/√fan_in, 1/√fan_in). With `he`, convolutions take the usual law of VGG
+    instead, N(0, 2/fan_out) and biases 0: the first lets the signal die in a deep net that has no
+    normalisation, and N(0, 2/fan_in) diverges at the paper's step size.
     """
     for place, layer in enumerate(module.modules()):
         if isinstance(layer, nn.Linear | nn.Conv2d):
@@ -86,7 +87,8 @@ def initialise(module: nn.Module, seed: int, *, he: bool = False) -> nn.Module:
                 if not (he and isinstance(layer, nn.Conv2d)):
                     parameter.uniform_(-bound, bound, generator=draw)
                 elif parameter is layer.weight:
-                    parameter.normal_(0.0, math.sqrt(2) * bound, generator=draw)
+                    fan_out = layer.weight[:, 0].numel()
+                    parameter.normal_(0.0, math.sqrt(2 / fan_out), generator=draw)
                 else:
                     parameter.zero_()
     return module
