@@ -6,6 +6,7 @@ from typing import NoReturn
 
 import typer
 
+from clippedgossip.cli.commands import register_all
 from clippedgossip.errors import UserError, unknown_name
 
 app = typer.Typer(
@@ -16,6 +17,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+register_all(app)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -1,0 +1,114 @@
+"""What an experiment is: it runs, is checked claim by claim, draws its figures and becomes a page."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
+
+from clippedgossip.errors import ConfigError, unknown_name
+from clippedgossip.report.claims import Claims
+from clippedgossip.report.page import Part, Section, page, write
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is being done, how much of it is done, and how much there is."""
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How to run an experiment. One that is deterministic and small ignores them."""
+
+    scale: Literal["quick", "paper"] = "quick"
+    seeds: int = 5
+    device: str = "auto"
+    out: Path = Path("out")
+    """Where runs, figures and pages go; each experiment has a folder of its own in it."""
+
+
+class Experiment(ABC, Generic[Result]):
+    """One figure, or a few that come from the same runs. A new one is a module and a line in EXPERIMENTS."""
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    lead: ClassVar[str]
+
+    @abstractmethod
+    def run(self, options: Options, progress: Progress) -> Result:
+        """Do the work; what was finished before is not done again."""
+
+    @abstractmethod
+    def claims(self, result: Result) -> Claims:
+        """What the paper says beside what was seen."""
+
+    @abstractmethod
+    def figures(self, result: Result) -> Mapping[str, Part]:
+        """The figures, by title."""
+
+    @abstractmethod
+    def rows(self, result: Result) -> list[dict[str, Any]]:
+        """The numbers behind the figures, for `--json`."""
+
+    @abstractmethod
+    def table(self, result: Result) -> "Table":
+        """The numbers in a few lines of at most 80 columns, for a terminal."""
+
+    def notes(self, result: Result) -> Sequence[Section]:
+        """What else the page should say, below the figures."""
+        return ()
+
+    def page(self, result: Result) -> str:
+        """The whole as one HTML page."""
+        figures = [Section(title, [figure]) for title, figure in self.figures(result).items()]
+        claims = Section("Claims", [self.claims(result)])
+        return page(self.title, self.lead, [*figures, claims, *self.notes(result)])
+
+
+EXPERIMENTS: Mapping[str, str] = {
+    "consensus": "clippedgossip.experiments.consensus",
+}
+"""Name -> module; each module holds its `EXPERIMENT` and is imported when it is asked for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reproduction:
+    """An experiment done: its numbers, its verdicts and where its page is."""
+
+    experiment: Experiment[Any]
+    result: Any
+    claims: Claims
+    path: Path
+
+    @property
+    def failed(self) -> int:
+        """The number of claims that do not hold."""
+        return sum(claim.holds is False for claim in self.claims.claims)
+
+
+def resolve(names: Iterable[str]) -> list[str]:
+    """The experiments meant, each once; `all` means all of them."""
+    chosen: dict[str, None] = {}
+    for name in names:
+        if name != "all" and name not in EXPERIMENTS:
+            raise ConfigError(unknown_name("experiment", name, [*EXPERIMENTS, "all"]))
+        chosen |= dict.fromkeys(EXPERIMENTS if name == "all" else [name])
+    return list(chosen)
+
+
+def load(name: str) -> Experiment[Any]:
+    """The experiment of this name."""
+    experiment: Experiment[Any] = import_module(EXPERIMENTS[resolve([name])[0]]).EXPERIMENT
+    return experiment
+
+
+def reproduce(name: str, options: Options, progress: Progress | None = None) -> Reproduction:
+    """Run an experiment, check it, and write its page to `index.html` in its folder."""
+    experiment = load(name)
+    result = experiment.run(options, progress or (lambda label, done, total: None))
+    path = write(options.out / name / "index.html", experiment.page(result))
+    return Reproduction(experiment=experiment, result=result, claims=experiment.claims(result), path=path)
