@@ -95,6 +95,5 @@ def keep_mask(
     count = math.prod(shape)
     quads = torch.arange(-(-count // 4), device=node_ids.device)
     bits = hash_bits(_last(seed), "dropout", layer, _last(node_ids), _last(round), quads)
-    shifts = torch.arange(0, 64, 16, device=node_ids.device)
-    lots = ((bits[..., None] >> shifts) & 0xFFFF).flatten(-2)[..., :count]
-    return (lots >= rate * 65536).reshape(*lots.shape[:-1], *shape)
+    lots = bits.view(torch.int16)[..., :count]  # four draws from each word
+    return (lots >= int(rate * 65536) - 32768).reshape(*lots.shape[:-1], *shape)
