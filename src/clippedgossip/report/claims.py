@@ -68,6 +68,7 @@ class Claims:
     def to_rich(self) -> "Table":
         """For a terminal of 80 columns."""
         from rich import box
+        from rich.markup import escape
         from rich.table import Table
 
         table = Table(box=box.SIMPLE, caption=self.tally, caption_justify="left", pad_edge=False)
@@ -78,7 +79,8 @@ class Claims:
         for claim in self.claims:
             color = {True: "green", False: "bold red", None: "dim"}[claim.holds]
             text = claim.text + (f"\n  {claim.note}" if claim.note else "")
-            table.add_row(text, claim.paper or "–", claim.seen, f"[{color}]{claim.verdict}[/{color}]")
+            cells = (escape(cell) for cell in (text, claim.paper or "–", claim.seen))
+            table.add_row(*cells, f"[{color}]{claim.verdict}[/{color}]")
         return table
 
     def to_json(self) -> list[dict[str, Any]]:

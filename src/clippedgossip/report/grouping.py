@@ -73,16 +73,14 @@ def group(runs: Sequence[Run]) -> list[Group]:
         found.setdefault(canonical(_seedless(run.config)), []).append(run)
     configs = [_seedless(members[0].config) for members in found.values()]
     titles = sorted({key for config in configs for key in config if key != "rule"}, key=_title_order)
-    groups = []
+    groups: list[Group] = []
     for config, members in zip(configs, found.values(), strict=True):
         parts = [_label(key, config, configs, always=key in _ALWAYS) for key in titles]
-        groups.append(
-            Group(
-                setting=", ".join(part for part in parts if part) or "all runs",
-                rule=_label("rule", config, configs, always=True) or "run",
-                runs=members,
-            )
-        )
+        setting = ", ".join(part for part in parts if part) or "all runs"
+        rule = _label("rule", config, configs, always=True) or "run"
+        if any((entry.setting, entry.rule) == (setting, rule) for entry in groups):
+            rule += f" ({members[0].directory.path.name})"
+        groups.append(Group(setting, rule, members))
     return sorted(groups, key=lambda entry: (entry.setting, _rule_order(entry.rule), entry.rule))
 
 
@@ -103,9 +101,9 @@ def _label(key: str, config: Mapping[str, Any], configs: Sequence[Mapping[str, A
         if len({_text(value.get(field)) for value in namesakes}) > 1
     ]
     parameters = [
-        f"{field.rpartition('.')[2]}={_text(mine[field])}"
+        f"{_short(field)}={_text(mine[field])}"
         for field in varying
-        if field in mine and field.rpartition(".")[2] not in _NAMES
+        if field in mine and field not in _own(key)
     ]
     names_differ = len({_name(key, value) for value in values}) > 1
     if name in (None, "none") and key in _ALWAYS and (mine or names_differ):
@@ -116,10 +114,20 @@ def _label(key: str, config: Mapping[str, Any], configs: Sequence[Mapping[str, A
 
 def _name(key: str, flat: Flat) -> str | None:
     """`gossip` of {"rule": "gossip"} and of {"rule": {"name": "gossip"}}."""
-    for field in (key, *(f"{key}.{name}" for name in _NAMES)):
+    for field in _own(key):
         if isinstance(flat.get(field), str):
             return str(flat[field])
     return None
+
+
+def _own(key: str) -> list[str]:
+    """The fields that may hold the name of an entry."""
+    return [key, *(f"{key}.{name}" for name in _NAMES)]
+
+
+def _short(field: str) -> str:
+    """`radius` of rule.radius, and `rule` of rule.rule.name."""
+    return next(part for part in reversed(field.split(".")) if part not in _NAMES)
 
 
 def _seedless(config: Mapping[str, Any]) -> dict[str, Any]:

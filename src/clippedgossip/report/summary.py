@@ -71,6 +71,7 @@ def to_table(rows: Sequence[Row]) -> Table:
 def to_rich(rows: Sequence[Row]) -> "rich.table.Table":
     """For a terminal of 80 columns."""
     import rich.box
+    import rich.markup
     import rich.table
 
     names = _groups(rows)[:2]
@@ -82,8 +83,8 @@ def to_rich(rows: Sequence[Row]) -> "rich.table.Table":
     for entry in rows:
         distance = entry.consensus_distance
         table.add_row(
-            entry.setting,
-            entry.rule,
+            rich.markup.escape(entry.setting),
+            rich.markup.escape(entry.rule),
             str(entry.runs),
             *(_percent(entry.accuracy.get(name)) or "–" for name in names),
             "–" if distance is None else f"{distance.mean:.3g}",
