@@ -126,10 +126,11 @@ class Inbox:
         for start in range(0, n, size):
             yield Neighborhood(self, slice(start, min(start + size, n)))
 
-    def mixed(self, coefficients: Tensor) -> Tensor:
+    def mixed(self, coefficients: Tensor, out: Tensor | None = None) -> Tensor:
         """(n, d) Σ_j coefficients[i, j]·(row of slot j), the sum over own model and slots."""
+        output = torch.empty_like(self.models) if out is None else out
         if not self.dense:
-            return self._mixed_along_edges(coefficients)
+            return self._mixed_along_edges(coefficients, output)
         n = len(self.models)
         rows = n if self.linear is None else n + len(self.linear)
         rows += 0 if self.extra is None else len(self.extra)
@@ -142,10 +143,9 @@ class Inbox:
         if self.extra is not None:
             parts.append(spread[:, rows - len(self.extra) :])
             ok = torch.cat([ok, self.ok[rows - len(self.extra) :]])
-        return kernels.combine(parts, self.blocks, ok)
+        return kernels.combine(parts, self.blocks, ok, output)
 
-    def _mixed_along_edges(self, coefficients: Tensor) -> Tensor:
-        output = torch.empty_like(self.models)
+    def _mixed_along_edges(self, coefficients: Tensor, output: Tensor) -> Tensor:
         coefficients = coefficients.to(output.dtype)
         for part in kernels.column_chunks(self.closed_slots.numel(), output.shape[1], 4, EDGE_BYTES):
             rows = self.rows(self.closed_slots, part)

@@ -35,24 +35,20 @@ def gram(blocks: list[Tensor]) -> Tensor:
     return total
 
 
-def combine(coefficients: list[Tensor], blocks: list[Tensor], ok: Tensor) -> Tensor:
-    """Σ_b coefficients[b] @ blocks[b], in full precision, rows that are not `ok` left out.
+def combine(coefficients: list[Tensor], blocks: list[Tensor], ok: Tensor, out: Tensor) -> Tensor:
+    """out ← Σ_b coefficients[b] @ blocks[b], in full precision, rows that are not `ok` left out.
 
     A row left out must have coefficient 0; it is skipped, since 0·NaN is NaN.
     """
-    first = blocks[0]
-    if first.is_cuda and first.dtype == torch.float32:
+    if out.is_cuda and out.dtype == torch.float32:
         from clippedgossip.kernels_cuda import combine_cuda
 
-        return combine_cuda(coefficients, blocks, ok)
-    output: Tensor | None = None
+        return combine_cuda(coefficients, blocks, ok, out)
     start = 0
-    for weights, block in zip(coefficients, blocks, strict=True):
+    for place, (weights, block) in enumerate(zip(coefficients, blocks, strict=True)):
         fine = ok[start : start + len(block)]
         start += len(block)
         if not bool(fine.all()):
             weights, block = weights[:, fine], block[fine]
-        weights = weights.to(block.dtype)
-        output = weights @ block if output is None else output.addmm_(weights, block)
-    assert output is not None
-    return output
+        torch.addmm(out, weights.to(block.dtype), block, beta=1 if place else 0, out=out)
+    return out

@@ -69,6 +69,7 @@ def _combine_kernel(
     columns,
     models_stride,
     extra_stride,
+    output_stride,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -89,7 +90,7 @@ def _combine_kernel(
     )
     mixed = tl.dot(weights, tl.where((row < n)[:, None], mine, theirs), input_precision="ieee")
     tl.store(
-        output + row[:, None].to(tl.int64) * columns + column[None, :],
+        output + row[:, None].to(tl.int64) * output_stride + column[None, :],
         mixed,
         mask=(row < outputs)[:, None] & inside[None, :],
     )
@@ -131,44 +132,45 @@ def _gram_chunked(blocks: list[Tensor]) -> Tensor:
     return total
 
 
-def combine_cuda(coefficients: list[Tensor], blocks: list[Tensor], ok: Tensor) -> Tensor:
+def combine_cuda(coefficients: list[Tensor], blocks: list[Tensor], ok: Tensor, out: Tensor) -> Tensor:
     """As `kernels.combine`, for float32 on a GPU."""
     models, extra = _two(blocks)
     outputs, rows = len(coefficients[0]), sum(len(block) for block in blocks)
     if max(rows, outputs) > MOST_ROWS:
-        return _combine_chunked(coefficients, blocks, ok)
+        return _combine_chunked(coefficients, blocks, ok, out)
     padded = max(16, triton.next_power_of_2(max(rows, outputs)))
     weights = models.new_zeros(padded, padded)
     weights[:outputs, :rows] = torch.cat([part.float() for part in coefficients], 1)
     columns = models.shape[1]
-    output = models.new_empty(outputs, columns)
     block = 128 if padded <= 32 else 64
     _combine_kernel[(triton.cdiv(columns, block),)](
         weights,
         models,
         extra,
-        output,
+        out,
         outputs,
         len(models),
         rows,
         columns,
         models.stride(0),
         extra.stride(0),
+        out.stride(0),
         ROWS=padded,
         BLOCK=block,
     )
-    return output
+    return out
 
 
-def _combine_chunked(coefficients: list[Tensor], blocks: list[Tensor], ok: Tensor) -> Tensor:
-    start, output = 0, torch.zeros_like(blocks[0][:1]).expand(len(coefficients[0]), -1).clone()
+def _combine_chunked(coefficients: list[Tensor], blocks: list[Tensor], ok: Tensor, out: Tensor) -> Tensor:
+    start = 0
+    out.zero_()
     with _full_precision():
         for weights, block in zip(coefficients, blocks, strict=True):
             fine = ok[start : start + len(block), None]
             start += len(block)
             for part in column_chunks(len(block), block.shape[1], 4, 1 << 30):
-                output[:, part].addmm_(weights.float(), torch.where(fine, block[:, part], 0.0))
-    return output
+                out[:, part] += weights.float() @ torch.where(fine, block[:, part], 0.0)
+    return out
 
 
 class _full_precision:

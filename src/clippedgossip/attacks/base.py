@@ -107,6 +107,7 @@ class Attack(ABC):
 
     strength: ClassVar[str | None] = None  # the parameter a line search may tune
     trains: ClassVar[bool] = False  # whether Byzantine nodes do honest work the attack builds on
+    steady: ClassVar[bool] = True  # whether it never asks the host, so that a GPU round can be captured
     flips_labels: ClassVar[bool] = False  # whether they do it on flipped labels
 
     @abstractmethod

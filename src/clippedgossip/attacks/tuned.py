@@ -20,6 +20,7 @@ class Tuned(Attack):
     steps: int = 9
     refinements: int = 4
     trains: ClassVar[bool] = True
+    steady: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.attack.strength is None:

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -36,6 +37,8 @@ class Rule(ABC):
             context=context,
         )
         return self.mix(inbox).reshape(own.shape)
+
+    steady: ClassVar[bool] = True  # whether a round on a GPU never asks the host, so that it can be captured
 
     @abstractmethod
     def mix(self, inbox: Inbox) -> Tensor:
@@ -96,14 +99,13 @@ class CoordinateRule(Rule):
 
     def mix(self, inbox: Inbox) -> Tensor:
         inbox = inbox.explicit()
+        if inbox.models.is_cuda:
+            return self._mix_compiled(inbox)
         output = torch.empty_like(inbox.models)
         layout = inbox.layout
         for count, nodes in layout.by_count:
             self.check(count)
-            order = layout.packed[nodes, :count]
-            rows = torch.cat([nodes[:, None], inbox.slots[nodes].gather(1, order)], 1)
-            weights = layout.weights[nodes].gather(1, order)
-            weights = torch.cat([1 - weights.sum(1, keepdim=True), weights], 1).to(output.dtype)
+            rows, weights = self._members(inbox, count, nodes)
             first, copies = self._alike(rows, weights, self.per_node(nodes))
             rows, weights, kept = rows[first], weights[first], nodes[first]
             chunk_rows = len(first) * (count + 2)
@@ -112,6 +114,26 @@ class CoordinateRule(Rule):
                 values = [here[column] for column in rows.unbind(1)]
                 output[nodes, part] = self.combine(values, weights, kept)[copies]
         return output
+
+    def _mix_compiled(self, inbox: Inbox) -> Tensor:
+        """The same, gathered and sorted in one kernel; alike nodes are not worth a stop to find them."""
+        output = torch.empty_like(inbox.models)
+        combine = torch.compile(_gather_and_combine, dynamic=False)
+        for count, nodes in inbox.layout.by_count:
+            self.check(count)
+            rows, weights = self._members(inbox, count, nodes)
+            output[nodes] = combine(self, inbox.blocks, rows, weights, nodes)
+        return output
+
+    @staticmethod
+    def _members(inbox: Inbox, count: int, nodes: Tensor) -> tuple[Tensor, Tensor]:
+        """(b, count+1) rows and weights of nodes with this many neighbours, self first."""
+        layout = inbox.layout
+        order = layout.packed[nodes, :count]
+        rows = torch.cat([nodes[:, None], inbox.slots[nodes].gather(1, order)], 1)
+        weights = layout.weights[nodes].gather(1, order)
+        weights = torch.cat([1 - weights.sum(1, keepdim=True), weights], 1)
+        return rows, weights.to(inbox.models.dtype)
 
     def _alike(self, rows: Tensor, weights: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
         """Nodes that hear the same messages get the same result: (representatives, who copies which).
@@ -127,3 +149,10 @@ class CoordinateRule(Rule):
         first = torch.full((groups,), len(rows), device=rows.device)
         first = first.scatter_reduce(0, copies, torch.arange(len(rows), device=rows.device), "amin")
         return first, copies
+
+
+def _gather_and_combine(
+    rule: CoordinateRule, blocks: list[Tensor], rows: Tensor, weights: Tensor, nodes: Tensor
+) -> Tensor:
+    held = blocks[0] if len(blocks) == 1 else torch.cat(blocks)
+    return rule.combine([held[column] for column in rows.unbind(1)], weights, nodes)

@@ -40,6 +40,8 @@ def selection_network(size: int, wanted: frozenset[int]) -> tuple[Comparator, ..
 def select(values: list[Tensor], wanted: range) -> list[Tensor]:
     """The order statistics at the wanted places; `values` is overwritten."""
     values = list(values)
+    if values[0].is_cuda:
+        return _select_purely(values, wanted)
     spare = torch.empty_like(values[0])
     for low, high, want_low, want_high in selection_network(len(values), frozenset(wanted)):
         a, b = values[low], values[high]
@@ -51,6 +53,17 @@ def select(values: list[Tensor], wanted: range) -> list[Tensor]:
             torch.minimum(a, b, out=a)
         else:
             torch.maximum(a, b, out=b)
+    return [values[place] for place in wanted]
+
+
+def _select_purely(values: list[Tensor], wanted: range) -> list[Tensor]:
+    """The same without writing in place, for a compiler to keep in registers."""
+    for low, high, want_low, want_high in selection_network(len(values), frozenset(wanted)):
+        a, b = values[low], values[high]
+        if want_low:
+            values[low] = torch.minimum(a, b)
+        if want_high:
+            values[high] = torch.maximum(a, b)
     return [values[place] for place in wanted]
 
 

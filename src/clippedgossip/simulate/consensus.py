@@ -79,7 +79,7 @@ def _rounds(
     seed: int,
 ) -> Iterator[Tensor]:
     yield models
-    honest = _byzantine_rows(network, models) if attack.trains else None
+    honest = byzantine_rows(network, models) if attack.trains else None
     for now in range(rounds):
         context = Context(round=now, rounds=rounds, seed=seed)
         view = View(
@@ -98,7 +98,7 @@ def _rounds(
         yield models
 
 
-def _byzantine_rows(network: Network, like: Tensor) -> Tensor:
+def byzantine_rows(network: Network, like: Tensor) -> Tensor:
     """(b, r+b) W on the Byzantine rows, regular columns first: their honest work is plain gossip."""
     order = [*network.regular.tolist(), *network.byzantine.tolist()]
     rows = sparse.coo_array(network.weights[network.byzantine][:, order])

@@ -1,0 +1,155 @@
+"""Running one `nn.Sequential` for many workers, each with its own parameters, at once or one by one.
+
+At once, a convolution is a product of shifted images with the kernels, one batched product for all workers:
+on a GPU this beats grouped and vmapped convolutions. One by one, it is the library's own, channels last:
+the fastest on a CPU.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+Parameters = Mapping[str, Tensor]
+Masks = Callable[[int, tuple[int, ...]], Tensor]
+"""(place of the layer, shape of its input for one worker) -> which entries dropout keeps, for all workers."""
+
+PLAIN = (nn.ReLU, nn.LogSoftmax, nn.Flatten, nn.Identity)
+
+
+def supported(module: nn.Module) -> bool:
+    """Whether `forward_stacked` knows every layer."""
+    return isinstance(module, nn.Sequential) and all(map(_supported, module))
+
+
+def has_convolutions(module: nn.Module) -> bool:
+    return any(isinstance(layer, nn.Conv2d) for layer in module.modules())
+
+
+def forward_stacked(
+    module: nn.Sequential, parameters: Parameters, x: Tensor, masks: Masks | None, dtype: torch.dtype
+) -> Tensor:
+    """Outputs (n, batch, classes), float32, for parameters (n, *shape) and inputs (n, batch, *shape).
+
+    Without masks there is no dropout. `dtype` is that of the products.
+    """
+    images = x.dim() == 5
+    h = (x.permute(0, 1, 3, 4, 2) if images else x).to(dtype)
+    for place, (name, layer) in enumerate(module.named_children()):
+        if isinstance(layer, nn.Conv2d):
+            h = _convolve(h, layer, parameters[f"{name}.weight"].to(dtype), _bias(parameters, name, dtype))
+        elif isinstance(layer, nn.MaxPool2d):
+            h = _pool(h, _pair(layer.kernel_size)[0])
+        elif isinstance(layer, nn.Linear):
+            weight = parameters[f"{name}.weight"].to(dtype)
+            h = torch.baddbmm(_bias(parameters, name, dtype), h, weight.transpose(1, 2))
+        elif isinstance(layer, nn.Dropout):
+            if masks is not None and layer.p > 0:
+                h = _drop(h, layer.p, masks, place)
+        elif isinstance(layer, nn.Flatten):
+            h = (h.permute(0, 1, 4, 2, 3) if h.dim() == 5 else h).flatten(2)
+        elif isinstance(layer, nn.LogSoftmax):
+            h = functional.log_softmax(h.float(), dim=-1)
+        elif isinstance(layer, nn.ReLU):
+            h = torch.relu(h)
+    return h.float()
+
+
+def forward_one(module: nn.Sequential, parameters: Parameters, x: Tensor, masks: Masks | None) -> Tensor:
+    """Outputs (batch, classes) of one worker; its dropout is that of its row in `forward_stacked`."""
+    h = x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
+    for place, (name, layer) in enumerate(module.named_children()):
+        if isinstance(layer, nn.Conv2d):
+            weight = parameters[f"{name}.weight"].contiguous(memory_format=torch.channels_last)
+            h = functional.conv2d(h, weight, parameters.get(f"{name}.bias"), padding=layer.padding)
+        elif isinstance(layer, nn.MaxPool2d):
+            h = functional.max_pool2d(h, _pair(layer.kernel_size)[0])
+        elif isinstance(layer, nn.Linear):
+            h = functional.linear(h, parameters[f"{name}.weight"], parameters.get(f"{name}.bias"))
+        elif isinstance(layer, nn.Dropout):
+            if masks is not None and layer.p > 0:
+                h = h * masks(place, tuple(h.shape)) / (1 - layer.p)
+        else:
+            h = layer(h)
+    return h
+
+
+def _supported(layer: nn.Module) -> bool:
+    if isinstance(layer, nn.Conv2d):
+        return (
+            layer.stride == (1, 1)
+            and layer.dilation == (1, 1)
+            and layer.groups == 1
+            and layer.padding_mode == "zeros"
+            and not isinstance(layer.padding, str)
+        )
+    if isinstance(layer, nn.MaxPool2d):
+        simple = isinstance(layer.kernel_size, int) and layer.stride == layer.kernel_size
+        return simple and layer.padding == 0 and layer.dilation == 1 and not layer.ceil_mode
+    if isinstance(layer, nn.Flatten):
+        return layer.start_dim == 1 and layer.end_dim == -1
+    return isinstance(layer, (nn.Linear, nn.Dropout, *PLAIN)) and not isinstance(layer, nn.Dropout2d)
+
+
+def _convolve(h: Tensor, layer: nn.Conv2d, weight: Tensor, bias: Tensor) -> Tensor:
+    (pad_rows, pad_columns), (rows, columns) = _pair(layer.padding), layer.kernel_size
+    if pad_rows or pad_columns:
+        h = functional.pad(h, (0, 0, pad_columns, pad_columns, pad_rows, pad_rows))
+    n, batch, height, width, _ = h.shape
+    high, wide = height - rows + 1, width - columns + 1
+    shifted = torch.cat(
+        [h[:, :, i : i + high, j : j + wide] for i in range(rows) for j in range(columns)], dim=-1
+    )
+    kernel = weight.permute(0, 3, 4, 2, 1).reshape(n, -1, layer.out_channels)
+    product = torch.baddbmm(bias, shifted.view(n, batch * high * wide, -1), kernel)
+    return product.view(n, batch, high, wide, layer.out_channels)
+
+
+def _pair(value: object) -> tuple[int, int]:
+    return (value[0], value[1]) if isinstance(value, tuple) else (int(str(value)), int(str(value)))
+
+
+def _pool(h: Tensor, size: int) -> Tensor:
+    n, batch, height, width, channels = h.shape
+    high, wide = height // size, width // size
+    h = h[:, :, : high * size, : wide * size]
+    return h.reshape(n, batch, high, size, wide, size, channels).amax((3, 5))
+
+
+def _drop(h: Tensor, rate: float, masks: Masks, place: int) -> Tensor:
+    if h.dim() == 5:
+        _, batch, height, width, channels = h.shape
+        kept = masks(place, (batch, channels, height, width)).permute(0, 1, 3, 4, 2)
+    else:
+        kept = masks(place, tuple(h.shape[1:]))
+    return h * kept * (1 / (1 - rate))
+
+
+def _bias(parameters: Parameters, name: str, dtype: torch.dtype) -> Tensor:
+    weight = parameters[f"{name}.weight"]
+    if f"{name}.bias" not in parameters:
+        return weight.new_zeros(len(weight), 1, weight.shape[1], dtype=dtype)
+    return parameters[f"{name}.bias"].to(dtype)[:, None]
+
+
+def activation_elements(module: nn.Sequential, shape: tuple[int, ...]) -> int:
+    """Entries that one sample's forward pass leaves for the backward pass, shifted images included."""
+    total, current = 0, shape
+    for layer in module:
+        if isinstance(layer, nn.Conv2d):
+            (rows, columns), (pad_rows, pad_columns) = layer.kernel_size, _pair(layer.padding)
+            high, wide = current[1] + 2 * pad_rows - rows + 1, current[2] + 2 * pad_columns - columns + 1
+            total += high * wide * (rows * columns * current[0] + 2 * layer.out_channels)
+            current = (layer.out_channels, high, wide)
+        elif isinstance(layer, nn.MaxPool2d):
+            size = _pair(layer.kernel_size)[0]
+            current = (current[0], current[1] // size, current[2] // size)
+            total += math.prod(current)
+        elif isinstance(layer, nn.Flatten):
+            current = (math.prod(current),)
+        elif isinstance(layer, nn.Linear):
+            current = (layer.out_features,)
+            total += 2 * layer.out_features
+    return total

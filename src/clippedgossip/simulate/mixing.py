@@ -1,0 +1,116 @@
+"""One run's exchange: what the attackers send, what the rule makes of it, and how the result is doing."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from clippedgossip.attacks import Silence, View
+from clippedgossip.inbox import Context, Inbox, Neighborhood
+from clippedgossip.layout import Layout
+from clippedgossip.randomness import Word
+from clippedgossip.records import Round
+from clippedgossip.rules import ClippedGossip, CSPlus, LinearRule, Mozi, Rule
+from clippedgossip.rules.premix import Premix
+from clippedgossip.simulate.consensus import byzantine_rows
+from clippedgossip.simulate.crew import Crew
+from clippedgossip.simulate.setup import Setup, Training
+
+
+class Mixer:
+    """The regular nodes of one run mix; its Byzantine nodes that train follow by plain gossip."""
+
+    def __init__(self, setup: Setup, crew: Crew, part: slice) -> None:
+        device = crew.nodes.device
+        self.network, self.seed, self.crew = setup.network, setup.seed, crew
+        self.attack = setup.attack or Silence()
+        self.layout = Layout.of(setup.network, device)
+        self.regular = len(setup.network.regular)
+        self.part = part
+        self.rule = self._bind(setup.rule)
+        for count in set(self.layout.counts):
+            self.rule.check(count)
+        self.clips = torch.zeros_like(self.layout.weights)  # how often each edge was clipped
+        self.counts_clips = isinstance(self.rule, ClippedGossip | CSPlus)
+        self.groups = self._groups(device)
+        self.steady = self.attack.steady and self.rule.steady
+        self._shadow_rows = (
+            byzantine_rows(setup.network, torch.zeros((), device=device)).to_dense()
+            if part.stop - part.start > self.regular
+            else None
+        )
+
+    def mix(self, half: Tensor, out: Tensor, round: Word, rounds: int) -> None:
+        """x ← rule(x½) for the regular rows, and gossip for the Byzantine ones that train."""
+        inbox = self.inbox(half, round, rounds)
+        if self.counts_clips:
+            assert isinstance(self.rule, LinearRule)
+            inbox = inbox if inbox.dense else inbox.explicit()
+            plan = self.rule.plan(inbox)
+            self.clips += plan[:, 1:] < self.layout.weights * (1 - 1e-9)
+            inbox.mixed(plan, out[: self.regular])
+        else:
+            out[: self.regular] = self.rule.mix(inbox)
+        if self._shadow_rows is not None:
+            torch.mm(self._shadow_rows, half, out=out[self.regular :])
+
+    def inbox(self, half: Tensor, round: Word, rounds: int) -> Inbox:
+        models = half[: self.regular]
+        context = Context(round=round, rounds=rounds, seed=self.seed)
+        view = View(
+            network=self.network,
+            layout=self.layout,
+            models=models,
+            rule=self.rule,
+            context=context,
+            byzantine_models=half[self.regular :] if len(half) > self.regular else None,
+        )
+        if not len(view.victims):
+            return Inbox(layout=self.layout, models=models, context=context)
+        return self.attack.inbox(view)
+
+    def evaluate(self, models: Tensor, losses: Tensor, round: int, training: Training, half: Tensor) -> Round:
+        """Accuracy of the groups' averaged models and of single nodes, consensus distance, clipping."""
+        models = models[: self.regular]
+        averages = torch.stack([models[rows].mean(0) for rows in self.groups.values()])
+        accuracy, _ = self.crew.accuracies(averages)
+        single = self.crew.accuracies(models)[0] if training.evaluate_nodes else None
+        spread = (models - models.mean(0)).double().square().sum(1).mean()
+        edges = int((self.layout.weights > 0).sum())
+        return Round(
+            round=round,
+            accuracy=dict(zip(self.groups, accuracy.tolist(), strict=True)),
+            mean_accuracy=None if single is None else float(single.mean()),
+            worst_accuracy=None if single is None else float(single.min()),
+            loss=float(losses[: self.regular].mean()),
+            consensus_distance=float(spread),
+            clipped=float(self.clips.sum()) / (edges * round) if self.counts_clips and edges else None,
+            lr=training.lr.at(round - 1),
+        )
+
+    def _groups(self, device: torch.device) -> dict[str, Tensor]:
+        row = {int(node): place for place, node in enumerate(self.network.regular)}
+        named = {
+            name: torch.tensor([row[int(node)] for node in nodes if int(node) in row], device=device)
+            for name, nodes in self.network.groups.items()
+        }
+        everyone = torch.arange(self.regular, device=device)
+        return {"all": everyone} | {name: rows for name, rows in named.items() if len(rows)}
+
+    def _bind(self, rule: Rule) -> Rule:
+        """A rule that compares losses is given each node's own fresh sample."""
+        if isinstance(rule, Mozi) and rule.loss is None and rule.loss_of is None:
+            return replace(rule, loss_of=self._losses_near)
+        if isinstance(rule, Premix):
+            return replace(rule, rule=self._bind(rule.rule))
+        return rule
+
+    def _losses_near(self, near: Neighborhood) -> Tensor:
+        """(b, k+1) loss of own and received models on each node's sample: row by row of what is in flight."""
+        x, y = self.crew.draw(near.context.round, purpose="mozi")
+        mine = torch.arange(self.part.start, self.part.start + self.regular, device=x.device)[near.group]
+        x, y = x[mine], y[mine]
+        slots = near.slots.T.contiguous()
+        inbox = near.inbox.explicit()
+        each = [self.crew.losses_of(inbox.rows(rows), x, y) for rows in slots]
+        return torch.stack(each, 1).double()

@@ -1,0 +1,44 @@
+"""What a run must remember to go on from a round to the identical result."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from clippedgossip.errors import RunError
+from clippedgossip.records import Round
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """The tensors after a number of rounds."""
+
+    round: int
+    tensors: dict[str, Tensor]
+
+    def save(self, path: Path | str) -> None:
+        """Write as safetensors; atomicity is the caller's (`RunDirectory.writing_checkpoint`)."""
+        held = {name: tensor.detach().cpu().contiguous() for name, tensor in self.tensors.items()}
+        save_file(held, str(path), metadata={"round": str(self.round)})
+
+    @staticmethod
+    def load(path: Path | str) -> "State":
+        try:
+            with safe_open(str(path), framework="pt") as stored:
+                metadata = stored.metadata() or {}
+                tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 - not a mapping
+            return State(round=int(metadata["round"]), tensors=tensors)
+        except (OSError, SafetensorError, KeyError, ValueError) as error:
+            raise RunError(f"{path} is no checkpoint ({error}); delete it to start the run again") from error
+
+
+@dataclass(frozen=True, eq=False)
+class Moment:
+    """A run after a round."""
+
+    round: int
+    record: Round | None  # at rounds that were evaluated
+    state: Callable[[], State]

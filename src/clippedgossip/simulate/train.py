@@ -1,0 +1,180 @@
+"""Algorithm 1 on one device: local momentum steps of all workers, then robust mixing, attackers and all."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from clippedgossip.errors import RunError
+from clippedgossip.records import Round
+from clippedgossip.simulate.consensus import refuse_disconnected
+from clippedgossip.simulate.crew import Crew
+from clippedgossip.simulate.memory import refuse_what_does_not_fit
+from clippedgossip.simulate.mixing import Mixer
+from clippedgossip.simulate.setup import Setup
+from clippedgossip.simulate.state import Moment, State
+from clippedgossip.step import half_step
+
+
+def train(
+    setup: Setup, *, device: str | torch.device = "cpu", state: State | None = None
+) -> Iterator[Moment]:
+    """Run a setup from its start, or from a state, to its end; yields after every round."""
+    for (moment,) in train_together([setup], device=device, states=None if state is None else [state]):
+        yield moment
+
+
+def train_together(
+    setups: Sequence[Setup],
+    *,
+    device: str | torch.device = "cpu",
+    states: Sequence[State] | None = None,
+) -> Iterator[list[Moment]]:
+    """Several runs of one shape in step: same data, model, batch and training, any networks, rules, attacks
+    and seeds. Each gives what it would give alone, up to rounding."""
+    stack = Stack(setups, torch.device(device), states)
+    while stack.round < stack.training.rounds:
+        stack.advance()
+        records = stack.evaluate() if stack.training.evaluates(stack.round) else [None] * len(setups)
+        yield [
+            Moment(stack.round, record, partial(stack.state, index)) for index, record in enumerate(records)
+        ]
+
+
+class Stack:
+    """The workers of all runs in one tensor, and a round of them all."""
+
+    def __init__(self, setups: Sequence[Setup], device: torch.device, states: Sequence[State] | None) -> None:
+        first = setups[0].training
+        if any(setup.training != first for setup in setups):
+            raise RunError("runs that go together must share their [training] section")
+        self.training, self.device = first, find_device(device)
+        for setup in setups:
+            refuse_disconnected(setup.network)
+        self.setups = [replace(setup, task=setup.task.to(self.device)) for setup in setups]
+        self.crew = Crew.of([setup.task for setup in self.setups], first.precision)
+        refuse_what_does_not_fit(self.crew, self.device)
+        self.models = torch.cat(
+            [setup.task.initial().expand(len(setup.task.nodes), -1) for setup in self.setups]
+        ).to(self.device)
+        self.momentum = torch.zeros_like(self.models)
+        self.half = torch.empty_like(self.models)
+        self.losses = torch.zeros(len(self.models), device=self.device)
+        self.round = 0
+        self.parts: list[slice] = []
+        start = 0
+        for setup in self.setups:
+            self.parts.append(slice(start, start + len(setup.task.nodes)))
+            start += len(setup.task.nodes)
+        self.mixers = [
+            Mixer(setup, self.crew, part) for setup, part in zip(self.setups, self.parts, strict=True)
+        ]
+        self.clock = Clock(self.device)
+        self._round = self._captured if self.device.type == "cuda" else self._plain
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._step = self._local_step
+        if self.device.type == "cuda":
+            torch.set_float32_matmul_precision("high" if first.precision == "tf32" else "highest")
+            self._step = torch.compile(self._local_step, dynamic=False)
+        if states is not None:
+            self.restore(states)
+
+    def advance(self) -> None:
+        """One round of Algorithm 1."""
+        self.clock.set(
+            self.round, self.training.lr.at(self.round), self.training.momentum.gain(self.round == 0)
+        )
+        self._round()
+        self.round += 1
+
+    def _plain(self) -> None:
+        with torch.no_grad():
+            self._step(self.models, self.momentum, self.half, self.losses)
+            for mixer, part in zip(self.mixers, self.parts, strict=True):
+                mixer.mix(self.half[part], self.models[part], self.clock.round, self.training.rounds)
+
+    def _captured(self) -> None:
+        """The whole round as one CUDA graph, where nothing in it must ask the host."""
+        if not all(mixer.steady for mixer in self.mixers):
+            self._plain()
+        elif self._graph is not None:
+            self._graph.replay()
+        else:
+            self._plain()  # this round's work, and all that is compiled or allocated once
+            self._graph = self._capture()
+
+    def _capture(self) -> torch.cuda.CUDAGraph:
+        saved = [tensor.clone() for tensor in self._mutable()]
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self._plain()
+        for tensor, value in zip(self._mutable(), saved, strict=True):
+            tensor.copy_(value)
+        return graph
+
+    def _mutable(self) -> list[Tensor]:
+        return [self.models, self.momentum, self.half, self.losses, *(mixer.clips for mixer in self.mixers)]
+
+    def _local_step(self, models: Tensor, momentum: Tensor, half: Tensor, losses: Tensor) -> None:
+        clock = self.clock
+        gradients, found = self.crew.gradients(models, clock.round)
+        stepped, moved = half_step(models, momentum, gradients, (clock.keep, clock.gain), clock.lr)
+        momentum.copy_(moved)
+        half.copy_(stepped)
+        losses.copy_(found)
+
+    @torch.no_grad()
+    def evaluate(self) -> list[Round]:
+        return [
+            mixer.evaluate(self.models[part], self.losses[part], self.round, self.training, self.half[part])
+            for mixer, part in zip(self.mixers, self.parts, strict=True)
+        ]
+
+    def state(self, index: int) -> State:
+        part = self.parts[index]
+        tensors = {
+            "models": self.models[part],
+            "momentum": self.momentum[part],
+            "clips": self.mixers[index].clips,
+        }
+        return State(self.round, {name: tensor.clone() for name, tensor in tensors.items()})
+
+    def restore(self, states: Sequence[State]) -> None:
+        rounds = {state.round for state in states}
+        if len(rounds) != 1 or len(states) != len(self.setups):
+            raise RunError(f"runs that go together must stand at one round, these stand at {sorted(rounds)}")
+        self.round = rounds.pop()
+        for state, part, mixer in zip(states, self.parts, self.mixers, strict=True):
+            for name, tensor in (
+                ("models", self.models[part]),
+                ("momentum", self.momentum[part]),
+                ("clips", mixer.clips),
+            ):
+                held = state.tensors.get(name)
+                if held is None or held.shape != tensor.shape:
+                    raise RunError(f"the checkpoint's {name} do not fit this run; delete it to start again")
+                tensor.copy_(held)
+
+
+class Clock:
+    """What changes from round to round, as tensors, so that a captured round can read it."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.round = torch.zeros((), dtype=torch.int64, device=device)
+        self.lr, self.keep, self.gain = (torch.zeros((), device=device) for _ in range(3))
+
+    def set(self, round: int, lr: float, gain: tuple[float, float]) -> None:
+        self.round.fill_(round)
+        self.lr.fill_(lr)
+        self.keep.fill_(gain[0])
+        self.gain.fill_(gain[1])
+
+
+def find_device(device: torch.device) -> torch.device:
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise RunError(
+            "device is 'cuda', but this machine has no GPU that PyTorch can use; take device 'cpu'"
+        )
+    return device
