@@ -503,7 +503,7 @@ def test_peers_are_drawn_one_by_one(tmp_path: Path) -> None:
     made = report([tmp_path])
     assert [row.rule for row in made.rows] == ["peer-2", "peer-3 (lies: sign-flip)", "peer-10"]
     assert [(row.missing, row.rejected) for row in made.rows] == [(10, 20)] * 3
-    assert "3 peers on a real network" in check_page(made.html).text
+    assert "3 peers on a real network (peers)" in check_page(made.html).text
 
 
 def test_a_failed_run_says_why(tmp_path: Path) -> None:

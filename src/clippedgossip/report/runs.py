@@ -31,7 +31,9 @@ class View:
     caption: str
     y_label: str
     y_scale: Scale = "linear"
-    y_limits: tuple[float, float] | None = None
+    y_limits: tuple[float, float | None] | None = None
+    quiet: bool = False
+    """Not worth a plot while it is zero throughout."""
 
 
 def report(paths: Sequence[Path]) -> Report:
@@ -47,7 +49,11 @@ def report(paths: Sequence[Path]) -> Report:
         "seed; the band around it is a 95 % confidence interval."
     )
     if len(peers) == len(runs):
-        title, lead = "A network of peers", f"{_count(len(peers), 'peer')} on a real network, one line each."
+        names = ", ".join(dict.fromkeys(entry.setting for entry in groups))
+        title, lead = (
+            "A network of peers",
+            f"{_count(len(peers), 'peer')} on a real network ({names}), one line each.",
+        )
     sections = [
         Section("Summary", [to_table(rows), *_troubles(runs, empty)]),
         *_curves(groups),
@@ -100,6 +106,8 @@ def _views(groups: Sequence[Group]) -> Iterator[View]:
         measures={"": field("missing")},
         caption="Neighbours whose message came too late, not at all, or was refused, per round.",
         y_label="missing",
+        y_limits=(0, None),
+        quiet=True,
     )
 
 
@@ -121,10 +129,17 @@ def _panels(groups: Sequence[Group], view: View) -> Panels | None:
             if seeds:
                 title = ": ".join(part for part in (entry.setting, name) if part)
                 panels.setdefault(title, []).append(over_seeds(entry.rule, seeds))
-    if not panels:
+    shown = (value for lines in panels.values() for line in lines for value in line.y)
+    if not panels or (view.quiet and not any(shown)):
         return None
+    last = max(run.rounds[-1].round for entry in groups for run in entry.runs)
     return curve_panels(
-        panels, caption=view.caption, y_label=view.y_label, y_scale=view.y_scale, y_limits=view.y_limits
+        panels,
+        caption=view.caption,
+        y_label=view.y_label,
+        y_scale=view.y_scale,
+        x_limits=(-last / 50, last * 1.02) if last else None,
+        y_limits=view.y_limits,
     )
 
 
@@ -173,8 +188,10 @@ def _environments(runs: Sequence[Run]) -> Table:
 
 
 def _peer(run: Run) -> Group:
+    """Peers of one network run under one name."""
     lie = run.config.get("misbehave")
-    return Group("peers", f"{run.peer} (lies: {lie})" if lie else str(run.peer), [run])
+    name = f"peer {run.peer}" if str(run.peer).isdigit() else str(run.peer)
+    return Group(str(run.config.get("run", "peers")), f"{name} (lies: {lie})" if lie else name, [run])
 
 
 def _natural(run: Run) -> list[tuple[int, str]]:

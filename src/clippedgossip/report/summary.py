@@ -48,8 +48,10 @@ def row(group: Group) -> Row:
 
 def to_table(rows: Sequence[Row]) -> Table:
     """For the page: every column that has something in it."""
-    peers = all(entry.missing is not None for entry in rows)
-    columns: dict[str, list[Cell]] = {} if peers else {"setting": [entry.setting for entry in rows]}
+    peers = _are_peers(rows)
+    columns: dict[str, list[Cell]] = {}
+    if _named(rows):
+        columns["run" if peers else "setting"] = [entry.setting for entry in rows]
     columns["peer" if peers else "rule"] = [entry.rule for entry in rows]
     for name in _groups(rows):
         columns[f"accuracy {name} %"] = [_percent(entry.accuracy.get(name)) for entry in rows]
@@ -69,27 +71,40 @@ def to_table(rows: Sequence[Row]) -> Table:
 
 
 def to_rich(rows: Sequence[Row]) -> "rich.table.Table":
-    """For a terminal of 80 columns."""
+    """For a terminal of 80 columns: what matters most."""
     import rich.box
     import rich.markup
     import rich.table
 
+    peers = _are_peers(rows)
     names = _groups(rows)[:2]
+    last = ["missing", "refused"] if peers else ["runs"]
     table = rich.table.Table(box=rich.box.SIMPLE, pad_edge=False)
-    table.add_column("setting", overflow="fold")
-    table.add_column("rule", no_wrap=True)
-    for title in ("runs", *(f"accuracy\n{name} %" for name in names), "consensus\ndistance"):
+    if _named(rows):
+        table.add_column("run" if peers else "setting", overflow="fold")
+    table.add_column("peer" if peers else "rule", no_wrap=True)
+    for title in (*(f"accuracy\n{name} %" for name in names), "consensus\ndistance", *last):
         table.add_column(title, justify="right", no_wrap=True)
     for entry in rows:
         distance = entry.consensus_distance
+        counts = [entry.missing, entry.rejected] if peers else [entry.runs]
         table.add_row(
-            rich.markup.escape(entry.setting),
+            *([rich.markup.escape(entry.setting)] if _named(rows) else []),
             rich.markup.escape(entry.rule),
-            str(entry.runs),
             *(_percent(entry.accuracy.get(name)) or "–" for name in names),
             "–" if distance is None else f"{distance.mean:.3g}",
+            *map(str, counts),
         )
     return table
+
+
+def _named(rows: Sequence[Row]) -> bool:
+    """Whether the setting belongs in the table: peers of one run share it."""
+    return not _are_peers(rows) or len({entry.setting for entry in rows}) > 1
+
+
+def _are_peers(rows: Sequence[Row]) -> bool:
+    return all(entry.missing is not None for entry in rows)
 
 
 def _groups(rows: Sequence[Row]) -> list[str]:

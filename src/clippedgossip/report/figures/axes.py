@@ -72,7 +72,7 @@ def finish(
     x_scale: Scale = "linear",
     y_scale: Scale = "linear",
 ) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator, PercentFormatter
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator, PercentFormatter
 
     axes.set_title(title, loc="left")
     axes.set_xlabel(x_label)
@@ -83,11 +83,15 @@ def finish(
     ):
         if scale == "log":
             set_scale("log", nonpositive="mask")
-            axis.set_major_locator(LogLocator(numticks=6))
+            low, high = axis.get_view_interval()
+            steps = (1.0, 2.0, 5.0) if low > 0 and high / low < 100 else (1.0,)
+            axis.set_major_locator(LogLocator(subs=steps, numticks=6))
             axis.set_major_formatter(FuncFormatter(lambda value, _: _power(value)))
             axis.set_minor_locator(NullLocator())
         elif scale == "percent":
             axis.set_major_formatter(PercentFormatter(xmax=1, decimals=0, symbol=" %"))
+    if x_label == "round":
+        axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True, steps=[1, 2, 5, 10]))
 
 
 def draw_marks(axes: "Axes", marks: Sequence[Mark]) -> None:

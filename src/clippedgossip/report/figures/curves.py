@@ -27,7 +27,8 @@ def curves(
     x_label: str = "round",
     y_label: str = "accuracy",
     y_scale: Scale = "linear",
-    y_limits: tuple[float, float] | None = None,
+    x_limits: tuple[float, float] | None = None,
+    y_limits: tuple[float, float | None] | None = None,
     marks: Sequence[Mark] = (),
     looks: Mapping[str, Style] | None = None,
     legend: bool = True,
@@ -40,6 +41,8 @@ def curves(
         for order, line in enumerate(series):
             draw_line(axes, line, looks[line.name], points=120, markers=8, order=order, y_scale=y_scale)
         finish(axes, title=title, x_label=x_label, y_label=y_label, y_scale=y_scale)
+        if x_limits:
+            axes.set_xlim(*x_limits)
         if y_limits:
             axes.set_ylim(*y_limits)
         draw_marks(axes, marks)
@@ -55,7 +58,8 @@ def curve_panels(
     x_label: str = "round",
     y_label: str = "accuracy",
     y_scale: Scale = "percent",
-    y_limits: tuple[float, float] | None = None,
+    x_limits: tuple[float, float] | None = None,
+    y_limits: tuple[float, float | None] | None = None,
     marks: Sequence[Mark] = (),
 ) -> Panels:
     """One plot per title, all in the same looks, with one legend."""
@@ -67,6 +71,7 @@ def curve_panels(
             x_label=x_label,
             y_label=y_label,
             y_scale=y_scale,
+            x_limits=x_limits,
             y_limits=y_limits,
             marks=marks,
             looks=looks,

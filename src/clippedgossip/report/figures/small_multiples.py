@@ -74,7 +74,7 @@ def small_multiples(
             axes.tick_params(bottom=lowest, labelbottom=lowest, left=leftmost, labelleft=leftmost)
         if y_limits:
             grid[0][0].set_ylim(*y_limits)
-        figure.supxlabel(x_label, fontsize=9, y=0.02, va="bottom")
+        figure.supxlabel(x_label, fontsize=9, y=0.06 / height, va="bottom")
         figure.supylabel(y_label, fontsize=9, x=0.05 / width, ha="left")
         lines = [
             Line2D([], [], color=look.color, linestyle=line_style(look), linewidth=1.8)
