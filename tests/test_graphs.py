@@ -49,7 +49,7 @@ def test_every_parameter_is_typed_and_explained(name: str) -> None:
         ("dumbbell", {"clique": 4, "hub": True}, 9, 14),
         ("dumbbell", {"clique": 4, "extra": 3}, 8, 16),
         ("two-worlds", {"clique": 4}, 9, 15),
-        ("hub-dumbbell", {"byzantine": 3}, 14, 25),
+        ("hub-dumbbell", {"on_hub": 3}, 14, 25),
         ("consensus-chain", {}, 6, 5),
     ],
 )

@@ -43,6 +43,7 @@ class Network:
     _is_byzantine: NDArray[np.bool_]
     _values: Floats
     _selves: Floats
+    _guess: Floats | None = None  # a vector near the eigenvector of λ₂
 
     def __init__(
         self,
@@ -145,7 +146,7 @@ class Network:
     @cached_property
     def gap(self) -> spectrum.Gap:
         """γ of W̃ with its eigenvectors and whether it is exact."""
-        return spectrum.spectral_gap(spectrum.matrix(*self.regular_csr))
+        return spectrum.spectral_gap(spectrum.matrix(*self.regular_csr), guess=self._guess)
 
     @cached_property
     def spectral_gap_full(self) -> float:
@@ -230,6 +231,7 @@ class Network:
             _is_byzantine=self._is_byzantine,
             _values=values,
             _selves=selves,
+            _guess=self.gap.fiedler if "gap" in self.__dict__ else None,
         )
         return network
 
@@ -255,7 +257,7 @@ def consensus_chain(*, beta: float, delta: float) -> Network:
 
 def hub_dumbbell(*, clique: int = 5, byzantine: int = 1, delta: float | None = None) -> Network:
     """The network of fig. vary δ_max: b Byzantine nodes on the hub, W̃ the same for every b."""
-    return Network(graphs.hub_dumbbell(clique=clique, byzantine=byzantine, delta=delta))
+    return Network(graphs.hub_dumbbell(clique=clique, on_hub=byzantine, delta=delta))
 
 
 def two_worlds(*, clique: int = 5) -> Network:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 else:
     Csr = sparse.csr_array
 
-DENSE = 600  # up to this many nodes, all eigenvalues at once
+DENSE = 300  # up to this many nodes, all eigenvalues at once
 RELATIVE = 1e-6  # accuracy asked of γ
 BUDGET = 2e9  # multiplications that one Lanczos run may cost
 BAND = 600  # widest profile that is still worth a factorisation
@@ -38,6 +38,7 @@ class Gap:
     lambda2: float
     lambda_n: float  # or a lower bound on it, where that shows that λ₂ decides
     fiedler: Floats | None
+    eigenvalues: Floats | None = None  # all of them, ascending, where they were computed
     exact: bool = True  # False: `value` is only an upper bound on γ
     method: Literal["dense", "lanczos", "inverse", "components", "trivial"]
 
@@ -58,7 +59,11 @@ def spectral_gap(w: Csr, *, guess: Floats | None = None) -> Gap:
         return Gap(value=0.0, lambda2=1.0, lambda_n=-1.0, fiedler=None, method="components")
     if n <= DENSE:
         return dense_gap(w.toarray())
-    start = np.random.default_rng(SEED).standard_normal(n) if guess is None else guess
+    start = _unit(np.random.default_rng(SEED).standard_normal(n))
+    if guess is not None:
+        start = 0.1 * start + _unit(
+            guess
+        )  # never the guess alone: it may be an eigenvector, but not the right one
     if narrow(w):
         return _inverse(w, start)
     return _lanczos(w, start)
@@ -72,6 +77,7 @@ def dense_gap(w: Floats) -> Gap:
         lambda2=float(values[-2]),
         lambda_n=float(values[0]),
         fiedler=vectors[:, -2].copy(),
+        eigenvalues=values,
         method="dense",
     )
 

@@ -150,7 +150,7 @@ def dumbbell(
 def hub_dumbbell(
     *,
     clique: Annotated[int, "nodes of each clique"] = 5,
-    byzantine: Annotated[int, "Byzantine nodes on the hub"] = 1,
+    on_hub: Annotated[int, "Byzantine nodes on the hub"] = 1,
     delta: Annotated[float | None, "their total weight; 1/16 each if not given"] = None,
 ) -> Graph:
     """Two cliques joined through a hub that is under attack (fig. vary δ_max).
@@ -160,16 +160,16 @@ def hub_dumbbell(
     graph = dumbbell(clique=_at_least("clique", clique, 2), hub=True)
     hub, edge = 2 * clique, 1 / (clique + 1)
     nx.set_edge_attributes(graph, dict.fromkeys(graph.edges, edge), "weight")
-    _at_least("byzantine", byzantine, 0)
-    total = byzantine / 16 if delta is None else delta
+    _at_least("on_hub", on_hub, 0)
+    total = on_hub / 16 if delta is None else delta
     spare = 1 - 2 * edge
-    if byzantine and not 0 < total < spare:
+    if on_hub and not 0 < total < spare:
         raise NetworkError(
             f"delta is {total:g}; it comes out of the hub's own weight: 0 < delta < {spare:.4g}"
         )
-    for attacker in range(hub + 1, hub + 1 + byzantine):
+    for attacker in range(hub + 1, hub + 1 + on_hub):
         graph.add_node(attacker, byzantine=True)
-        graph.add_edge(hub, attacker, weight=total / byzantine)
+        graph.add_edge(hub, attacker, weight=total / on_hub)
     graph.graph["weights"] = "own"
     return graph
 

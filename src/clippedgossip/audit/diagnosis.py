@@ -1,0 +1,164 @@
+"""The diagnosis of a network: what it is, what is guaranteed, where it is weak and how to mend it."""
+
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
+from importlib import import_module
+from math import inf, isfinite
+from typing import Any
+
+import numpy as np
+
+from clippedgossip import theory
+from clippedgossip.audit.cut import Cut, weakest_cut
+from clippedgossip.audit.edges import Suggestion, suggest_edges
+from clippedgossip.audit.placement import Placement, worst_placement
+from clippedgossip.network import Network
+
+LISTED = 1000  # longer lists of nodes or edges are cut short in JSON, and say so
+
+
+@dataclass(frozen=True, kw_only=True)
+class Audit:
+    """Everything `clippedgossip audit` knows about a network."""
+
+    network: Network
+    consensus: theory.ConsensusGuarantee
+    training: theory.TrainingGuarantee
+    weakest_cut: Cut | None
+    attackers: int
+    worst_placement: Placement | None
+    suggested_edges: tuple[Suggestion, ...]
+    lazy_gamma: float | None  # γ with lazy weights, where that is larger
+
+    @property
+    def ratio(self) -> float:
+        """δ_max/γ²: the paper's measure of difficulty; infinite when γ = 0."""
+        gamma = self.network.spectral_gap
+        return self.network.delta_max / gamma**2 if gamma > 0 else inf
+
+    def to_json(self) -> dict[str, Any]:
+        """One JSON object; what is infinite or unknown is null."""
+        network = self.network
+        return {
+            "nodes": network.n,
+            "edges": len(network.indices) // 2,
+            "regular": len(network.regular),
+            "byzantine": len(network.byzantine),
+            "byzantine_nodes": _names(network, network.byzantine),
+            "weights": network.weighting,
+            "connected": network.connected,
+            "components": [len(part) for part in network.components][:LISTED],
+            "gamma": network.spectral_gap,
+            "gamma_exact": network.gap.exact,
+            "gamma_full": _number(network.spectral_gap_full),
+            "gamma_full_exact": network.gap_full.exact,
+            "p": network.p,
+            "delta": network.delta.tolist(),
+            "delta_max": network.delta_max,
+            "delta_max_nodes": _names(network, delta_max_nodes(network)),
+            "ratio": _number(self.ratio),
+            "consensus_guaranteed": self.consensus.holds,
+            "consensus_factor": self.consensus.factor,
+            "consensus_limit": self.consensus.limit,
+            "training_guaranteed": self.training.holds,
+            "training_limit": self.training.limit,
+            "weakest_cut": None if self.weakest_cut is None else _cut(network, self.weakest_cut),
+            "attackers": self.attackers,
+            "worst_placement": _placement(network, self.worst_placement),
+            "suggested_edges": [
+                {
+                    "edge": _names(network, suggestion.edge),
+                    "gamma_before": suggestion.gamma_before,
+                    "gamma_after": suggestion.gamma_after,
+                    "exact": suggestion.exact,
+                }
+                for suggestion in self.suggested_edges
+            ],
+            "lazy_gamma": self.lazy_gamma,
+        }
+
+
+def audit(
+    network: Network,
+    *,
+    attackers: int = 1,
+    suggestions: int = 3,
+    tell: Callable[[str, int, int], None] = lambda what, done, total: None,
+) -> Audit:
+    """Diagnose a network. `tell` hears what is being computed, for large networks."""
+    single_thread: Any = import_module("threadpoolctl").threadpool_limits  # comes with scikit-learn, untyped
+    with single_thread(1):  # many small eigenproblems: threads would only get in each other's way
+        return _audit(network, attackers, suggestions, tell)
+
+
+def _audit(
+    network: Network, attackers: int, suggestions: int, tell: Callable[[str, int, int], None]
+) -> Audit:
+    tell("spectral gap of the regular nodes", 0, 5)
+    gap = network.gap
+    if len(network.byzantine):
+        tell("spectral gap of all nodes", 1, 5)
+        _ = network.gap_full
+    tell("weakest cut", 2, 5)
+    cut = weakest_cut(network)
+    tell("worst placement", 3, 5)
+    worst = worst_placement(network, attackers, cut)
+    tell("edges to add", 4, 5)
+    edges = suggest_edges(network, suggestions)
+    lazy = (1 - gap.lambda2) / 2 if network.weighting == "metropolis-hastings" and network.connected else 0.0
+    return Audit(
+        network=network,
+        consensus=theory.consensus_guarantee(network),
+        training=theory.training_guarantee(network),
+        weakest_cut=cut,
+        attackers=attackers,
+        worst_placement=worst,
+        suggested_edges=edges,
+        lazy_gamma=lazy if lazy > gap.value * 1.01 else None,
+    )
+
+
+def delta_max_nodes(network: Network) -> list[int]:
+    """The regular nodes that see the most Byzantine weight; none if nobody sees any."""
+    if network.delta_max == 0:
+        return []
+    close = np.isclose(network.delta, network.delta_max, rtol=1e-9, atol=0)
+    nodes: list[int] = network.regular[close].tolist()
+    return nodes
+
+
+def _number(value: float) -> float | None:
+    return value if isfinite(value) else None
+
+
+def _names(network: Network, nodes: Iterable[int]) -> list[Hashable]:
+    """Labels that JSON can hold."""
+    labels = (network.labels[i] for i in list(nodes)[:LISTED])
+    return [label if isinstance(label, str | int) else str(label) for label in labels]
+
+
+def _cut(network: Network, cut: Cut) -> dict[str, Any]:
+    return {
+        "edges": [_names(network, edge) for edge in cut.edges[:LISTED]],
+        "edge_count": len(cut.edges),
+        "weight": cut.weight,
+        "conductance": cut.conductance,
+        "sizes": [len(cut.side), len(cut.other)],
+        "sides": [_names(network, cut.side), _names(network, cut.other)],
+        "truncated": max(len(cut.edges), len(cut.other)) > LISTED,
+    }
+
+
+def _placement(network: Network, placement: Placement | None) -> dict[str, Any] | None:
+    if placement is None:
+        return None
+    return {
+        "nodes": _names(network, placement.nodes),
+        "gamma": placement.gamma,
+        "exact": placement.exact,
+        "delta_max": placement.delta_max,
+        "ratio": _number(placement.ratio),
+        "disconnects": placement.separated > 0,
+        "separated": placement.separated,
+        "method": placement.method,
+    }

@@ -1,0 +1,225 @@
+"""The diagnosis in words, for eighty columns, a pipe and no colour."""
+
+from collections.abc import Hashable, Iterable
+from math import inf
+from textwrap import fill
+
+from clippedgossip.audit.diagnosis import Audit, delta_max_nodes
+from clippedgossip.audit.edges import GAIN
+from clippedgossip.network import Network
+
+WIDTH = 80
+
+
+def render(audit: Audit, title: str) -> str:
+    """The whole diagnosis."""
+    sections = [
+        _head(audit.network, title),
+        _verdict(audit),
+        _numbers(audit),
+        _cut(audit),
+        _placement(audit),
+        _edges(audit),
+    ]
+    return "\n\n".join(section for section in sections if section)
+
+
+def nodes_text(network: Network, nodes: Iterable[int], room: int = 60) -> str:
+    """Labels, runs of whole numbers written as 3–7, cut short to fit."""
+    labels: list[Hashable] = [network.labels[i] for i in nodes]
+    parts: list[str] = []
+    if all(isinstance(label, int) for label in labels):
+        numbers = sorted(int(str(label)) for label in labels)
+        start = 0
+        for k in range(len(numbers)):
+            if k + 1 == len(numbers) or numbers[k + 1] != numbers[k] + 1:
+                first, last = numbers[start], numbers[k]
+                parts += [f"{first}–{last}"] if last > first + 1 else [str(i) for i in range(first, last + 1)]
+                start = k + 1
+    else:
+        parts = [str(label) for label in labels]
+    text = ""
+    for k, part in enumerate(parts):
+        longer = f"{text}, {part}" if text else part
+        if len(longer) > room and k:
+            return f"{text}, …"
+        text = longer
+    return text
+
+
+def number(value: float, *, exact: bool = True) -> str:
+    """Five digits, and a sign in front where it is only an upper bound."""
+    text = f"{value:.5g}" if value == 0 or abs(value) >= 1e-4 else f"{value:.3g}"
+    return text if exact else f"≤ {text}"
+
+
+def _head(network: Network, title: str) -> str:
+    weights = {"own": "its own weights", "equal": "equal weights", "lazy": "lazy weights"}.get(
+        network.weighting, "Metropolis–Hastings weights"
+    )
+    counts = f"{network.n} nodes, {len(network.indices) // 2} edges, {weights}"
+    byzantine = f"{len(network.regular)} regular, {len(network.byzantine)} Byzantine"
+    if len(network.byzantine):
+        byzantine += f" ({nodes_text(network, network.byzantine.tolist(), 50)})"
+    return f"{title}: {counts}\n{byzantine}"
+
+
+def _paragraph(text: str, indent: str = "  ") -> str:
+    return fill(text, WIDTH, initial_indent=indent, subsequent_indent=indent, break_long_words=False)
+
+
+def _verdict(audit: Audit) -> str:
+    network, guarantee = audit.network, audit.consensus
+    limit, delta = number(guarantee.limit), number(network.delta_max)
+    if not network.connected:
+        sizes = [str(len(part)) for part in network.components]
+        shown = ", ".join(sizes[:10]) + (", …" if len(sizes) > 10 else "")
+        verdict = "CONSENSUS IS IMPOSSIBLE"
+        why = (
+            f"The regular nodes fall into {len(sizes)} parts (of {shown} nodes) that cannot reach one "
+            "another without passing a Byzantine node, against the paper's assumption of connectivity. No "
+            "rule mends that; more edges do."
+        )
+    elif network.delta_max == 0:
+        verdict = "CONSENSUS IS GUARANTEED"
+        why = (
+            "The regular nodes are connected and no attacker touches them. By the consensus theorem every "
+            f"round multiplies their distance to the mean by at most {guarantee.factor:.6g}."
+        )
+    elif guarantee.holds:
+        verdict = "CONSENSUS IS GUARANTEED"
+        why = (
+            f"By the consensus theorem, δ_max = {delta} being below γ²/32 = {limit}: with the oracle radius "
+            "every round of ClippedGossip multiplies the distance to the mean by at most "
+            f"{guarantee.factor:.6g}, whatever the attackers send."
+        )
+    elif not network.gap.exact:
+        verdict = "CONSENSUS IS NOT GUARANTEED"
+        why = "γ is only known as an upper bound, and attackers are present; nothing can be promised."
+    else:
+        verdict = "CONSENSUS IS NOT GUARANTEED"
+        why = (
+            f"δ_max = {delta} is not below γ²/32 = {limit}. The consensus theorem still applies but is "
+            f"vacuous: it lets the distance to the mean grow, {guarantee.factor:.3g}-fold a round. Its "
+            "constant 32 is loose, so ClippedGossip may well work here; a simulation tells."
+        )
+    worst = audit.worst_placement
+    if worst is not None and worst.separated and guarantee.holds:
+        few = "One more attacker" if len(worst.nodes) == 1 else f"{len(worst.nodes)} more attackers"
+        why += f" {few} in the wrong place would undo that (below)."
+    return f"{verdict}\n{_paragraph(why)}"
+
+
+def _row(name: str, value: str, meaning: str) -> str:
+    lead = f"  {name:<12}{value:<14}"
+    return fill(meaning, WIDTH, initial_indent=lead, subsequent_indent=" " * 28)
+
+
+def _numbers(audit: Audit) -> str:
+    network, training = audit.network, audit.training
+    where = nodes_text(network, delta_max_nodes(network), 30)
+    ratio = "infinite" if audit.ratio == inf else number(audit.ratio)
+    if not network.gap.exact and audit.ratio > 0:
+        ratio = f"≥ {ratio}"
+    full = "the same if the Byzantine nodes were regular" if len(network.byzantine) else "the same here"
+    rows = [
+        _row(
+            "connected", "yes" if network.connected else "no", "the regular nodes, without the Byzantine ones"
+        ),
+        _row(
+            "γ", number(network.spectral_gap, exact=network.gap.exact), "spectral gap of W̃, the regular nodes"
+        ),
+        _row("γ, full W", number(network.spectral_gap_full, exact=network.gap_full.exact), full),
+        _row("p", number(network.p, exact=network.gap.exact), "1 − (1 − γ)²"),
+        _row(
+            "δ_max",
+            number(network.delta_max),
+            "Byzantine weight " + (f"at {where}" if where else "at any node"),
+        ),
+        _row("δ_max/γ²", ratio, "difficulty; the consensus theorem wants < 1/32"),
+        _row(
+            "training",
+            "guaranteed" if training.holds else "vacuous",
+            f"the training theorem wants δ_max ≤ {number(training.limit)}",
+        ),
+    ]
+    if audit.lazy_gamma is not None:
+        rows.append(_row("hint", number(audit.lazy_gamma), "γ would be this with lazy weights"))
+    return "\n".join(rows)
+
+
+def _cut(audit: Audit) -> str:
+    cut, network = audit.weakest_cut, audit.network
+    if cut is None:
+        return ""
+    parts = (cut.side, cut.other) if cut.edges else network.components[:5]
+    sides = "\n".join(
+        _paragraph(f"{_count(len(part), 'node')}: {nodes_text(network, part.tolist())}", "    ")
+        for part in parts
+    )
+    if not cut.edges:
+        more = len(network.components) - len(parts)
+        return f"Weakest cut: no edge joins\n{sides}" + (
+            f"\n    and {_count(more, 'smaller part')}" if more else ""
+        )
+    if len(cut.edges) == len(cut.side) * len(cut.other):
+        return "Weakest cut: none, every node is next to every other"
+    lead = f"Weakest cut: {_count(len(cut.edges), 'edge')} of total weight {number(cut.weight)} between"
+    if len(cut.edges) > 12:
+        return f"{lead}\n{sides}"
+    return f"{lead}\n{sides}\n{_paragraph('across it: ' + _edge_list(network, cut.edges), '    ')}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def _edge_list(network: Network, edges: Iterable[tuple[int, int]]) -> str:
+    return ", ".join(_edge(network, edge) for edge in edges)
+
+
+def _edge(network: Network, edge: tuple[int, int]) -> str:
+    return f"{network.labels[edge[0]]}–{network.labels[edge[1]]}"
+
+
+def _placement(audit: Audit) -> str:
+    worst, network = audit.worst_placement, audit.network
+    if worst is None:
+        return ""
+    more = " more" if len(network.byzantine) else ""
+    one = len(worst.nodes) == 1
+    lead = f"Worst place for {len(worst.nodes)}{more} attacker{'' if one else 's'}"
+    lead += (
+        " (all placements tried)" if worst.method == "exhaustive" else " (greedy search: others may be worse)"
+    )
+    place = f"node{'' if one else 's'} {nodes_text(network, worst.nodes)}"
+    if worst.separated:
+        left = len(network.regular) - len(worst.nodes)
+        effect = f"cuts {worst.separated} of the {left} other regular nodes off from the rest"
+    else:
+        gamma = number(worst.gamma, exact=worst.exact)
+        effect = f"γ becomes {gamma}, δ_max {number(worst.delta_max)}, δ_max/γ² {number(worst.ratio)}"
+    return f"{lead}\n{_paragraph(f'{place}: {effect}', '    ')}"
+
+
+def _edges(audit: Audit) -> str:
+    network, suggestions = audit.network, audit.suggested_edges
+    if not suggestions:
+        if not network.connected:
+            return f"Edges to add: at least {len(network.components) - 1}, to join the parts"
+        m = len(network.regular)
+        if len(network.regular_csr[1]) == m * (m - 1):
+            return ""
+        return "Edges to add: no few edges raise γ"
+    rows = [f"Edges to add, one after the other, and γ then (now {number(network.spectral_gap)})"]
+    waiting: list[tuple[int, int]] = []
+    best = network.spectral_gap
+    for suggestion in suggestions:
+        waiting.append(suggestion.edge)
+        if suggestion.gamma_after > best * (
+            1 + GAIN
+        ):  # an edge that does nothing alone goes with the one it waits for
+            gamma = number(suggestion.gamma_after, exact=suggestion.exact)
+            rows.append(f"{_paragraph(_edge_list(network, waiting), '    '):<22}  γ = {gamma}")
+            best, waiting = suggestion.gamma_after, []
+    return "\n".join(rows)

@@ -1,0 +1,100 @@
+"""`clippedgossip audit`: a diagnosis of a network before one trusts it."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from clippedgossip.cli import networks
+from clippedgossip.cli.progress import progress
+
+
+class _WithCatalogue(TyperCommand):
+    """Adds the networks and their options to --help, at the cost of networkx only when asked."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        super().format_help(ctx, formatter)
+        print(f"Networks, their options and defaults:\n{networks.catalogue()}\n")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the `audit` command."""
+    app.command(
+        "audit",
+        cls=_WithCatalogue,
+        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    )(audit)
+
+
+def audit(
+    context: typer.Context,
+    network: Annotated[
+        str, typer.Argument(metavar="NETWORK", help="A network's name, or a .graphml, .csv or .json file.")
+    ],
+    byzantine: Annotated[
+        str | None, typer.Option(metavar="NODES", help="Byzantine nodes, such as 3,7.")
+    ] = None,
+    random_byzantine: Annotated[int, typer.Option(metavar="B", help="Byzantine nodes drawn at random.")] = 0,
+    pendants: Annotated[
+        str | None, typer.Option(metavar="NODES", help="Hang a new Byzantine node on each of these.")
+    ] = None,
+    random_pendants: Annotated[int, typer.Option(metavar="B", help="The same, on random nodes.")] = 0,
+    weights: Annotated[
+        str | None, typer.Option(help="metropolis-hastings (default), equal, lazy, or own (the file's).")
+    ] = None,
+    max_degree: Annotated[
+        int | None, typer.Option(metavar="D", help="Public bound on the degree, for equal weights.")
+    ] = None,
+    attackers: Annotated[
+        int, typer.Option(metavar="B", help="Find the worst place for this many more attackers.")
+    ] = 1,
+    suggestions: Annotated[int, typer.Option(metavar="K", help="Edges to suggest.")] = 3,
+    seed: Annotated[int, typer.Option(help="Seed of random networks and placements.")] = 0,
+    draw: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw the network to FILE (.svg, .png or .pdf).")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Diagnose a network: is consensus guaranteed, where is it weak, which edges would help.
+
+    Say `clippedgossip audit dumbbell --clique 10` or `clippedgossip audit mynet.graphml --byzantine 3,7`.
+    """
+    own = [
+        option for parameter in context.command.params for option in parameter.opts if option.startswith("--")
+    ]
+    networks.check_source(network)
+    options = networks.parse_options(context.args, source=network, known=own)
+    from clippedgossip.audit import audit as diagnose
+    from clippedgossip.audit.text import render
+
+    if draw is not None:
+        from clippedgossip.draw import check_target
+
+        check_target(draw)
+    with progress() as tell:
+        tell("building the network", 0, 5)
+        built = networks.build_network(
+            networks.load_graph(network, options, seed=seed),
+            byzantine=byzantine,
+            random_byzantine=random_byzantine,
+            pendants=pendants,
+            random_pendants=random_pendants,
+            weights=weights,
+            max_degree=max_degree,
+            seed=seed,
+        )
+        diagnosis = diagnose(built, attackers=attackers, suggestions=suggestions, tell=tell)
+        if draw is not None:
+            from clippedgossip.draw import draw_audit
+
+            tell("drawing", 5, 5)
+            draw_audit(diagnosis, draw, title=Path(network).stem)
+    if as_json:
+        report: dict[str, Any] = {"network": network, **diagnosis.to_json()}
+        print(json.dumps(report, allow_nan=False))
+        return
+    print(render(diagnosis, Path(network).stem))
+    if draw is not None:
+        print(f"\nDrawn to {draw}")

@@ -1,0 +1,110 @@
+"""A network from the command line: a name with its parameters or a file, Byzantine nodes, weights."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clippedgossip.errors import NetworkError, unknown_name
+
+if TYPE_CHECKING:
+    from clippedgossip.graphs.types import Graph
+    from clippedgossip.network import Network
+
+FILES = (".graphml", ".csv", ".json")
+
+
+def split_list(text: str | None) -> list[str]:
+    """'3,7' as ['3', '7']."""
+    return [part.strip() for part in (text or "").split(",") if part.strip()]
+
+
+def check_source(source: str) -> None:
+    """Refuse what is neither a network's name nor looks like a file."""
+    from clippedgossip.graphs import GENERATORS
+
+    if source not in GENERATORS and Path(source).suffix.lower() not in FILES and not Path(source).exists():
+        raise NetworkError(unknown_name("network", source, GENERATORS) + f", or a {', '.join(FILES)} file")
+
+
+def parse_options(arguments: Sequence[str], *, source: str, known: Sequence[str]) -> dict[str, str]:
+    """`--clique 10 --hub` as {'clique': '10', 'hub': 'true'}; `known` are the command's own options."""
+    from clippedgossip.graphs import GENERATORS, parameters
+
+    mine = parameters(source) if source in GENERATORS else {}
+    found: dict[str, str] = {}
+    rest = list(arguments)
+    while rest:
+        word = rest.pop(0)
+        if not word.startswith("--"):
+            raise NetworkError(f"unexpected argument {word!r}; options look like --name value")
+        name, _, value = word[2:].partition("=")
+        key = name.replace("-", "_")
+        if key not in mine:
+            options = [*(f"--{own.replace('_', '-')}" for own in mine), *known]
+            raise NetworkError(unknown_name(f"option for {source!r}", f"--{name}", options))
+        if not value and mine[key].type is bool and (not rest or rest[0].startswith("--")):
+            value = "true"
+        elif not value:
+            if not rest or rest[0].startswith("--"):
+                raise NetworkError(f"--{name} needs a value ({mine[key].help})")
+            value = rest.pop(0)
+        found[key] = value
+    return found
+
+
+def load_graph(source: str, options: Mapping[str, str], *, seed: int | None = None) -> "Graph":
+    """A network by name or from a file; the seed goes to generators that take one."""
+    from clippedgossip.graphs import GENERATORS, build, parameters, read_graph
+
+    check_source(source)
+    if source in GENERATORS:
+        values: dict[str, object] = (
+            {"seed": seed} if seed is not None and "seed" in parameters(source) else {}
+        )
+        return build(source, **values, **options)
+    return read_graph(source)
+
+
+def build_network(
+    graph: "Graph",
+    *,
+    byzantine: str | None = None,
+    random_byzantine: int = 0,
+    pendants: str | None = None,
+    random_pendants: int = 0,
+    weights: str | None = None,
+    max_degree: int | None = None,
+    seed: int = 0,
+) -> "Network":
+    """The network with its Byzantine nodes placed: given, at random, or hung on given or random nodes."""
+    from clippedgossip.graphs import add_pendants, find_nodes, random_nodes
+    from clippedgossip.network import Network
+
+    chosen = find_nodes(graph, split_list(byzantine))
+    for node in chosen:
+        graph.nodes[node]["byzantine"] = True
+    for node in random_nodes(graph, random_byzantine, seed=seed):
+        graph.nodes[node]["byzantine"] = True
+    on = [*find_nodes(graph, split_list(pendants)), *random_nodes(graph, random_pendants, seed=seed)]
+    if on:
+        graph = add_pendants(graph, on)
+    return Network(graph, weights=weights, max_degree=max_degree)
+
+
+def catalogue() -> str:
+    """Every network with its parameters and their defaults, for --help."""
+    from clippedgossip.graphs import GENERATORS, parameters
+
+    lines = []
+    for name in GENERATORS:
+        lead = f"  {name:<17}"
+        for parameter in parameters(name).values():
+            option = f"--{parameter.name.replace('_', '-')}"
+            if parameter.type is not bool:
+                option += f" {parameter.default}" if parameter.default is not None else " …"
+            if len(lead) + len(option) + 1 > 80:
+                lines.append(lead)
+                lead = " " * 19
+            lead += f"{option} "
+        lines.append(lead.rstrip())
+    return "\n".join(line.rstrip() for line in lines)
