@@ -81,7 +81,7 @@ def _value(text: str) -> Any:
 def _where(path: Sequence[str], source: Path, text: str, overrides: Sequence[str]) -> str:
     for entry in overrides:
         key = entry.partition("=")[0].strip().split(".")
-        if key == list(path[: len(key)]):
+        if all(mine == theirs for mine, theirs in zip(key, path, strict=False)) and path:
             return f"override {entry!r}"
     lines = dict(_lines(text))
     for length in range(len(path), 0, -1):

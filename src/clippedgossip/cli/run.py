@@ -1,0 +1,151 @@
+"""`clippedgossip run`: one config, trained to the end."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from clippedgossip.config import RunConfig
+    from clippedgossip.records import RunDirectory
+
+Config = Annotated[Path, typer.Argument(metavar="CONFIG", help="A TOML file; examples/ has some.")]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Changes, such as training.lr=0.1.")
+]
+Out = Annotated[Path, typer.Option(metavar="DIR", help="Folder that holds the runs.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")]
+Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:1.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("run")(run)
+
+
+def run(
+    config: Config,
+    overrides: Overrides = None,
+    out: Out = Path("runs"),
+    as_json: Json = False,
+    device: Device = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of the run.")] = None,
+    plan: Annotated[bool, typer.Option("--plan", help="Say what it would take, and stop.")] = False,
+    ranks: Annotated[int, typer.Option(min=1, help="With --plan: ranks to spread it over.")] = 1,
+    again: Annotated[bool, typer.Option("--again", help="Forget what is there and start anew.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the trained models.")] = False,
+) -> None:
+    """Train as a config says, into a folder of its own.
+
+    A run that was stopped goes on where it was; one that is finished is found and not repeated.
+    """
+    from clippedgossip.config import load_config
+
+    changes = [*(overrides or []), *_options(seed=seed, device=device)]
+    loaded = load_config(config, changes)
+    if plan:
+        _plan(loaded, ranks, as_json)
+        return
+    if loaded.attack is not None and not as_json:
+        _note_idle_attack(loaded)
+    done = _execute(loaded, out, again, keep)
+    summary = {"run": str(done.path), **(done.summary or {})}
+    if as_json:
+        print(json.dumps(summary, indent=1))
+    else:
+        _show(summary, loaded)
+
+
+def _options(**options: Any) -> list[str]:
+    return [f"{key}={value}" for key, value in options.items() if value is not None]
+
+
+def _execute(config: "RunConfig", out: Path, again: bool, keep: bool) -> "RunDirectory":
+    from clippedgossip.cli.progress import progress
+    from clippedgossip.runs import execute
+
+    label = config.label
+    with progress() as show:
+
+        def on_round(config: "RunConfig", moment: Any) -> None:
+            nonlocal label
+            if moment.record is not None and moment.record.accuracy:
+                label = f"{config.label}: accuracy {moment.record.accuracy['all']:.1%}"
+            show(label, moment.round, config.training.rounds)
+
+        return execute(config, out, resume=not again, on_round=on_round, keep=keep)
+
+
+def _show(summary: dict[str, Any], config: "RunConfig") -> None:
+    last = min(config.training.evaluate_last, config.training.rounds)
+    rows = [("accuracy", _percent(summary["accuracy"])), *_group_rows(summary["groups"])]
+    rows += [
+        ("single nodes", _percent(summary["mean_accuracy"])),
+        ("worst node", _percent(summary["worst_accuracy"])),
+        ("consensus distance", f"{summary['consensus_distance']:.3g}"),
+    ]
+    if summary["clipped"] is not None:
+        rows.append(("messages clipped", _percent(summary["clipped"])))
+    print(f"{config.label}: {summary['rounds']} rounds, {summary['seconds']:.1f} s on {summary['device']}")
+    for name, value in rows:
+        print(f"  {name:<20} {value:>8}")
+    print(f"means over the last {last} rounds; accuracy is that of the averaged model")
+    print(f"run: {summary['run']}")
+
+
+def _group_rows(groups: dict[str, float]) -> list[tuple[str, str]]:
+    return [(f"  {name}", _percent(value)) for name, value in groups.items() if name != "all"]
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1%}"
+
+
+def _note_idle_attack(config: "RunConfig") -> None:
+    if not len(config.network.build().byzantine):
+        assert config.attack is not None
+        print(f"note: no Byzantine nodes, so {config.attack.name!r} has nobody to send it", file=sys.stderr)
+
+
+def _plan(config: "RunConfig", ranks: int, as_json: bool) -> None:
+    from dataclasses import asdict
+
+    from clippedgossip.plan import LINK, free_memory, measure, plan
+    from clippedgossip.runs import find_device
+
+    device = find_device(config.device)
+    planned = plan(config, ranks=ranks, device=device)
+    ceilings, free = measure(device), free_memory(device)
+    seconds = planned.seconds(ceilings)
+    if as_json:
+        more = {"memory_bytes": planned.memory_bytes, "free_bytes": free, "seconds_per_round": seconds}
+        print(json.dumps(asdict(planned) | more | {"device": device}, indent=1))
+        return
+    rank = "rank" if ranks > 1 else "run"
+    print(f"{planned.workers} workers with {planned.parameters:,} parameters, {ranks} rank(s) on {device}")
+    rows = [
+        ("models, momentum, buffers", planned.models_bytes),
+        ("activations", planned.activations_bytes),
+        ("data", planned.data_bytes),
+        (f"memory per {rank}", planned.memory_bytes),
+        ("free here now", free),
+    ]
+    if ranks > 1:
+        rows.append(("sent per rank and round", planned.traffic_bytes))
+    for name, count in rows:
+        print(f"  {name:<28} {count:>20,} bytes")
+    link = f" and {LINK * 8 / 1e9:.0f} Gbit/s between ranks" if ranks > 1 else ""
+    print(f"a round takes {_time(seconds)} or more, by this machine's measured ceilings{link}:")
+    print(
+        f"  {ceilings.flops / 1e9:,.0f} Gflop/s in products, {ceilings.bandwidth / 1e9:,.1f} GB/s of memory"
+    )
+    if planned.memory_bytes > free:
+        print(
+            f"it does not fit: {planned.memory_bytes:,} bytes needed, {free:,} free; spread it with torchrun"
+        )
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"

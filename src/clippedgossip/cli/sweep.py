@@ -1,0 +1,172 @@
+"""`clippedgossip sweep`: many runs, by any number of processes and machines."""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from clippedgossip.cli.run import Json, Overrides
+
+if TYPE_CHECKING:
+    from clippedgossip.config import RunConfig
+    from clippedgossip.sweep import Standing
+
+File = Annotated[Path, typer.Argument(metavar="SWEEP", help="A TOML file with a [grid].")]
+Out = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Folder of the runs; runs/<name of the file> if not said.")
+]
+
+
+class DefaultsToRun(typer.core.TyperGroup):
+    """`sweep FILE` is `sweep run FILE`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    group = typer.Typer(
+        cls=DefaultsToRun,
+        no_args_is_help=True,
+        help="Run what is missing of many runs, or see how they stand.",
+    )
+    group.command("run")(run)
+    group.command("status")(status)
+    app.add_typer(group, name="sweep")
+
+
+def run(
+    file: File,
+    overrides: Overrides = None,
+    out: Out = None,
+    shard: Annotated[str | None, typer.Option(metavar="3/8", help="Only this part of the runs.")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:1.")] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Stay until other processes are done too.")] = False,
+    launcher: Annotated[
+        Literal["local", "slurm", "debug"] | None, typer.Option(help="Hand the work to submitit.")
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="With --launcher: how many jobs share it.")] = 1,
+    minutes: Annotated[int, typer.Option(min=1, help="With --launcher: time of a job.")] = 24 * 60,
+    parameter: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="With --launcher: submitit's, such as slurm_partition=gpu."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Run what is missing; start it as often and in as many places as you like.
+
+    `sweep FILE` is short for it. Exit code 1 if a run failed.
+    """
+    from clippedgossip.sweep import load_sweep
+    from clippedgossip.sweep import shard as part
+
+    changes = [*(overrides or []), *([] if device is None else [f"device={device}"])]
+    configs = load_sweep(file, changes)
+    if shard is not None:
+        configs = part(configs, shard)
+    root = _folder(file, out)
+    if launcher is not None:
+        done = _launch(configs, root, launcher, jobs, minutes, parameter or [])
+    else:
+        done = _run(configs, root, wait)
+    if as_json:
+        print(json.dumps({"folder": str(root), "runs": len(configs), **done}, indent=1))
+    else:
+        _say(done, len(configs), root)
+    if done["failed"]:
+        raise typer.Exit(1)
+
+
+def status(
+    what: Annotated[Path, typer.Argument(metavar="SWEEP|DIR", help="A sweep's file, or a folder of runs.")],
+    overrides: Overrides = None,
+    out: Out = None,
+    as_json: Json = False,
+) -> None:
+    """Show what is done, running, failed and why, stopped or missing."""
+    from clippedgossip import sweep
+
+    if what.is_dir():
+        root, standings = what, sweep.status_of_folder(what)
+    else:
+        root = _folder(what, out)
+        standings = sweep.status(sweep.load_sweep(what, overrides or []), root)
+    if as_json:
+        print(json.dumps([_row(standing) for standing in standings], indent=1))
+        return
+    counts = {state: sum(s.state == state for s in standings) for state in sweep.STATES}
+    print(f"{root}: {len(standings)} runs")
+    print("  " + ", ".join(f"{count} {state}" for state, count in counts.items() if count))
+    for state in ("running", "stopped", "failed"):
+        for standing in (s for s in standings if s.state == state):
+            _show(standing)
+
+
+def _run(configs: Sequence["RunConfig"], root: Path, wait: bool) -> dict[str, Any]:
+    from clippedgossip.cli.progress import progress
+    from clippedgossip.sweep import run_missing
+
+    with progress() as show:
+        outcome = run_missing(configs, root, wait=wait, progress=show)
+    elsewhere = [str(run.path) for run in outcome.elsewhere]
+    return {"done": outcome.done, "failed": outcome.failed, "elsewhere": elsewhere}
+
+
+def _launch(
+    configs: Sequence["RunConfig"],
+    root: Path,
+    launcher: Literal["local", "slurm", "debug"],
+    jobs: int,
+    minutes: int,
+    parameters: list[str],
+) -> dict[str, Any]:
+    from clippedgossip.config import override
+    from clippedgossip.sweep import launch, status
+
+    started = launch(
+        configs, root, launcher=launcher, jobs=jobs, minutes=minutes, parameters=override({}, parameters)
+    )
+    names = [str(job.job_id) for job in started]
+    print(f"{len(started)} jobs: {', '.join(names)}; logs in {root / 'jobs'}", file=sys.stderr)
+    failed: dict[str, str] = {}
+    if launcher != "slurm":
+        for job in started:
+            try:
+                failed |= job.result()
+            except Exception as error:  # a job that died: its runs are found as stopped
+                failed[f"job {job.job_id}"] = str(error).strip().splitlines()[-1]
+    done = sum(standing.state == "finished" for standing in status(configs, root))
+    return {"done": done, "failed": failed, "elsewhere": [], "jobs": names}
+
+
+def _say(done: dict[str, Any], total: int, root: Path) -> None:
+    elsewhere = len(done["elsewhere"])
+    more = f", {elsewhere} being run by other processes" if elsewhere else ""
+    print(f"{done['done']} of {total} runs finished{more}")
+    for run, why in done["failed"].items():
+        print(f"failed: {Path(run).name}")
+        print("  " + why.replace("\n", "\n  "))
+    print(f"runs: {root}")
+
+
+def _show(standing: "Standing") -> None:
+    at = "" if standing.round is None else f", round {standing.round} of {standing.rounds}"
+    print(f"{standing.state}: {standing.run.name}{at}")
+    if standing.why:
+        print("  " + standing.why.replace("\n", "\n  "))
+
+
+def _row(standing: "Standing") -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return asdict(standing) | {"run": str(standing.run)}
+
+
+def _folder(file: Path, out: Path | None) -> Path:
+    return Path("runs") / file.stem if out is None else out

@@ -1,0 +1,268 @@
+"""A config becomes a run on disk: locked, recorded, checkpointed, resumed, summed up."""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from clippedgossip.config import RunConfig, build
+from clippedgossip.errors import RunError, UserError
+from clippedgossip.records import Lock, Round, RunDirectory
+from clippedgossip.simulate.setup import Setup
+from clippedgossip.simulate.state import Moment, State
+from clippedgossip.simulate.train import train_together
+
+OnRound = Callable[[RunConfig, Moment], None]
+
+
+class Diverged(RunError):
+    """A model or loss that is no longer a number."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cadence:
+    """When to write a checkpoint: after so many rounds or seconds, whichever comes first."""
+
+    rounds: int | None = None
+    seconds: float | None = 30.0
+
+    def due(self, rounds: int, seconds: float) -> bool:
+        return (self.rounds is not None and rounds >= self.rounds) or (
+            self.seconds is not None and seconds >= self.seconds
+        )
+
+
+def execute(
+    config: RunConfig,
+    root: Path | str,
+    *,
+    resume: bool = True,
+    on_round: OnRound | None = None,
+    cadence: Cadence | None = None,
+    keep: bool = False,
+) -> RunDirectory:
+    """Run a config into its folder under `root`; a run that is finished is found, one that stopped goes on.
+
+    `resume=False` forgets what is there. `keep` leaves the last checkpoint, the trained models.
+    """
+    attempt = Attempt.open(config, root)
+    if attempt.run.finished and resume:
+        return attempt.run
+    with attempt.run.lock():
+        if not resume:
+            attempt.run.clear()
+        if not attempt.run.finished:  # another process may have been faster
+            carry_out([attempt], on_round=on_round, cadence=cadence, keep=keep)
+    return attempt.run
+
+
+@dataclass(eq=False)
+class Attempt:
+    """One run in the hands of this process."""
+
+    config: RunConfig
+    run: RunDirectory
+    device: str
+    began: int = 0
+    """The round of the checkpoint it goes on from."""
+    error: Exception | None = None
+
+    @classmethod
+    def open(cls, config: RunConfig, root: Path | str) -> "Attempt":
+        device = find_device(config.device)
+        return cls(config, RunDirectory.open(root, config.to_mapping(), config.label, device=device), device)
+
+    def stands_at(self) -> int:
+        """The round of its checkpoint; 0 without one."""
+        return _round(self.run.checkpoint_path)
+
+    def checkpoint(self) -> State | None:
+        """The state to go on from; records after it are forgotten. Without one, the run starts again."""
+        state = _read(self.run.checkpoint_path)
+        if state is not None:
+            training = self.config.training.build()
+            wanted = max((r for r in range(1, state.round + 1) if training.evaluates(r)), default=None)
+            if self.run.truncate_to(state.round) == wanted:
+                self.began = state.round
+                return state
+        self.run.clear()
+        return None
+
+    def take(self, moment: Moment, setup: Setup) -> None:
+        """Write down a round that was evaluated; end a run that has no numbers left."""
+        record = moment.record
+        if record is None:
+            return
+        self.run.append(record)
+        if not all(math.isfinite(x) for x in (record.loss, record.consensus_distance) if x is not None):
+            raise Diverged(_blame(moment, setup))
+
+    def fail(self, error: Exception) -> None:
+        self.error = error
+        reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+        self.run.write_failure(reason)
+
+
+def carry_out(
+    attempts: Sequence[Attempt],
+    *,
+    on_round: OnRound | None = None,
+    cadence: Cadence | None = None,
+    keep: bool = False,
+) -> None:
+    """Train to the end, several runs of one shape in step. Call it with the locks held.
+
+    A run that fails says why in its folder; alone it raises, among others it is left behind.
+    """
+    cadence = cadence or Cadence()
+    started = time.monotonic()
+    try:
+        with _out_of_memory():
+            _train(attempts, on_round, cadence, keep)
+    except Exception as error:
+        for attempt in attempts:
+            attempt.fail(attempt.error or error)
+        raise
+    seconds = time.monotonic() - started
+    for attempt in attempts:
+        if attempt.error is None:
+            attempt.run.write_summary(summarise(attempt, seconds))
+            if not keep:
+                attempt.run.checkpoint_path.unlink(missing_ok=True)
+    if len(attempts) == 1 and attempts[0].error is not None:
+        raise attempts[0].error
+
+
+def _train(attempts: Sequence[Attempt], on_round: OnRound | None, cadence: Cadence, keep: bool) -> None:
+    for attempt in attempts:
+        attempt.run.failure_path.unlink(missing_ok=True)
+    setups = [build(attempt.config) for attempt in attempts]
+    states = _states(attempts)
+    saved_round, saved_at = attempts[0].began, time.monotonic()
+    for moments in train_together(setups, device=attempts[0].device, states=states):
+        now = moments[0].round
+        for attempt, moment, setup in zip(attempts, moments, setups, strict=True):
+            if attempt.error is None:
+                try:
+                    attempt.take(moment, setup)
+                except Diverged as error:
+                    attempt.fail(error)
+                if on_round is not None:
+                    on_round(attempt.config, moment)
+        alive = [pair for pair in zip(attempts, moments, strict=True) if pair[0].error is None]
+        if not alive:
+            return
+        last = now == attempts[0].config.training.rounds
+        if keep if last else cadence.due(now - saved_round, time.monotonic() - saved_at):
+            for attempt, moment in alive:
+                with attempt.run.writing_checkpoint() as path:
+                    moment.state().save(path)
+            saved_round, saved_at = now, time.monotonic()
+
+
+def _states(attempts: Sequence[Attempt]) -> list[State] | None:
+    """Where the runs stand, which must be one round."""
+    states = [attempt.checkpoint() for attempt in attempts]
+    if len({attempt.began for attempt in attempts}) > 1:
+        raise RunError("runs that go together must stand at one round; run them one by one")
+    return [state for state in states if state is not None] or None
+
+
+def summarise(attempt: Attempt, seconds: float) -> dict[str, Any]:
+    """How the run ended: means over the last `evaluate_last` rounds."""
+    training = attempt.config.training
+    last = [r for r in attempt.run.rounds() if r.round > training.rounds - training.evaluate_last]
+    last = last or list(attempt.run.rounds())[-1:]
+    groups = {name: _mean([(r.accuracy or {}).get(name) for r in last]) for name in last[-1].accuracy or {}}
+    return {
+        "accuracy": groups.get("all"),
+        "groups": groups,
+        **{name: _mean([_measure(r, name) for r in last]) for name in MEASURES},
+        "rounds": training.rounds,
+        "resumed_from": attempt.began,
+        "seconds": round(seconds, 3),
+        "device": attempt.device,
+    }
+
+
+MEASURES = ("mean_accuracy", "worst_accuracy", "loss", "consensus_distance", "clipped")
+
+
+def find_device(asked: str) -> str:
+    """`auto` is the GPU where there is one."""
+    there = torch.cuda.is_available()
+    if asked == "auto":
+        return "cuda" if there else "cpu"
+    if asked.startswith("cuda") and not there:
+        raise RunError(f"device is {asked!r}, but PyTorch finds no GPU here\ntake --device cpu, or auto")
+    if ":" in asked and int(asked.partition(":")[2]) >= torch.cuda.device_count():
+        raise RunError(f"device is {asked!r}, but there are {torch.cuda.device_count()} GPUs; count from 0")
+    return asked
+
+
+def lock_all(attempts: Sequence[Attempt], stack: ExitStack) -> list[Attempt]:
+    """Those of the runs that no other process has; their locks are let go of when the stack closes."""
+    mine = []
+    for attempt in attempts:
+        lock: Lock | None = None if attempt.run.finished else attempt.run.try_lock()
+        if lock is not None:
+            stack.enter_context(lock)
+            if not attempt.run.finished:
+                mine.append(attempt)
+    return mine
+
+
+def _read(path: Path) -> State | None:
+    if not path.exists():
+        return None
+    try:
+        return State.load(path)
+    except RunError:  # the disk spoilt it: the run is determined by its config, so it can start again
+        return None
+
+
+def _round(path: Path) -> int:
+    try:
+        with safe_open(str(path), framework="pt") as stored:
+            return int((stored.metadata() or {})["round"])
+    except (OSError, SafetensorError, KeyError, ValueError):
+        return 0
+
+
+def _blame(moment: Moment, setup: Setup) -> str:
+    models = moment.state().tensors["models"][: len(setup.network.regular)]
+    broken = (~torch.isfinite(models).all(1)).nonzero().flatten().tolist()
+    where = f"node {setup.network.labels[int(setup.network.regular[broken[0]])]}" if broken else "the loss"
+    what = f"{where} holds" if broken else f"{where} is"
+    return (
+        f"diverged by round {moment.round}: {what} NaN or infinity; what was recorded stays\n"
+        "lower training.lr, or take a rule that withstands the attack"
+    )
+
+
+@contextmanager
+def _out_of_memory() -> Iterator[None]:
+    try:
+        yield
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        reason = str(error).splitlines()[0] if str(error) else "out of memory"
+        raise RunError(
+            f"out of memory: {reason}\n"
+            "use fewer workers, a smaller batch or model; `run --plan` says what is needed"
+        ) from error
+
+
+def _measure(record: Round, name: str) -> float | None:
+    value: float | None = getattr(record, name)
+    return value
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    there = [value for value in values if value is not None]
+    return math.fsum(there) / len(there) if there else None
