@@ -90,9 +90,8 @@ def up(
     to silence, flooding or stalling.
     """
     from clippedgossip.peer.launch import crowd, prepared, read_network
-    from clippedgossip.peer.misbehave import check_lie
 
-    lies = {name: check_lie(how) for name, how in (_pair(text, "--misbehave") for text in misbehave)}
+    lies = dict(_pair(text, "--misbehave") for text in misbehave)
     configs = prepared(read_network(net), rounds=rounds, misbehave=lies, resume=resume)
     interrupted = False
     with crowd(configs) as peers:

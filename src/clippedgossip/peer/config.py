@@ -15,6 +15,21 @@ from clippedgossip.peer.identity import format_fingerprint, parse_fingerprint
 
 CONFIG_FILE = "peer.toml"
 WIRE_DTYPES = ("float32", "bfloat16", "float16")
+LIES = (
+    "sign-flip",
+    "noise",
+    "alie",
+    "dissensus",
+    "silence",
+    "nan",
+    "garbage",
+    "oversize",
+    "replay",
+    "equivocation",
+    "flooding",
+    "stalling",
+)
+"""How a peer can be made to misbehave, for demonstrations and drills."""
 _LARGEST_FILE = 1 << 20
 
 
@@ -65,7 +80,7 @@ class Deadlines:
     most: float = 10.0
     margin: float = 4.0
     join: float = 30.0
-    linger: float = 10.0
+    linger: float = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,6 +251,8 @@ def _check(config: Config) -> None:
             raise ConfigError(f"neighbour {double!r} shares its {what} with another; each has its own")
     if config.wire.dtype not in WIRE_DTYPES:
         raise ConfigError(unknown_name("wire.dtype", config.wire.dtype, WIRE_DTYPES))
+    if config.misbehave and config.misbehave not in LIES:
+        raise ConfigError(unknown_name("misbehaviour", config.misbehave, LIES))
     for part, key, low, high in _RANGES:
         value = getattr(getattr(config, part) if part else config, key)
         if not math.isfinite(value) or not low <= value <= high:

@@ -26,6 +26,11 @@ class Deadline:
         usual = ranked[(len(ranked) - 1) // 2]
         return min(max(self._bounds.margin * usual, self._bounds.least), self._bounds.most)
 
+    def within(self, elapsed: float) -> float:
+        """The deadline of a round in which half of the neighbours came within `elapsed` seconds."""
+        usual = min(max(self._bounds.margin * elapsed, self._bounds.least), self._bounds.most)
+        return usual if not self._usual else max(usual, self.seconds)
+
     def came(self, name: str, seconds: float) -> None:
         """A message came after this time; jumps up at once, comes down slowly."""
         before = self._usual.get(name, seconds)

@@ -153,6 +153,9 @@ def prepared(
     for name in misbehave:
         if name not in names:
             raise PeerError(unknown_name("peer", name, names))
+    for how in misbehave.values():
+        if how not in configs.LIES:
+            raise PeerError(unknown_name("misbehaviour", how, configs.LIES))
     mark = "" if resume else f"-{int(time.time()):x}{os.getpid():x}"
     return [
         replace(

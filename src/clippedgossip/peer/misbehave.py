@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable
 import torch
 from torch import Tensor
 
-from clippedgossip.errors import ConfigError, unknown_name
 from clippedgossip.peer import tensors, wire
 from clippedgossip.peer import wire_pb2 as pb
 from clippedgossip.peer.node import Node, Peer
@@ -30,7 +29,7 @@ class Liar(Node):
     _replayed: Message | None = None
 
     async def publish(self, vector: Tensor) -> None:
-        forged = await LIES[self.config.misbehave](self, vector)
+        forged = await _LIES[self.config.misbehave](self, vector)
         if forged is not None:
             self.outbox.publish(self.round, forged)
         else:
@@ -166,7 +165,7 @@ async def _flood(liar: Liar, peer: Peer) -> None:
         await asyncio.sleep(0)
 
 
-LIES: dict[str, Lie] = {
+_LIES: dict[str, Lie] = {
     "sign-flip": _sign_flip,
     "noise": _noise,
     "alie": _alie,
@@ -181,10 +180,3 @@ LIES: dict[str, Lie] = {
     "stalling": _honest,
 }
 _STREAMS = {"garbage": _garbage_stream, "oversize": _endless_stream, "stalling": _dripping_stream}
-
-
-def check_lie(name: str) -> str:
-    """The name, or an error that lists the others."""
-    if name not in LIES:
-        raise ConfigError(unknown_name("misbehaviour", name, LIES))
-    return name

@@ -198,15 +198,25 @@ class Node:
         self, fetches: list[_Fetch], tasks: list[asyncio.Task[None]], started: float, patience: float
     ) -> None:
         """Until everyone worth waiting for has settled, or the deadline. Alone, not faster than `least`."""
-        settled = [
-            asyncio.create_task(fetch.settled.wait())
+        loop = asyncio.get_running_loop()
+        waits = {
+            asyncio.create_task(fetch.settled.wait()): fetch.peer.standing.patience
             for fetch in fetches
             if fetch.peer.standing.worth_waiting(self.round)
-        ]
-        loop = asyncio.get_running_loop()
-        if settled:
-            await asyncio.wait(settled, timeout=started + patience - loop.time())
-        await _cancel(settled)
+        }
+        while waits:
+            until = started + patience * max(waits.values())
+            done, _ = await asyncio.wait(
+                waits, timeout=until - loop.time(), return_when=asyncio.FIRST_COMPLETED
+            )
+            if not done:
+                break
+            for task in done:
+                del waits[task]
+            came = sum(fetch.header is not None for fetch in fetches)
+            if 2 * came >= len(fetches):
+                patience = min(patience, self.deadline.within(loop.time() - started))
+        await _cancel(waits)
         if tasks and not any(fetch.header or fetch.peer.claim is not None for fetch in fetches):
             floor = min(self.config.deadlines.least, patience)
             until = started + floor - loop.time()

@@ -1,7 +1,10 @@
 """Imported once by the process from which `peer up` forks its peers. No gRPC: it must not be forked."""
 
+import prometheus_client
+import sklearn.datasets
 import torch
 
-from clippedgossip import inbox, rules, tasks
+from clippedgossip import tasks
+from clippedgossip.peer import run
 
-__all__ = ["inbox", "rules", "tasks", "torch"]
+__all__ = ["prometheus_client", "run", "sklearn", "tasks", "torch"]

@@ -22,6 +22,8 @@ class Standing:
     def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
         self.missing: Counter[Missing] = Counter()
         self.received = 0
+        self.trust = 0.5
+        """How regularly it delivers: a fraction of the deadline is granted accordingly."""
         self._limits = limits
         self._clock = clock
         self._silent = 0
@@ -44,8 +46,18 @@ class Standing:
         """After some silent rounds, wait only now and then: 1, 2, 4, … rounds apart."""
         return self._silent < _PATIENT_ROUNDS or round >= self._wait_again
 
+    @property
+    def patience(self) -> float:
+        """The fraction of a deadline it is worth.
+
+        Whoever delivers gets all of it, whoever stalls less and less. So a peer that a staller keeps waiting
+        still delivers within what its other neighbours grant it, and the delay does not spread.
+        """
+        return 0.25 + 0.75 * self.trust
+
     def came(self) -> None:
         self.received += 1
+        self.trust += 0.2 * (1 - self.trust)
         self._silent = 0
         self._clean += 1
         if self._clean >= _CLEAN_ROUNDS:
@@ -58,6 +70,7 @@ class Standing:
             self._violated()
         elif reason in (Missing.LATE, Missing.DEAD):
             self._silent += 1
+            self.trust *= 0.5
             pause = min(2 ** max(self._silent - _PATIENT_ROUNDS, 0), _LONGEST_PAUSE)
             if round >= self._wait_again:
                 self._wait_again = round + pause

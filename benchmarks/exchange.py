@@ -1,0 +1,265 @@
+"""One round of exchange between a peer and its neighbours, beside plain asyncio TLS sockets and gloo.
+
+    python benchmarks/exchange.py [--megabytes 5 50] [--neighbours 2 4 8] [--rounds 8]
+
+A hub exchanges models with its neighbours, every one a process of its own on loopback; the same bytes go both
+ways on each link. Printed: seconds a round (median of three interleaved repetitions), ratio to asyncio TLS,
+rounds a second, and for the hub CPU seconds a round and memory in models beyond the empty process.
+"""
+
+import argparse
+import asyncio
+import multiprocessing
+import os
+import resource
+import ssl
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from clippedgossip.peer import identity
+from clippedgossip.peer.config import Address, Config, Deadlines, Limits, Neighbour
+from clippedgossip.peer.identity import Identity
+from clippedgossip.peer.launch import free_ports
+
+DEADLINES = Deadlines(least=60, most=60, join=60, linger=5)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One measurement: who exchanges how much."""
+
+    leaves: int
+    length: int
+    rounds: int
+    ports: tuple[int, ...]
+    folder: str
+
+    def identity(self, i: int) -> Identity:
+        return identity.load(Path(self.folder) / str(i))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    seconds: float
+    cpu: float
+    models: float
+
+
+def measured(case: Case, work: Callable[[], Any], warm: Callable[[], Any], ready: Barrier) -> Cost:
+    """Times `rounds` rounds after one to warm up."""
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    warm()
+    ready.wait()
+    started, cpu = time.perf_counter(), time.process_time()
+    for _ in range(case.rounds):
+        work()
+    seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    models = (after.ru_maxrss - before.ru_maxrss) * 1024 / (4 * case.length)
+    return Cost(seconds=seconds / case.rounds, cpu=cpu / case.rounds, models=models)
+
+
+def peers(case: Case, me: int, ready: Barrier, results: Any) -> None:
+    """The product: Node over gRPC with mutual TLS, digests and signatures."""
+    from clippedgossip.peer.node import Node
+    from clippedgossip.peer.transport.pins import Pins
+    from clippedgossip.peer.transport.rpc import RpcTransport
+
+    others = range(1, case.leaves + 1) if me == 0 else [0]
+    neighbours = tuple(
+        Neighbour(
+            name=str(j), address=Address("127.0.0.1", case.ports[j]), fingerprint=case.identity(j).fingerprint
+        )
+        for j in others
+    )
+    config = Config(
+        name=str(me),
+        run="benchmark",
+        neighbours=neighbours,
+        bind=Address("127.0.0.1", case.ports[me]),
+        deadlines=DEADLINES,
+        limits=Limits(model_bytes=1 << 32),
+        rounds=10**9,
+    )
+    loop = asyncio.new_event_loop()
+    pins = Pins(neighbours, None)
+
+    async def begin() -> Node:
+        transport = RpcTransport(case.identity(me), config.bind, pins, config.limits)
+        node = Node(config, case.identity(me), transport, length=case.length, rule="none")
+        await node.start()
+        return node
+
+    node = loop.run_until_complete(begin())
+
+    def one_round() -> None:
+        vector = torch.full((case.length,), float(me))
+        result = loop.run_until_complete(node.exchange(vector))
+        assert not result.missing, result.missing
+
+    cost = measured(case, one_round, one_round, ready)
+    loop.run_until_complete(node.leave())
+    if me == 0:
+        results.put(cost)
+
+
+def asyncio_tls(case: Case, me: int, ready: Barrier, results: Any) -> None:
+    """Plain asyncio streams with mutual TLS 1.3 moving the same bytes, and nothing else."""
+
+    def context(purpose: int) -> ssl.SSLContext:
+        made = ssl.SSLContext(purpose)
+        made.minimum_version = ssl.TLSVersion.TLSv1_3
+        made.check_hostname = False
+        made.verify_mode = ssl.CERT_REQUIRED
+        for j in range(case.leaves + 1):
+            made.load_verify_locations(Path(case.folder) / str(j) / identity.CERTIFICATE_FILE)
+        own = Path(case.folder) / str(me)
+        made.load_cert_chain(own / identity.CERTIFICATE_FILE, own / identity.KEY_FILE)
+        return made
+
+    loop = asyncio.new_event_loop()
+    links: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+
+    async def begin() -> None:
+        if me == 0:
+            everyone = asyncio.Event()
+
+            async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+                links.append((reader, writer))
+                if len(links) == case.leaves:
+                    everyone.set()
+
+            server = context(ssl.PROTOCOL_TLS_SERVER)
+            await asyncio.start_server(accept, "127.0.0.1", case.ports[0], ssl=server, limit=1 << 20)
+            await everyone.wait()
+            return
+        client = context(ssl.PROTOCOL_TLS_CLIENT)
+        while True:
+            try:
+                links.append(
+                    await asyncio.open_connection("127.0.0.1", case.ports[0], ssl=client, limit=1 << 20)
+                )
+                return
+            except OSError:
+                await asyncio.sleep(0.05)
+
+    async def send(writer: asyncio.StreamWriter, body: memoryview) -> None:
+        for start in range(0, len(body), 1 << 20):
+            writer.write(body[start : start + (1 << 20)])
+            await writer.drain()
+
+    async def receive(reader: asyncio.StreamReader, into: memoryview) -> None:
+        filled = 0
+        while filled < len(into):
+            chunk = await reader.read(min(1 << 20, len(into) - filled))
+            into[filled : filled + len(chunk)] = chunk
+            filled += len(chunk)
+
+    buffers = [memoryview(bytearray(4 * case.length)) for _ in range(case.leaves if me == 0 else 1)]
+    loop.run_until_complete(begin())
+
+    async def both() -> None:
+        body = torch.full((case.length,), float(me)).view(torch.uint8).numpy().data
+        sends = [send(writer, body) for _, writer in links]
+        receives = [receive(reader, into) for (reader, _), into in zip(links, buffers, strict=True)]
+        await asyncio.gather(*sends, *receives)
+
+    def one_round() -> None:
+        loop.run_until_complete(both())
+
+    cost = measured(case, one_round, one_round, ready)
+    ready.wait()
+    if me == 0:
+        results.put(cost)
+
+
+def gloo(case: Case, me: int, ready: Barrier, results: Any) -> None:
+    """torch.distributed point to point: no encryption, no strangers."""
+    import torch.distributed as dist
+
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(case.ports[0]))
+    dist.init_process_group("gloo", rank=me, world_size=case.leaves + 1)
+    others = list(range(1, case.leaves + 1)) if me == 0 else [0]
+    buffers = [torch.empty(case.length) for _ in others]
+
+    def one_round() -> None:
+        body = torch.full((case.length,), float(me))
+        works = [dist.isend(body, other) for other in others]
+        works += [dist.irecv(into, other) for other, into in zip(others, buffers, strict=True)]
+        for work in works:
+            work.wait()
+
+    cost = measured(case, one_round, one_round, ready)
+    ready.wait()
+    dist.destroy_process_group()
+    if me == 0:
+        results.put(cost)
+
+
+KINDS = {"asyncio TLS": asyncio_tls, "peers": peers, "gloo": gloo}
+
+
+def run(kind: str, leaves: int, length: int, rounds: int) -> Cost:
+    context = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory() as folder:
+        for i in range(leaves + 1):
+            identity.save(identity.create(), Path(folder) / str(i))
+        ports = tuple(free_ports(leaves + 1))
+        case = Case(leaves=leaves, length=length, rounds=rounds, ports=ports, folder=folder)
+        ready, results = context.Barrier(leaves + 1), context.Queue()
+        processes = [
+            context.Process(target=KINDS[kind], args=(case, i, ready, results), daemon=True)
+            for i in range(leaves + 1)
+        ]
+        try:
+            for process in processes:
+                process.start()
+            cost: Cost = results.get(timeout=600)
+            for process in processes:
+                process.join(30)
+        finally:
+            for process in processes:
+                process.kill()
+    return cost
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--megabytes", type=float, nargs="+", default=[5, 50])
+    parser.add_argument("--neighbours", type=int, nargs="+", default=[2, 4, 8])
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
+    options = parser.parse_args()
+    print(f"{os.cpu_count()} cores, torch {torch.__version__}")
+    print(
+        f"{'MB':>4} {'links':>5}  {'transport':<12} {'s/round':>8} {'ratio':>6} {'rounds/s':>8} {'cpu s':>6} models"
+    )
+    for megabytes in options.megabytes:
+        for leaves in options.neighbours:
+            costs: dict[str, list[Cost]] = {kind: [] for kind in options.kinds}
+            for _ in range(options.repeat):
+                for kind in options.kinds:
+                    costs[kind].append(run(kind, leaves, int(megabytes * 250_000), options.rounds))
+            medians = {kind: statistics.median(c.seconds for c in costs[kind]) for kind in costs}
+            base = medians.get("asyncio TLS", float("nan"))
+            for kind, seconds in medians.items():
+                cpu = statistics.median(c.cpu for c in costs[kind])
+                models = max(c.models for c in costs[kind])
+                print(
+                    f"{megabytes:4g} {leaves:5d}  {kind:<12} {seconds:8.3f} {seconds / base:6.2f} "
+                    f"{1 / seconds:8.1f} {cpu:6.2f} {models:6.1f}",
+                    flush=True,
+                )
+
+
+if __name__ == "__main__":
+    main()
