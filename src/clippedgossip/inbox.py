@@ -14,14 +14,21 @@ PAIRS_BYTES = 256 << 20
 EDGE_BYTES = 64 << 20
 
 
+def _whole(total: Tensor) -> Tensor:
+    return total
+
+
 @dataclass(frozen=True, kw_only=True)
 class Context:
-    """What a rule may know besides the messages: the moment, and the seed its draws derive from."""
+    """What a rule may know besides the messages: the moment, the seed its draws derive from, and which slice
+    of the coordinates it is looking at, where another process holds the others."""
 
     round: int | Tensor = 0
     rounds: int | None = None
     seed: int = 0
     byzantine: Tensor | None = None  # (*batch, k) who lies: for the oracle radius alone
+    offset: int = 0  # the slice's first coordinate
+    reduce: Callable[[Tensor], Tensor] = field(default=_whole, repr=False)  # sums over the slices
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -36,7 +43,10 @@ class Inbox:
     linear: Tensor | None = None  # (l, n) float64
     extra: Tensor | None = None  # (a, d)
     context: Context = field(default_factory=Context)
-    reduce: Callable[[Tensor], Tensor] = field(default=lambda partial: partial)  # over slices of coordinates
+
+    def reduce(self, partial: Tensor) -> Tensor:
+        """What was summed over a slice of the coordinates, summed over all of them."""
+        return self.context.reduce(partial)
 
     @property
     def blocks(self) -> list[Tensor]:

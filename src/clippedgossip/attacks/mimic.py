@@ -26,8 +26,8 @@ class Mimic(LinearAttack):
     def _chosen(self, view: View) -> Tensor:
         r = len(view.models)
         if self.target is None:
-            distances: Tensor = torch.linalg.vector_norm(view.models - view.models.mean(0), dim=1)
-            return distances.nan_to_num().argmax()
+            apart = torch.linalg.vector_norm(view.models - view.models.mean(0), dim=1, dtype=torch.float64)
+            return view.context.reduce(apart.square()).nan_to_num().argmax()
         if not 0 <= self.target < r:
             raise AttackError(f"mimic target is {self.target}; there are {r} regular nodes, 0 to {r - 1}")
         return torch.tensor(self.target, device=view.models.device)

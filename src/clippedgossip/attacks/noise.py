@@ -17,8 +17,8 @@ class Gaussian(FreeAttack):
 
     def messages(self, view: View) -> Tensor:
         edges = torch.arange(len(view.victims), device=view.models.device)[:, None]
-        coordinates = torch.arange(view.models.shape[1], device=view.models.device)
         context = view.context
+        coordinates = context.offset + torch.arange(view.models.shape[1], device=view.models.device)
         noise = hash_normal(
             context.seed, "gaussian", context.round, edges, coordinates, dtype=view.models.dtype
         )

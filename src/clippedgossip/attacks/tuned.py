@@ -1,8 +1,6 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor
-
 from clippedgossip.attacks.base import Attack, View
 from clippedgossip.errors import AttackError
 from clippedgossip.inbox import Inbox
@@ -52,9 +50,6 @@ class Tuned(Attack):
         if view.rule is None:
             raise AttackError("a tuned attack must see the rule it is tuned against")
         mixed = view.rule.mix(self.attack.with_strength(strength).inbox(view))
-        return _spread(mixed, view.models.mean(0))
-
-
-def _spread(models: Tensor, centre: Tensor) -> float:
-    value = float((models - centre).double().square().sum(1).mean())
-    return value if value == value else float("inf")
+        apart = (mixed - view.models.mean(0)).double().square().sum(1)
+        value = float(view.context.reduce(apart).mean())
+        return value if value == value else float("inf")
