@@ -233,6 +233,14 @@ def test_large_networks_are_audited_and_drawn_without_dense_arrays(tmp_path: Pat
     draw_audit(torn, tmp_path / "torn.pdf")
 
 
+def test_the_smallest_networks_have_a_diagnosis_too(tmp_path: Path) -> None:
+    for network in (Network(graphs.complete(nodes=1)), Network(graphs.line(nodes=2), byzantine=[0])):
+        diagnosis = audit(network)
+        json.dumps(diagnosis.to_json(), allow_nan=False)
+        assert "CONSENSUS IS" in render(diagnosis, "tiny")
+        draw_audit(diagnosis, tmp_path / "tiny.svg")
+
+
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
     with pytest.raises(SystemExit) as end:
         main(["audit", *arguments])

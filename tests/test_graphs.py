@@ -112,6 +112,10 @@ def test_csv_with_and_without_header_and_weights(tmp_path: Path) -> None:
     )
     assert weighted.graph["weights"] == "own"
     assert weighted.edges["ann", "bob"]["weight"] == 0.25
+    other = graphs.read_graph(write(tmp_path / "c.csv", "x,y,weight\na,b,0.25\n"))
+    assert set(other) == {"a", "b"}
+    bare = graphs.read_graph(write(tmp_path / "d.csv", "a,b,0.25\n"))
+    assert set(bare) == {"a", "b"}
 
 
 def test_graphml_and_json_round_trip(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import FancyArrowPatch
 from numpy.typing import NDArray
 
 from clippedgossip.audit import Audit, Cut
@@ -26,6 +27,7 @@ BYZANTINE, CUT, WORST, ADD, EDGE = "#c0392b", "#d55e00", "#7a3fa0", "#00855f", "
 NAMED = 60  # up to here nodes carry their names
 DETAILED = 1000  # up to here every node is drawn
 BINS = 24
+DASHES: Any = (0, (4, 2))
 
 
 def check_target(path: Path) -> None:
@@ -42,7 +44,7 @@ def draw_audit(audit: Audit, path: Path, *, title: str = "") -> None:
     gamma = audit.network.spectral_gap
     figure = draw_network(
         audit.network,
-        cut=audit.weakest_cut,
+        cut=None if audit.weakest_cut is None or audit.weakest_cut.complete else audit.weakest_cut,
         worst=audit.worst_placement.nodes if audit.worst_placement else (),
         suggested=[suggestion.edge for suggestion in audit.suggested_edges],
         title=f"{title}   γ = {gamma:.4g}   δ_max = {audit.network.delta_max:.4g}".strip(),
@@ -93,7 +95,12 @@ def draw_on(
     thin = 1.0 if network.n <= NAMED else 0.4
     _lines(axes, place, [pair for pair in pairs if pair not in crossing], EDGE, thin, "solid", 1)
     _lines(axes, place, sorted(crossing), CUT, 2.6 if len(crossing) <= 30 else 1.2, "solid", 2)
-    _lines(axes, place, suggested, ADD, 1.8, (0, (4, 2)), 3)
+    for i, j in suggested:  # bent, so that they show beside edges they run along
+        bend = FancyArrowPatch(
+            tuple(place[i]), tuple(place[j]), connectionstyle="arc3,rad=0.18", arrowstyle="-", zorder=3
+        )
+        bend.set(color=ADD, linewidth=1.8, linestyle=DASHES, clip_on=False)
+        axes.add_patch(bend)
     size = float(np.clip(9000 / network.n, 12, 260))
     minor = set(cut.other.tolist()) if cut else set()
     for nodes, colour, marker in (
@@ -117,7 +124,10 @@ def draw_on(
                 color="black" if dark else "white",
                 zorder=6,
             )
-    axes.margins(0.08)
+    low, high = place.min(0), place.max(0)
+    pad = 0.09 * float((high - low).max() or 1.0)
+    axes.set_xlim(low[0] - pad, high[0] + pad)
+    axes.set_ylim(low[1] - pad, high[1] + pad)
 
 
 def legend(
@@ -137,7 +147,7 @@ def legend(
     if network.n > DETAILED:
         return marks
     if suggested:
-        marks.append(Line2D([], [], color=ADD, linewidth=1.8, linestyle=(0, (4, 2)), label="edges to add"))
+        marks.append(Line2D([], [], color=ADD, linewidth=1.8, linestyle=DASHES, label="edges to add"))
     if worst:
         marks.append(
             Line2D(
@@ -160,15 +170,25 @@ def layout(network: Network) -> Floats:
     if len(network.groups) == 2:
         return _two_circles(network)
     if network.n <= 100:
-        parts = [graph.subgraph(part) for part in nx.connected_components(graph)]
         places: dict[Any, Any] = {}
-        for k, part in enumerate(parts):
-            scale = max(len(part), 2) ** 0.5
-            where = nx.kamada_kawai_layout(part, weight=None, scale=scale, center=(2.6 * k * scale, 0))
-            places.update(where)
-        return np.array([places[label] for label in network.labels])
+        edge = 0.0
+        for part in sorted(nx.connected_components(graph), key=len, reverse=True):
+            reach = len(part) ** 0.5 - 0.6  # a lone node needs little room
+            centre = (edge + reach, 0.0)
+            places.update(
+                nx.kamada_kawai_layout(graph.subgraph(part), weight=None, scale=reach, center=centre)
+            )
+            edge += 2 * reach + 0.6
+        return _level(np.array([places[label] for label in network.labels]))
     spread = nx.spring_layout(graph, weight=None, seed=0, iterations=80)
-    return np.array([spread[label] for label in network.labels])
+    return _level(np.array([spread[label] for label in network.labels]))
+
+
+def _level(place: Floats) -> Floats:
+    """Turned so that it is widest from left to right."""
+    centred = place - place.mean(0)
+    axes = np.linalg.eigh(centred.T @ centred)[1]  # the longest last
+    return np.asarray(centred @ axes[:, ::-1])
 
 
 def _two_circles(network: Network) -> Floats:
@@ -252,13 +272,13 @@ def _draw_slices(axes: Axes, network: Network, cut: Cut | None) -> None:
     axes.scatter(place[:, 0], place[:, 1], s=170, c=colours, edgecolors="white", zorder=3)
     if cut is not None:
         where = int(np.argmax(np.abs(np.diff(beyond)))) + 0.5
-        axes.axvline(where, color=CUT, linewidth=2.6, zorder=2)
+        axes.vlines(where, *(1.1 * place[[0, -1], 1]), color=CUT, linewidth=2.6, zorder=2)
     axes.annotate(
         f"{network.n} nodes in {BINS} slices of about {m // BINS} along the slowest mode;\n"
         "height: where the mode puts them, line width: weight between slices",
-        (0.5, 0.02),
+        (0.5, -0.02),
         xycoords="axes fraction",
         ha="center",
         fontsize=9,
     )
-    axes.margins(0.08, 0.15)
+    axes.margins(0.08, 0.2)

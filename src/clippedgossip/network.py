@@ -278,8 +278,8 @@ def _check_graph(graph: Graph) -> None:
     loop = next(iter(nx.selfloop_edges(graph)), None)
     if loop is not None:
         raise NetworkError(
-            f"node {loop[0]} has an edge to itself; self-weights come from W: drop it with "
-            "graph.remove_edges_from(networkx.selfloop_edges(graph))"
+            f"node {loop[0]} has an edge to itself; self-weights come from W: remove that edge\n"
+            "(in Python: graph.remove_edges_from(list(networkx.selfloop_edges(graph))))"
         )
 
 

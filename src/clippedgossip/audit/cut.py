@@ -21,6 +21,11 @@ class Cut:
     weight: float
     conductance: float  # weight / size of the smaller side; (γ of λ₂)/2 ≤ conductance (Cheeger)
 
+    @property
+    def complete(self) -> bool:
+        """Whether everybody on one side is next to everybody on the other: no bottleneck at all."""
+        return len(self.edges) == len(self.side) * len(self.other)
+
 
 def weakest_cut(network: Network) -> Cut | None:
     """The best sweep cut along the eigenvector of λ₂; the parts themselves if there are several."""

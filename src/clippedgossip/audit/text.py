@@ -57,7 +57,7 @@ def _head(network: Network, title: str) -> str:
     weights = {"own": "its own weights", "equal": "equal weights", "lazy": "lazy weights"}.get(
         network.weighting, "Metropolis–Hastings weights"
     )
-    counts = f"{network.n} nodes, {len(network.indices) // 2} edges, {weights}"
+    counts = f"{_count(network.n, 'node')}, {_count(len(network.indices) // 2, 'edge')}, {weights}"
     byzantine = f"{len(network.regular)} regular, {len(network.byzantine)} Byzantine"
     if len(network.byzantine):
         byzantine += f" ({nodes_text(network, network.byzantine.tolist(), 50)})"
@@ -162,7 +162,7 @@ def _cut(audit: Audit) -> str:
         return f"Weakest cut: no edge joins\n{sides}" + (
             f"\n    and {_count(more, 'smaller part')}" if more else ""
         )
-    if len(cut.edges) == len(cut.side) * len(cut.other):
+    if cut.complete:
         return "Weakest cut: none, every node is next to every other"
     lead = f"Weakest cut: {_count(len(cut.edges), 'edge')} of total weight {number(cut.weight)} between"
     if len(cut.edges) > 12:

@@ -13,7 +13,7 @@ import networkx as nx
 from clippedgossip.errors import NetworkError, unknown_name
 from clippedgossip.graphs.types import Graph
 
-HEADERS = ({"source", "target"}, {"from", "to"}, {"a", "b"}, {"u", "v"}, {"node1", "node2"}, {"i", "j"})
+HEADERS = ({"source", "target"}, {"from", "to"})
 
 
 def read_graph(path: str | Path) -> Graph:
@@ -67,7 +67,7 @@ def _csv(path: Path) -> Graph:
             (number, [cell.strip() for cell in row]) for number, row in enumerate(csv.reader(file), start=1)
         ]
     rows = [(number, row) for number, row in rows if any(row) and not row[0].startswith("#")]
-    if rows and {cell.lower() for cell in rows[0][1][:2]} in HEADERS:
+    if rows and _is_header([cell.lower() for cell in rows[0][1]]):
         rows = rows[1:]
     graph: Graph = nx.Graph()
     for number, row in rows:
@@ -84,6 +84,10 @@ def _csv(path: Path) -> Graph:
             )
         graph.add_edge(*row[:2], **({} if weight is None else {"weight": weight}))
     return graph
+
+
+def _is_header(row: list[str]) -> bool:
+    return set(row[:2]) in HEADERS or row[2:] == ["weight"]
 
 
 def _weight(text: str, where: str) -> float:
