@@ -244,9 +244,13 @@ class Neighborhood:
         """(b,) ‖x_i‖."""
         return self.inbox.own_norms[self.group]
 
+    def message(self, place: int) -> Tensor:
+        """(b, d) the models at one place: 0 is the nodes' own, the others are received."""
+        return self.inbox.explicit().rows(self.slots[:, place])
+
     def messages(self) -> Tensor:
         """(b, k+1, d) own and received models themselves."""
-        return self.inbox.explicit().rows(self.slots)
+        return torch.stack([self.message(place) for place in range(self.weights.shape[1] + 1)], 1)
 
     def squared_to(self, coefficients: Tensor) -> Tensor:
         """(b, k+1) ‖z − x_j‖² for z = Σ_j c_j x_j with Σ c = 1: (c D)_j − ½ c D cᵀ."""
@@ -284,13 +288,21 @@ class Neighborhood:
 
 
 class _Mapped(Neighborhood):
-    """A neighbourhood given by its weights and squared distances."""
+    """A neighbourhood of averages of another's messages."""
 
-    def __init__(self, inbox: Inbox, group: slice, weights: Tensor, pairs: Tensor) -> None:
-        super().__init__(inbox, group)
+    def __init__(self, base: Neighborhood, premix: Tensor, weights: Tensor, pairs: Tensor) -> None:
+        super().__init__(base.inbox, base.group)
+        self.base, self.premix = base, premix
         self.__dict__["weights"] = weights
         self.__dict__["pairs"] = pairs
         self.__dict__["squared"] = pairs[:, 0, 1:]
+
+    def message(self, place: int) -> Tensor:
+        shares = self.premix[:, place].to(self.inbox.models.dtype)
+        mixed = shares[:, :1] * self.base.message(0)
+        for source in range(1, shares.shape[1]):
+            mixed += shares[:, source, None] * self.base.message(source)
+        return mixed
 
 
 def from_neighbors(coefficients: Tensor) -> Tensor:

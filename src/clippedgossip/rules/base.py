@@ -2,12 +2,14 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from clippedgossip import kernels
+from clippedgossip.compiling import compiled
 from clippedgossip.errors import RuleError
 from clippedgossip.inbox import Context, Inbox, Neighborhood
 from clippedgossip.layout import Layout
@@ -118,11 +120,12 @@ class CoordinateRule(Rule):
     def _mix_compiled(self, inbox: Inbox) -> Tensor:
         """The same, gathered and sorted in one kernel; alike nodes are not worth a stop to find them."""
         output = torch.empty_like(inbox.models)
-        combine = torch.compile(_gather_and_combine, dynamic=False)
         for count, nodes in inbox.layout.by_count:
             self.check(count)
             rows, weights = self._members(inbox, count, nodes)
-            output[nodes] = combine(self, inbox.blocks, rows, weights, nodes)
+            kind = (self, count, len(nodes), [block.shape for block in inbox.blocks])
+            combine = compiled(repr(kind), partial(_gather_and_combine, self))
+            output[nodes] = combine(inbox.blocks, rows, weights, nodes)
         return output
 
     @staticmethod

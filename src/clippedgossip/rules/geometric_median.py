@@ -2,6 +2,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from clippedgossip.compiling import compiled
 from clippedgossip.inbox import Neighborhood
 from clippedgossip.rules._checks import at_least
 from clippedgossip.rules.base import LinearRule
@@ -20,9 +21,19 @@ class GeometricMedian(LinearRule):
         at_least("smoothing", self.smoothing, 1e-12)
 
     def coefficients(self, near: Neighborhood) -> Tensor:
-        here = near.closed_present.to(near.weights.dtype)
-        share = here / here.sum(1, keepdim=True)
-        for _ in range(self.iterations):
-            pull = here / near.squared_to(share).sqrt().clamp(min=self.smoothing)
-            share = pull / pull.sum(1, keepdim=True)
-        return share
+        step = weiszfeld
+        if near.weights.is_cuda:
+            step = compiled(("weiszfeld", near.pairs.shape, self), weiszfeld)
+        return step(near.pairs, near.closed_present, self.iterations, self.smoothing)
+
+
+def weiszfeld(pairs: Tensor, present: Tensor, iterations: int, smoothing: float) -> Tensor:
+    """The iteration in terms of coefficients: ‖v − x_j‖² = (c D)_j − ½ c D cᵀ for v = Σ_j c_j x_j."""
+    here = present.to(pairs.dtype)
+    share = here / here.sum(1, keepdim=True)
+    for _ in range(iterations):
+        to_each = (share[:, :, None] * pairs).sum(1)
+        squared = to_each - (to_each * share).sum(1, keepdim=True) / 2
+        pull = here * squared.clamp(min=smoothing**2).rsqrt()
+        share = pull / pull.sum(1, keepdim=True)
+    return share

@@ -12,12 +12,12 @@ MODEL_COPIES = 6  # models, momentum, half-step, gradients, and two on the way t
 
 def bytes_needed(crew: Crew) -> int:
     """Linear in workers × parameters, and in workers × batch × activations."""
-    n, d = len(crew.nodes), crew.task.layout.size
+    n, d = len(crew), crew.task.layout.size
     data = sum(t.numel() * t.element_size() for t in (crew.task.data.train_x, crew.task.data.test_x))
     activations = 0
     if isinstance(crew.task.module, nn.Sequential) and layers.supported(crew.task.module):
         each = layers.activation_elements(crew.task.module, crew.task.data.shape)
-        activations = n * crew.task.batch * each * crew.dtype.itemsize
+        activations = n * crew.task.batch * each * crew.work.dtype.itemsize
     return MODEL_COPIES * n * d * 4 + data + activations
 
 
@@ -28,6 +28,7 @@ def refuse_what_does_not_fit(crew: Crew, device: torch.device) -> None:
     needed = bytes_needed(crew)
     if needed > free:
         raise RunError(
-            f"{len(crew.nodes)} workers with {crew.task.layout.size:,} parameters need about {needed:,} "
-            f"bytes, the GPU has {free:,} free; use fewer workers or a smaller batch, or several ranks with torchrun"
+            f"{len(crew)} workers with {crew.task.layout.size:,} parameters need about {needed:,} "
+            f"bytes, the GPU has {free:,} free\n"
+            "use fewer workers, a smaller batch, or several ranks with torchrun"
         )

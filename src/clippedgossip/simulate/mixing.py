@@ -21,7 +21,7 @@ class Mixer:
     """The regular nodes of one run mix; its Byzantine nodes that train follow by plain gossip."""
 
     def __init__(self, setup: Setup, crew: Crew, part: slice) -> None:
-        device = crew.nodes.device
+        device = crew.task.device
         self.network, self.seed, self.crew = setup.network, setup.seed, crew
         self.attack = setup.attack or Silence()
         self.layout = Layout.of(setup.network, device)
@@ -69,12 +69,12 @@ class Mixer:
             return Inbox(layout=self.layout, models=models, context=context)
         return self.attack.inbox(view)
 
-    def evaluate(self, models: Tensor, losses: Tensor, round: int, training: Training, half: Tensor) -> Round:
+    def evaluate(self, models: Tensor, losses: Tensor, round: int, training: Training) -> Round:
         """Accuracy of the groups' averaged models and of single nodes, consensus distance, clipping."""
         models = models[: self.regular]
         averages = torch.stack([models[rows].mean(0) for rows in self.groups.values()])
-        accuracy, _ = self.crew.accuracies(averages)
-        single = self.crew.accuracies(models)[0] if training.evaluate_nodes else None
+        accuracy = self.crew.accuracies(averages)
+        single = self.crew.accuracies(models) if training.evaluates_nodes(round) else None
         spread = (models - models.mean(0)).double().square().sum(1).mean()
         edges = int((self.layout.weights > 0).sum())
         return Round(
@@ -106,11 +106,9 @@ class Mixer:
         return rule
 
     def _losses_near(self, near: Neighborhood) -> Tensor:
-        """(b, k+1) loss of own and received models on each node's sample: row by row of what is in flight."""
+        """(b, k+1) loss of own and received models on each node's sample."""
         x, y = self.crew.draw(near.context.round, purpose="mozi")
         mine = torch.arange(self.part.start, self.part.start + self.regular, device=x.device)[near.group]
         x, y = x[mine], y[mine]
-        slots = near.slots.T.contiguous()
-        inbox = near.inbox.explicit()
-        each = [self.crew.losses_of(inbox.rows(rows), x, y) for rows in slots]
-        return torch.stack(each, 1).double()
+        places = range(near.weights.shape[1] + 1)
+        return torch.stack([self.crew.losses_of(near.message(place), x, y) for place in places], 1).double()

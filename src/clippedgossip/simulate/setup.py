@@ -31,6 +31,10 @@ class Training:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
 
+    def evaluates_nodes(self, round: int) -> bool:
+        """Whether single nodes are evaluated as well: not in between, in the last rounds."""
+        return self.evaluate_nodes and (round == self.rounds or round % self.evaluate_every == 0)
+
     def evaluates(self, round: int) -> bool:
         """Whether to evaluate after this many rounds."""
         last = round > self.rounds - self.evaluate_last

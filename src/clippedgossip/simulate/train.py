@@ -15,7 +15,6 @@ from clippedgossip.simulate.memory import refuse_what_does_not_fit
 from clippedgossip.simulate.mixing import Mixer
 from clippedgossip.simulate.setup import Setup
 from clippedgossip.simulate.state import Moment, State
-from clippedgossip.step import half_step
 
 
 def train(
@@ -54,7 +53,7 @@ class Stack:
         for setup in setups:
             refuse_disconnected(setup.network)
         self.setups = [replace(setup, task=setup.task.to(self.device)) for setup in setups]
-        self.crew = Crew.of([setup.task for setup in self.setups], first.precision)
+        self.crew = Crew([setup.task for setup in self.setups], first.precision)
         refuse_what_does_not_fit(self.crew, self.device)
         self.models = torch.cat(
             [setup.task.initial().expand(len(setup.task.nodes), -1) for setup in self.setups]
@@ -74,10 +73,9 @@ class Stack:
         self.clock = Clock(self.device)
         self._round = self._captured if self.device.type == "cuda" else self._plain
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._step = self._local_step
+        self._local_step = self.crew.local_step()
         if self.device.type == "cuda":
             torch.set_float32_matmul_precision("high" if first.precision == "tf32" else "highest")
-            self._step = torch.compile(self._local_step, dynamic=False)
         if states is not None:
             self.restore(states)
 
@@ -91,7 +89,7 @@ class Stack:
 
     def _plain(self) -> None:
         with torch.no_grad():
-            self._step(self.models, self.momentum, self.half, self.losses)
+            self._local_step(self.models, self.momentum, self.half, self.losses, *self.clock.hands)
             for mixer, part in zip(self.mixers, self.parts, strict=True):
                 mixer.mix(self.half[part], self.models[part], self.clock.round, self.training.rounds)
 
@@ -117,18 +115,10 @@ class Stack:
     def _mutable(self) -> list[Tensor]:
         return [self.models, self.momentum, self.half, self.losses, *(mixer.clips for mixer in self.mixers)]
 
-    def _local_step(self, models: Tensor, momentum: Tensor, half: Tensor, losses: Tensor) -> None:
-        clock = self.clock
-        gradients, found = self.crew.gradients(models, clock.round)
-        stepped, moved = half_step(models, momentum, gradients, (clock.keep, clock.gain), clock.lr)
-        momentum.copy_(moved)
-        half.copy_(stepped)
-        losses.copy_(found)
-
     @torch.no_grad()
     def evaluate(self) -> list[Round]:
         return [
-            mixer.evaluate(self.models[part], self.losses[part], self.round, self.training, self.half[part])
+            mixer.evaluate(self.models[part], self.losses[part], self.round, self.training)
             for mixer, part in zip(self.mixers, self.parts, strict=True)
         ]
 
@@ -164,6 +154,10 @@ class Clock:
     def __init__(self, device: torch.device) -> None:
         self.round = torch.zeros((), dtype=torch.int64, device=device)
         self.lr, self.keep, self.gain = (torch.zeros((), device=device) for _ in range(3))
+
+    @property
+    def hands(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        return self.round, self.lr, self.keep, self.gain
 
     def set(self, round: int, lr: float, gain: tuple[float, float]) -> None:
         self.round.fill_(round)

@@ -1,0 +1,19 @@
+"""Compiling for a GPU once for each kind of work, however many runs do it."""
+
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import torch
+
+_COMPILED: dict[Hashable, Callable[..., Any]] = {}
+
+
+def compiled(kind: Hashable, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The compiled form of the first function of this kind; later ones of the kind must do the same work."""
+    if kind not in _COMPILED:
+        config = torch._dynamo.config
+        config.recompile_limit = max(
+            config.recompile_limit, 64
+        )  # kinds that share code are not recompilations
+        _COMPILED[kind] = torch.compile(function, dynamic=False)
+    return _COMPILED[kind]

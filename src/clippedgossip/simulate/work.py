@@ -1,0 +1,161 @@
+"""The workers' gradients and losses, as functions of tensors: one compilation serves all runs of a shape."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional
+
+from clippedgossip.randomness import Word, batch_indices, hash_bits, keep_mask, key
+from clippedgossip.simulate import layers
+from clippedgossip.tasks import Task, crop_flip
+from clippedgossip.tasks.poison import Poison
+
+
+class Workers(NamedTuple):
+    """Who trains on what, row by row, and which rows each poison spoils."""
+
+    seeds: Tensor  # (n,)
+    nodes: Tensor  # (n,)
+    table: Tensor  # (n, most samples) rows of the training set
+    sizes: Tensor  # (n,) how many of them are real
+    train_x: Tensor
+    train_y: Tensor
+    spoiled: tuple[Tensor, ...] = ()
+
+
+class Work:
+    """A model, its loss and its data, for any workers."""
+
+    def __init__(self, task: Task, dtype: torch.dtype, poisons: tuple[Poison, ...] = ()) -> None:
+        self.task, self.dtype, self.poisons = task, dtype, poisons
+        self.module, self.data = task.module, task.data
+        self.stacks = layers.supported(task.module) and (
+            task.device.type == "cuda" or not layers.has_convolutions(task.module)
+        )
+        self.rates = [layer.p if isinstance(layer, nn.Dropout) else 0.0 for layer in task.module.children()]
+
+    def draw(self, workers: Workers, round: Word, purpose: str | None = None) -> tuple[Tensor, Tensor]:
+        """One round's inputs (n, batch, *shape), augmented, normalised, poisoned, and labels (n, batch).
+
+        Another purpose than training draws another batch.
+        """
+        seeds = workers.seeds if purpose is None else hash_bits(workers.seeds, purpose)
+        places = batch_indices(seeds, workers.nodes, round, workers.sizes, self.task.batch)
+        rows = workers.table.gather(1, places)
+        x = workers.train_x[rows]
+        if self.task.augment:
+            x = crop_flip(x, seeds[:, None], workers.nodes, round)
+        x, y = self.data.normalise(x), workers.train_y[rows]
+        for poison, which in zip(self.poisons, workers.spoiled, strict=True):
+            bad_x, bad_y = poison(x[which], y[which], round)
+            x, y = x.index_copy(0, which, bad_x), y.index_copy(0, which, bad_y)
+        return x, y
+
+    def gradients(self, workers: Workers, models: Tensor, round: Word) -> tuple[Tensor, Tensor]:
+        """(n, d) g_i(x_i) of every worker on its batch of the round, and its losses (n,)."""
+        x, y = self.draw(workers, round)
+        if not self.stacks:
+            return self._one_by_one(workers, models, x, y, round)
+        parameters = _leaves(self.task.layout.views(models))
+        with torch.enable_grad():
+            losses = self._losses(self._stacked(parameters, x, self._masks(workers, round)), y)
+            gradients = torch.autograd.grad(losses.sum(), list(parameters.values()))
+        return torch.cat([gradient.flatten(1) for gradient in gradients], 1), losses.detach()
+
+    @torch.no_grad()
+    def losses_of(self, models: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """(m,) loss of each of the models (m, d) on inputs (m, batch, *shape), without dropout."""
+        if self.stacks:
+            return self._losses(self._stacked(self.task.layout.views(models), x, None), y)
+        with _evaluating(self.module):
+            return torch.stack(
+                [
+                    self.task.loss(functional_call(self.module, self.task.layout.views(model), (a,)), b)
+                    for model, a, b in zip(models, x, y, strict=True)
+                ]
+            )
+
+    @torch.no_grad()
+    def accuracies(self, models: Tensor, chunk: int = 5000) -> Tensor:
+        """(m,) accuracy of models (m, d) on the test set."""
+        if not (self.stacks and models.is_cuda and isinstance(self.module, nn.Sequential)):
+            return self.task.evaluate(models).accuracy
+        right = torch.zeros(len(models), dtype=torch.float64, device=models.device)
+        for inputs, labels in zip(
+            torch.split(self.data.test_x, chunk), torch.split(self.data.test_y, chunk), strict=True
+        ):
+            x = self.data.normalise(inputs).to(self.dtype)
+            for place, model in enumerate(models):
+                parameters = self.task.layout.views(model.to(self.dtype))
+                outputs = layers.forward_one(self.module, parameters, x, None)
+                right[place] += (outputs.argmax(-1) == labels).sum()
+        return right / len(self.data.test_y)
+
+    def _stacked(self, parameters: layers.Parameters, x: Tensor, masks: layers.Masks | None) -> Tensor:
+        assert isinstance(self.module, nn.Sequential)
+        return layers.forward_stacked(self.module, parameters, x, masks, self.dtype)
+
+    def _losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """(n,) each worker's mean loss."""
+        loss = self.task.loss
+        if loss is functional.nll_loss:
+            each = functional.nll_loss(outputs.flatten(0, 1), y.flatten(), reduction="none")
+        elif loss is functional.cross_entropy:
+            each = functional.cross_entropy(outputs.flatten(0, 1), y.flatten(), reduction="none")
+        else:
+            return torch.stack([loss(o, t) for o, t in zip(outputs, y, strict=True)])
+        return each.view(y.shape).mean(1)
+
+    def _masks(self, workers: Workers, round: Word, rows: slice = slice(None)) -> layers.Masks:
+        """Dropout's draws: those of a worker are its own, whoever else is there."""
+
+        def draw(place: int, shape: tuple[int, ...]) -> Tensor:
+            return keep_mask(workers.seeds[rows], workers.nodes[rows], round, place, shape, self.rates[place])
+
+        return draw
+
+    def _one_by_one(
+        self, workers: Workers, models: Tensor, x: Tensor, y: Tensor, round: Word
+    ) -> tuple[Tensor, Tensor]:
+        gradients = torch.empty_like(models)
+        losses = []
+        for i, model in enumerate(models):
+            parameters = _leaves(self.task.layout.views(model))
+            with torch.enable_grad():
+                loss = self.task.loss(self._forward(workers, i, parameters, x[i], round), y[i])
+            losses.append(loss.detach())
+            views = self.task.layout.views(gradients[i]).values()
+            for view, gradient in zip(
+                views, torch.autograd.grad(loss, list(parameters.values())), strict=True
+            ):
+                view.copy_(gradient)
+        return gradients, torch.stack(losses)
+
+    def _forward(
+        self, workers: Workers, row: int, parameters: layers.Parameters, x: Tensor, round: Word
+    ) -> Tensor:
+        if isinstance(self.module, nn.Sequential) and layers.supported(self.module):
+            draw = self._masks(workers, round, slice(row, row + 1))
+            return layers.forward_one(self.module, parameters, x, lambda place, shape: draw(place, shape)[0])
+        with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
+            torch.manual_seed(key(int(workers.seeds[row]), "forward", int(workers.nodes[row]), int(round)))
+            outputs: Tensor = functional_call(self.module, dict(parameters), (x,))
+            return outputs
+
+
+def _leaves(views: layers.Parameters) -> dict[str, Tensor]:
+    return {name: view.detach().requires_grad_() for name, view in views.items()}
+
+
+@contextmanager
+def _evaluating(module: nn.Module) -> Iterator[None]:
+    was_training = module.training
+    module.eval()
+    try:
+        yield
+    finally:
+        module.train(was_training)
