@@ -262,6 +262,8 @@ def test_the_command_prints_json(capsys: pytest.CaptureFixture[str], tmp_path: P
     assert json.loads(out)["gamma"] == pytest.approx(0.028595, abs=5e-7)
     code, out, _ = run(capsys, "ring", "--random-byzantine", "1", "--random-pendants", "2", "--json")
     assert json.loads(out)["byzantine"] == 3
+    code, out, _ = run(capsys, "ring", "--worst-byzantine", "2", "--json")
+    assert json.loads(out)["components"] == [4, 4]
     code, out, _ = run(capsys, "dumbbell", "--hub", "--clique", "4", "--draw", str(tmp_path / "d.svg"))
     assert (tmp_path / "d.svg").exists()
     assert "Worst place" in out
@@ -282,6 +284,7 @@ def test_the_command_prints_json(capsys: pytest.CaptureFixture[str], tmp_path: P
         (["ring", "--draw", "net.bmp"], "cannot draw"),
         (["ring", "--draw", "/nowhere/net.svg"], "no folder"),
         (["ring", "--attackers", "-1"], "at least 0"),
+        (["ring", "--worst-byzantine", "10"], "no worst place"),
         (["absent.csv"], "no such graph file"),
     ],
 )

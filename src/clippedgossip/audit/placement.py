@@ -11,7 +11,7 @@ from scipy.sparse import csgraph
 
 from clippedgossip import spectrum
 from clippedgossip.audit.articulation import separated_by
-from clippedgossip.audit.cut import Cut
+from clippedgossip.audit.cut import Cut, weakest_cut
 from clippedgossip.errors import NetworkError
 from clippedgossip.network import Network
 from clippedgossip.weights import row_sums, rows_of
@@ -44,8 +44,11 @@ class Placement:
         return self.separated, self.ratio
 
 
-def worst_placement(network: Network, attackers: int, cut: Cut | None) -> Placement | None:
-    """The b regular nodes whose turning hurts most; None if nothing would be left to hurt."""
+def worst_placement(network: Network, attackers: int = 1, cut: Cut | None = None) -> Placement | None:
+    """The b regular nodes whose turning hurts most; None if nothing would be left to hurt.
+
+    All placements are tried where that is cheap; otherwise a greedy search, helped by the weakest cut.
+    """
     if attackers < 0:
         raise NetworkError(f"attackers is {attackers}; it must be at least 0")
     m = len(network.regular)
@@ -53,7 +56,7 @@ def worst_placement(network: Network, attackers: int, cut: Cut | None) -> Placem
         return None
     if comb(m, attackers) * m**3 <= EXHAUSTIVE:
         return _exhaustive(network, attackers)
-    starts = [(), *_bottlenecks(network, attackers, cut)]
+    starts = [(), *_bottlenecks(network, attackers, cut or weakest_cut(network))]
     return max((_greedy(network, attackers, start) for start in starts), key=lambda placement: placement.harm)
 
 

@@ -72,11 +72,12 @@ def build_network(
     random_byzantine: int = 0,
     pendants: str | None = None,
     random_pendants: int = 0,
+    worst_byzantine: int = 0,
     weights: str | None = None,
     max_degree: int | None = None,
     seed: int = 0,
 ) -> "Network":
-    """The network with its Byzantine nodes placed: given, at random, or hung on given or random nodes."""
+    """The network with its Byzantine nodes: given, at random, hung on nodes, or where they hurt most."""
     from clippedgossip.graphs import add_pendants, find_nodes, random_nodes
     from clippedgossip.network import Network
 
@@ -88,7 +89,18 @@ def build_network(
     on = [*find_nodes(graph, split_list(pendants)), *random_nodes(graph, random_pendants, seed=seed)]
     if on:
         graph = add_pendants(graph, on)
-    return Network(graph, weights=weights, max_degree=max_degree)
+    network = Network(graph, weights=weights, max_degree=max_degree)
+    if not worst_byzantine:
+        return network
+    from clippedgossip.audit import worst_placement
+
+    worst = worst_placement(network, worst_byzantine)
+    if worst is None:
+        raise NetworkError(
+            f"no worst place for {worst_byzantine} attackers: give a connected network of more nodes"
+        )
+    turned = [network.labels[i] for i in worst.nodes]
+    return Network(graph, byzantine=turned, weights=weights, max_degree=max_degree)
 
 
 def catalogue() -> str:
