@@ -262,9 +262,7 @@ class Neighborhood:
         """The neighbourhood of premix @ messages, (b, k'+1, k+1), whose rows sum to 1."""
         across = premix @ self.pairs @ premix.transpose(1, 2)
         own = across.diagonal(dim1=1, dim2=2) / 2
-        return _Mapped(
-            self.inbox, self.group, weights, (across - own[:, :, None] - own[:, None, :]).clamp(min=0)
-        )
+        return _Mapped(self, premix, weights, (across - own[:, :, None] - own[:, None, :]).clamp(min=0))
 
     def _squared_along_edges(self) -> Tensor:
         used = self.inbox
