@@ -56,7 +56,7 @@ class Mixer:
 
     def inbox(self, half: Tensor, round: Word, rounds: int) -> Inbox:
         models = half[: self.regular]
-        context = Context(round=round, rounds=rounds, seed=self.seed)
+        context = self.context(round, rounds)
         view = View(
             network=self.network,
             layout=self.layout,
@@ -69,21 +69,41 @@ class Mixer:
             return Inbox(layout=self.layout, models=models, context=context)
         return self.attack.inbox(view)
 
+    def context(self, round: Word, rounds: int) -> Context:
+        return Context(round=round, rounds=rounds, seed=self.seed)
+
     def evaluate(self, models: Tensor, losses: Tensor, round: int, training: Training) -> Round:
         """Accuracy of the groups' averaged models and of single nodes, consensus distance, clipping."""
         models = models[: self.regular]
-        averages = torch.stack([models[rows].mean(0) for rows in self.groups.values()])
-        accuracy = self.crew.accuracies(averages)
+        accuracy = self.crew.accuracies(self.averages(models))
         single = self.crew.accuracies(models) if training.evaluates_nodes(round) else None
-        spread = (models - models.mean(0)).double().square().sum(1).mean()
+        return self.record(round, training, accuracy, single, losses[: self.regular], self.apart(models))
+
+    def averages(self, models: Tensor) -> Tensor:
+        """(groups, d) the averaged model of each group."""
+        return torch.stack([models[rows].mean(0) for rows in self.groups.values()])
+
+    def apart(self, models: Tensor) -> Tensor:
+        """(n,) squared distances to the mean."""
+        return (models - models.mean(0)).double().square().sum(1)
+
+    def record(
+        self,
+        round: int,
+        training: Training,
+        accuracy: Tensor,
+        single: Tensor | None,
+        losses: Tensor,
+        apart: Tensor,
+    ) -> Round:
         edges = int((self.layout.weights > 0).sum())
         return Round(
             round=round,
             accuracy=dict(zip(self.groups, accuracy.tolist(), strict=True)),
             mean_accuracy=None if single is None else float(single.mean()),
             worst_accuracy=None if single is None else float(single.min()),
-            loss=float(losses[: self.regular].mean()),
-            consensus_distance=float(spread),
+            loss=float(losses.mean()),
+            consensus_distance=float(apart.mean()),
             clipped=float(self.clips.sum()) / (edges * round) if self.counts_clips and edges else None,
             lr=training.lr.at(round - 1),
         )
