@@ -236,10 +236,11 @@ def _round(path: Path) -> int:
 
 
 def _blame(moment: Moment, setup: Setup) -> str:
-    models = moment.state().tensors["models"][: len(setup.network.regular)]
-    broken = (~torch.isfinite(models).all(1)).nonzero().flatten().tolist()
-    where = f"node {setup.network.labels[int(setup.network.regular[broken[0]])]}" if broken else "the loss"
-    what = f"{where} holds" if broken else f"{where} is"
+    models = moment.state().tensors["models"][: len(setup.network.regular)].double()
+    broken = ~torch.isfinite(models).all(1)
+    row = int(broken.int().argmax() if broken.any() else models.norm(dim=1).argmax())
+    node = setup.network.labels[int(setup.network.regular[row])]
+    what = f"node {node} holds" if broken.any() else f"node {node} strayed furthest, the loss is"
     return (
         f"diverged by round {moment.round}: {what} NaN or infinity; what was recorded stays\n"
         "lower training.lr, or take a rule that withstands the attack"

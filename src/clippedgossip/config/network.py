@@ -72,7 +72,7 @@ class NetworkConfig:
             if key in content:
                 known[key] = decode.value(hint, content.pop(key), (*path, key))
         takes = _parameters(known.get("name"))
-        if "byzantine" in content and not ("byzantine" in takes and isinstance(content["byzantine"], int)):
+        if "byzantine" in content:
             known["byzantine"] = _placement(content.pop("byzantine"), (*path, "byzantine"))
         if "file" in known:
             known["file"] = (folder or Path()) / known["file"]
