@@ -52,7 +52,7 @@ class Pretence(FreeAttack):
 
 
 def in_the_liars_head(rule: Rule, real: float, pretended: float) -> tuple[Tensor, ...]:
-    """What the pretended clique's door would hold in every round, were it real: three cliques, three doors."""
+    """What the pretended clique's door would hold in every round, were it real: three cliques, three doors"""
     graph = nx.disjoint_union_all([nx.complete_graph(CLIQUE) for _ in range(3)])
     doors = (DOOR_A, DOOR_B, 2 * CLIQUE)
     graph.add_edges_from([(doors[0], doors[1]), (doors[1], doors[2]), (doors[2], doors[0])])

@@ -1,0 +1,190 @@
+"""`clippedgossip consensus`: robust consensus on any network, with any rule, under any attack."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from clippedgossip.cli import consensus_output as output
+from clippedgossip.cli import networks
+from clippedgossip.cli.progress import progress
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from clippedgossip.network import Network
+    from clippedgossip.simulate import ConsensusRound
+
+
+class _WithNames(TyperCommand):
+    """Adds networks, rules and attacks to --help, at the cost of importing them only when asked."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        from clippedgossip.attacks import ATTACKS
+        from clippedgossip.rules import RULES
+
+        super().format_help(ctx, formatter)
+        print(f"Networks, their options and defaults:\n{networks.catalogue()}\n")
+        print(f"Rules and their options:\n{_catalogue(RULES)}\n")
+        print(f"Attacks and their options:\n{_catalogue(ATTACKS)}\n")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(
+        "consensus",
+        cls=_WithNames,
+        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    )(consensus)
+
+
+def consensus(
+    context: typer.Context,
+    network: Annotated[
+        str, typer.Argument(metavar="NETWORK", help="A network's name, or a .graphml, .csv or .json file.")
+    ],
+    rule: Annotated[str, typer.Option(metavar="NAME", help="The rule every regular node mixes with.")] = (
+        "clipped-gossip"
+    ),
+    rule_option: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="A parameter of the rule; repeatable.")
+    ] = None,
+    attack: Annotated[str, typer.Option(metavar="NAME", help="What the Byzantine nodes do.")] = "dissensus",
+    attack_option: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="A parameter of the attack; repeatable.")
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of mixing.")] = 100,
+    dim: Annotated[int, typer.Option(min=1, help="Length of every node's vector.")] = 10,
+    start: Annotated[
+        str | None,
+        typer.Option(metavar="VALUES", help="One number a node, such as 0,0,200,200; else random."),
+    ] = None,
+    byzantine: Annotated[
+        str | None, typer.Option(metavar="NODES", help="Byzantine nodes, such as 3,7.")
+    ] = None,
+    random_byzantine: Annotated[int, typer.Option(metavar="B", help="Byzantine nodes drawn at random.")] = 0,
+    pendants: Annotated[
+        str | None, typer.Option(metavar="NODES", help="Hang a new Byzantine node on each of these.")
+    ] = None,
+    random_pendants: Annotated[int, typer.Option(metavar="B", help="The same, on random nodes.")] = 0,
+    weights: Annotated[
+        str | None, typer.Option(help="metropolis-hastings (default), equal, lazy, or own (the file's).")
+    ] = None,
+    max_degree: Annotated[
+        int | None, typer.Option(metavar="D", help="Public bound on the degree, for equal weights.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of networks, placements, vectors and attacks.")] = 0,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write an HTML page with the curves.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Let the nodes of a network look for their average while some of them lie.
+
+    Say `clippedgossip consensus torus --random-byzantine 1 --rule median --attack alie`, or
+    `--rule clipped-gossip --rule-option radius=adaptive --rule-option delta_max=0.2`.
+    """
+    own = [
+        option for parameter in context.command.params for option in parameter.opts if option.startswith("--")
+    ]
+    networks.check_source(network)
+    options = networks.parse_options(context.args, source=network, known=own)
+
+    from clippedgossip.attacks.from_table import attack_from
+    from clippedgossip.rules.from_table import rule_from
+    from clippedgossip.simulate.consensus import consensus
+
+    chosen_rule = rule_from(rule, _pairs(rule_option, "--rule-option"))
+    chosen_attack = attack_from(attack, _pairs(attack_option, "--attack-option"))
+    built = networks.build_network(
+        networks.load_graph(network, options, seed=seed),
+        byzantine=byzantine,
+        random_byzantine=random_byzantine,
+        pendants=pendants,
+        random_pendants=random_pendants,
+        weights=weights,
+        max_degree=max_degree,
+        seed=seed,
+    )
+    states = consensus(
+        built, chosen_rule, _start(built, start, dim, seed), attack=chosen_attack, rounds=rounds, seed=seed
+    )
+    history: list[ConsensusRound] = []
+    with progress() as show:
+        for state in states:
+            history.append(state)
+            show("mixing", state.round, rounds)
+    facts = _facts(built, network) | {
+        "rule": repr(chosen_rule),
+        "attack": repr(chosen_attack) if len(built.byzantine) else None,
+        "rounds": rounds,
+        "dim": history[0].models.shape[1],
+        "seed": seed,
+    }
+    if out is not None:
+        output.write_page(out, facts, history)
+    if as_json:
+        output.print_json(facts, history)
+        return
+    from rich.console import Console
+
+    print(output.headline(facts))
+    Console(highlight=False).print(output.table(history))
+    print(output.MEANING)
+    print(output.verdict(history))
+    if out is not None:
+        print(f"page: {out}")
+
+
+def _pairs(options: list[str] | None, flag: str) -> dict[str, object]:
+    from clippedgossip.errors import ConfigError
+
+    found: dict[str, object] = {}
+    for option in options or []:
+        key, sign, value = option.partition("=")
+        if not sign or not key:
+            raise ConfigError(f"{flag} is {option!r}; it is written key=value, such as radius=0.5")
+        found[key.strip()] = value.strip()
+    return found
+
+
+def _start(network: "Network", values: str | None, dim: int, seed: int) -> "Tensor":
+    """What every node holds at the start: given, or drawn from a normal distribution."""
+    import torch
+
+    from clippedgossip.errors import ConfigError
+    from clippedgossip.randomness import generator
+
+    if values is None:
+        return torch.randn(network.n, dim, generator=generator(seed, "start"), dtype=torch.float64)
+    try:
+        numbers = [float(value) for value in networks.split_list(values)]
+    except ValueError:
+        raise ConfigError(f"--start is {values!r}; give numbers, such as 0,0,200,200") from None
+    return torch.tensor(numbers, dtype=torch.float64).reshape(-1, 1)
+
+
+def _facts(network: "Network", source: str) -> dict[str, Any]:
+    return {
+        "network": source,
+        "nodes": network.n,
+        "edges": len(network.indices) // 2,
+        "byzantine": [str(network.labels[i]) for i in network.byzantine],
+        "gamma": network.spectral_gap,
+        "delta_max": network.delta_max,
+    }
+
+
+def _catalogue(registry: dict[str, type[Any]]) -> str:
+    """Every name with its parameters and their defaults."""
+    import dataclasses
+
+    lines = []
+    for name, kind in registry.items():
+        fields = (
+            field.name if field.default is dataclasses.MISSING else f"{field.name}={field.default}"
+            for field in dataclasses.fields(kind)
+        )
+        lines.append(f"  {name:<22} {' '.join(fields)}".rstrip())
+    return "\n".join(lines)

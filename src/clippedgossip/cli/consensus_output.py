@@ -1,0 +1,98 @@
+"""How a consensus run is told: on a terminal, as JSON, as a page."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from clippedgossip.simulate import ConsensusRound
+
+    History = list[ConsensusRound]
+
+Facts = dict[str, Any]
+
+AGREED = 1e-3  # of the initial error
+MEANING = (
+    "error: mean squared distance of the regular nodes to their average at the\n"
+    "start; spread: to their average now."
+)
+
+
+def headline(facts: Facts) -> str:
+    """Network, rule and attack in two lines."""
+    against = f" against {facts['attack']}" if facts["attack"] else ", nobody lies"
+    return (
+        f"{facts['network']}: {facts['nodes']} nodes, {facts['edges']} edges, "
+        f"{len(facts['byzantine'])} Byzantine; γ = {facts['gamma']:.4g}, δ_max = {facts['delta_max']:.4g}\n"
+        f"{facts['rule']}{against}"
+    )
+
+
+def _shown(history: "History") -> "History":
+    """Rounds 0, 1, 2, 5, 10, 20, 50, … and the last."""
+    steps = {0, len(history) - 1} | {lead * 10**power for power in range(9) for lead in (1, 2, 5)}
+    return [state for state in history if state.round in steps]
+
+
+def table(history: "History") -> "Table":
+    """A few rounds."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for header in ("round", "error", "spread"):
+        table.add_column(header, justify="right")
+    for state in _shown(history):
+        table.add_row(str(state.round), f"{state.error:.4g}", f"{state.consensus_distance:.4g}")
+    return table
+
+
+def verdict(history: "History") -> str:
+    """What happened, in words."""
+    first, last = history[0], history[-1]
+    scale = first.error or 1.0
+    share = f"{last.error / scale:.3g} of what it was"
+    if not last.error < float("inf"):
+        return "The attack drove the nodes out of all bounds."
+    if last.error <= AGREED * scale:
+        return f"The regular nodes agree on their average; the error is {share}."
+    if last.consensus_distance <= AGREED * scale:
+        return f"They agree, but not on their average; the error is {share}."
+    if last.error > scale:
+        return f"They are further from their average than before; the error is {share}."
+    return f"They do not agree after {last.round} rounds; the error is {share}."
+
+
+def print_json(facts: Facts, history: "History") -> None:
+    """One object; what is not finite is null."""
+    from clippedgossip.records.text import to_line
+
+    rows = [
+        {"round": state.round, "error": state.error, "consensus_distance": state.consensus_distance}
+        for state in history
+    ]
+    result = {**facts, "error": history[-1].error, "consensus_distance": history[-1].consensus_distance}
+    print(json.dumps(json.loads(to_line({**result, "history": rows})), indent=1))
+
+
+def write_page(path: Path, facts: Facts, history: "History") -> None:
+    """The curves, the numbers and the setting."""
+    from clippedgossip.report import Figure, Section, Series, Table, Text, page, write
+    from clippedgossip.report.figures import curves
+
+    rounds = [state.round for state in history]
+    series = [
+        Series(name="error", x=rounds, y=[state.error or None for state in history]),
+        Series(name="spread", x=rounds, y=[state.consensus_distance or None for state in history]),
+    ]
+    svg = curves(series, y_label="mean squared distance", y_scale="log", size=(6.4, 3.8))
+    shown = [[state.round, state.error, state.consensus_distance] for state in _shown(history)]
+    named = [[key, "–" if value is None else str(value)] for key, value in facts.items()]
+    sections = [
+        Section("Error over the rounds", [Figure(svg, MEANING), Text(verdict(history))]),
+        Section("Numbers", [Table(["round", "error", "spread"], shown)]),
+        Section("Setting", [Table(["what", "value"], named)]),
+    ]
+    write(path, page(f"Consensus on {facts['network']}", headline(facts).replace("\n", ". "), sections))
