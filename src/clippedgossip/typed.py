@@ -28,27 +28,24 @@ class Maker:
         fields = {field.name: field for field in dataclasses.fields(chosen)}
         hints = get_type_hints(chosen)
         own, deeper, loose = _sort(values, fields)
+        parts = {key: part for key, value in own.items() if (part := self._part(hints[key], value))}
+        takes = {key: {field.name for field in dataclasses.fields(part)} for key, (_, part) in parts.items()}
+        known = set(fields).union(*takes.values())
+        for key in [*loose, *deeper]:
+            if key not in (known if key in loose else fields):
+                raise self.error(unknown_name(f"parameter of {kind} {name!r}:", key, known))
         arguments: dict[str, Any] = {}
-        known = set(fields)
         for key in dict.fromkeys([*own, *deeper]):
-            if key not in fields:
-                raise self.error(unknown_name(f"parameter of {kind} {name!r}:", key, fields))
             value, inner = own.get(key), deeper.get(key, {})
-            if isinstance(value, Mapping):
-                inner, value = {**value, **inner}, value.get("name")
-                inner.pop("name", None)
-            if isinstance(value, str) and (part := self._part(hints[key], value)):
-                part_base, part_class = part
-                takes = {field.name for field in dataclasses.fields(part_class)}
-                known |= takes
-                inner |= {extra: loose.pop(extra) for extra in list(loose) if extra in takes}
-                arguments[key] = self.make(part_base, value, inner)
+            if key in parts:
+                beside = {extra: loose[extra] for extra in loose if extra in takes[key]}
+                table = dict(value) if isinstance(value, Mapping) else {"name": value}
+                part_name = str(table.pop("name"))
+                arguments[key] = self.make(parts[key][0], part_name, {**beside, **table, **inner})
             elif inner:
                 raise self.error(f"{key} of {kind} {name!r} takes no parameters; got {', '.join(inner)}")
             else:
                 arguments[key] = self._convert(hints[key], value, f"{key} of {kind} {name!r}")
-        for key in loose:
-            raise self.error(unknown_name(f"parameter of {kind} {name!r}:", key, known))
         missing = [key for key, field in fields.items() if key not in arguments and _required(field)]
         if missing:
             raise self.error(f"{kind} {name!r} needs a value for {', '.join(missing)}")
@@ -65,9 +62,12 @@ class Maker:
     def _name(self, base: type, chosen: type) -> str:
         return next(name for name, kind in self.registries[base].items() if kind is chosen)
 
-    def _part(self, hint: Any, text: str) -> tuple[type, type] | None:
-        """Which family and class a text names, where the field takes one."""
+    def _part(self, hint: Any, value: object) -> tuple[type, type] | None:
+        """Which family and class a text or table names, where the field takes one."""
         members = _members(hint)
+        text = value.get("name") if isinstance(value, Mapping) else value
+        if not isinstance(text, str):
+            return None
         base = next((member for member in members if member in self.registries), None)
         number = float in members
         if base is None or (number and _is_number(text)):
