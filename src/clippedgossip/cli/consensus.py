@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from clippedgossip.network import Network
-    from clippedgossip.simulate import ConsensusRound
 
 
 class _WithNames(TyperCommand):
@@ -107,19 +106,18 @@ def consensus(
         max_degree=max_degree,
         seed=seed,
     )
-    states = consensus(
-        built, chosen_rule, _start(built, start, dim, seed), attack=chosen_attack, rounds=rounds, seed=seed
-    )
-    history: list[ConsensusRound] = []
+    initial = _start(built, start, dim, seed)
+    states = consensus(built, chosen_rule, initial, attack=chosen_attack, rounds=rounds, seed=seed)
+    history: output.History = []
     with progress() as show:
         for state in states:
-            history.append(state)
+            history.append(output.Step(state.round, state.error, state.consensus_distance))
             show("mixing", state.round, rounds)
     facts = _facts(built, network) | {
         "rule": repr(chosen_rule),
         "attack": repr(chosen_attack) if len(built.byzantine) else None,
         "rounds": rounds,
-        "dim": history[0].models.shape[1],
+        "dim": initial.shape[1],
         "seed": seed,
     }
     if out is not None:

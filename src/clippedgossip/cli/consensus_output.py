@@ -2,16 +2,23 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from clippedgossip.simulate import ConsensusRound
-
-    History = list[ConsensusRound]
-
 Facts = dict[str, Any]
+
+
+class Step(NamedTuple):
+    """A round without its models."""
+
+    round: int
+    error: float
+    consensus_distance: float
+
+
+History = list[Step]
 
 AGREED = 1e-3  # of the initial error
 MEANING = (
@@ -30,13 +37,13 @@ def headline(facts: Facts) -> str:
     )
 
 
-def _shown(history: "History") -> "History":
+def _shown(history: History) -> History:
     """Rounds 0, 1, 2, 5, 10, 20, 50, … and the last."""
     steps = {0, len(history) - 1} | {lead * 10**power for power in range(9) for lead in (1, 2, 5)}
-    return [state for state in history if state.round in steps]
+    return [step for step in history if step.round in steps]
 
 
-def table(history: "History") -> "Table":
+def table(history: History) -> "Table":
     """A few rounds."""
     from rich import box
     from rich.table import Table
@@ -44,12 +51,12 @@ def table(history: "History") -> "Table":
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for header in ("round", "error", "spread"):
         table.add_column(header, justify="right")
-    for state in _shown(history):
-        table.add_row(str(state.round), f"{state.error:.4g}", f"{state.consensus_distance:.4g}")
+    for step in _shown(history):
+        table.add_row(str(step.round), f"{step.error:.4g}", f"{step.consensus_distance:.4g}")
     return table
 
 
-def verdict(history: "History") -> str:
+def verdict(history: History) -> str:
     """What happened, in words."""
     first, last = history[0], history[-1]
     scale = first.error or 1.0
@@ -65,30 +72,27 @@ def verdict(history: "History") -> str:
     return f"They do not agree after {last.round} rounds; the error is {share}."
 
 
-def print_json(facts: Facts, history: "History") -> None:
+def print_json(facts: Facts, history: History) -> None:
     """One object; what is not finite is null."""
     from clippedgossip.records.text import to_line
 
-    rows = [
-        {"round": state.round, "error": state.error, "consensus_distance": state.consensus_distance}
-        for state in history
-    ]
-    result = {**facts, "error": history[-1].error, "consensus_distance": history[-1].consensus_distance}
-    print(json.dumps(json.loads(to_line({**result, "history": rows})), indent=1))
+    last = {"error": history[-1].error, "consensus_distance": history[-1].consensus_distance}
+    rows = [step._asdict() for step in history]
+    print(json.dumps(json.loads(to_line({**facts, **last, "history": rows})), indent=1))
 
 
-def write_page(path: Path, facts: Facts, history: "History") -> None:
+def write_page(path: Path, facts: Facts, history: History) -> None:
     """The curves, the numbers and the setting."""
     from clippedgossip.report import Figure, Section, Series, Table, Text, page, write
     from clippedgossip.report.figures import curves
 
-    rounds = [state.round for state in history]
+    rounds = [step.round for step in history]
     series = [
-        Series(name="error", x=rounds, y=[state.error or None for state in history]),
-        Series(name="spread", x=rounds, y=[state.consensus_distance or None for state in history]),
+        Series(name="error", x=rounds, y=[step.error or None for step in history]),
+        Series(name="spread", x=rounds, y=[step.consensus_distance or None for step in history]),
     ]
     svg = curves(series, y_label="mean squared distance", y_scale="log", size=(6.4, 3.8))
-    shown = [[state.round, state.error, state.consensus_distance] for state in _shown(history)]
+    shown = [[step.round, step.error, step.consensus_distance] for step in _shown(history)]
     named = [[key, "–" if value is None else str(value)] for key, value in facts.items()]
     sections = [
         Section("Error over the rounds", [Figure(svg, MEANING), Text(verdict(history))]),
