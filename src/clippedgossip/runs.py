@@ -19,6 +19,7 @@ from clippedgossip.simulate.state import Moment, State
 from clippedgossip.simulate.train import train_together
 
 OnRound = Callable[[RunConfig, Moment], None]
+Engine = Callable[..., Iterator[list[Moment]]]
 
 
 class Diverged(RunError):
@@ -46,10 +47,12 @@ def execute(
     on_round: OnRound | None = None,
     cadence: Cadence | None = None,
     keep: bool = False,
+    engine: Engine = train_together,
 ) -> RunDirectory:
     """Run a config into its folder under `root`; a run that is finished is found, one that stopped goes on.
 
-    `resume=False` forgets what is there. `keep` leaves the last checkpoint, the trained models.
+    `resume=False` forgets what is there. `keep` leaves the last checkpoint, the trained models. `engine` is
+    another `train_together`, such as one over many processes.
     """
     attempt = Attempt.open(config, root)
     if attempt.run.finished and resume:
@@ -58,7 +61,7 @@ def execute(
         if not resume:
             attempt.run.clear()
         if not attempt.run.finished:  # another process may have been faster
-            carry_out([attempt], on_round=on_round, cadence=cadence, keep=keep)
+            carry_out([attempt], on_round=on_round, cadence=cadence, keep=keep, engine=engine)
     return attempt.run
 
 
@@ -115,6 +118,7 @@ def carry_out(
     on_round: OnRound | None = None,
     cadence: Cadence | None = None,
     keep: bool = False,
+    engine: Engine = train_together,
 ) -> None:
     """Train to the end, several runs of one shape in step. Call it with the locks held.
 
@@ -124,7 +128,7 @@ def carry_out(
     started = time.monotonic()
     try:
         with _out_of_memory():
-            _train(attempts, on_round, cadence, keep)
+            _train(attempts, on_round, cadence, keep, engine)
     except Exception as error:
         for attempt in attempts:
             attempt.fail(attempt.error or error)
@@ -139,13 +143,15 @@ def carry_out(
         raise attempts[0].error
 
 
-def _train(attempts: Sequence[Attempt], on_round: OnRound | None, cadence: Cadence, keep: bool) -> None:
+def _train(
+    attempts: Sequence[Attempt], on_round: OnRound | None, cadence: Cadence, keep: bool, engine: Engine
+) -> None:
     for attempt in attempts:
         attempt.run.failure_path.unlink(missing_ok=True)
     setups = [build(attempt.config) for attempt in attempts]
     states = _states(attempts)
     saved_round, saved_at = attempts[0].began, time.monotonic()
-    for moments in train_together(setups, device=attempts[0].device, states=states):
+    for moments in engine(setups, device=attempts[0].device, states=states):
         now = moments[0].round
         for attempt, moment, setup in zip(attempts, moments, setups, strict=True):
             if attempt.error is None:

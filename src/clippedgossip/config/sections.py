@@ -99,7 +99,7 @@ class TrainingConfig:
             momentum=momentum,
             evaluate_every=self.evaluate_every,
             evaluate_last=self.evaluate_last,
-            evaluate_last_every=self.evaluate_last_every,
+            evaluate_last_every=min(self.evaluate_last_every, self.evaluate_every),
             evaluate_nodes=self.evaluate_nodes,
             precision=self.precision,
         )

@@ -91,7 +91,7 @@ def _run(attempts: Sequence[Attempt], meter: "_Meter", cadence: Cadence | None, 
 
 def _batches(attempts: Sequence[Attempt], together: bool) -> Iterator[list[Attempt]]:
     """Runs of one shape, as many as fit; one at a time on a CPU."""
-    if not together or not any(attempt.device.startswith("cuda") for attempt in attempts):
+    if not together or not any(stacks(attempt.device) for attempt in attempts):
         yield from ([attempt] for attempt in attempts)
         return
     shapes: dict[str, list[Attempt]] = {}
@@ -109,6 +109,11 @@ def _batches(attempts: Sequence[Attempt], together: bool) -> Iterator[list[Attem
             batch.append(attempt)
             used += need
         yield batch
+
+
+def stacks(device: str) -> bool:
+    """Whether several runs at a time are faster there."""
+    return device.startswith("cuda")
 
 
 def _shape(attempt: Attempt) -> str:

@@ -1,0 +1,180 @@
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from clippedgossip.cli import main
+
+TINY = """
+network = {name = "dumbbell", clique = 2}
+data = {name = "digits", samples = 100, test_samples = 20}
+model = "linear"
+rule = "clipped-gossip"
+[training]
+rounds = 4
+batch = 2
+evaluate_every = 2
+"""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny.toml").write_text(TINY)
+    (tmp_path / "sweep.toml").write_text('base = "tiny.toml"\n[grid]\nseed = [0, 1]\n')
+    return "tiny.toml"
+
+
+def cli(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    return int(caught.value.code or 0)
+
+
+def read(capsys: pytest.CaptureFixture[str]) -> Any:
+    return json.loads(capsys.readouterr().out)
+
+
+def test_run_prints_a_table_that_fits(config: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli("run", config) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert "clique A" in out
+    assert "run: runs/dumbbell-clipped-gossip-" in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_run_json_is_the_summary_alone(config: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli("run", config, "--json", "--out", "there", "--seed", "3", "--device", "cpu") == 0
+    summary = read(capsys)
+    assert 0 <= summary["accuracy"] <= 1
+    folder = Path(summary["run"])
+    assert folder.parent == Path("there")
+    assert (folder / "records.jsonl").read_text().count("\n") == 2
+    assert json.loads((folder / "config.json").read_text())["seed"] == 3
+
+
+def test_run_finds_what_is_finished(config: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli("run", config, "--json") == 0
+    first = read(capsys)
+    assert cli("run", config, "--json") == 0
+    assert read(capsys) == first
+    assert cli("run", config, "--json", "--again") == 0
+    again = read(capsys)
+    assert again["seconds"] != first["seconds"]
+    assert again["accuracy"] == first["accuracy"]
+
+
+def test_a_run_can_be_repeated_from_its_own_config(config: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli("run", config, "--json") == 0
+    first = read(capsys)
+    assert cli("run", f"{first['run']}/config.json", "--json") == 0
+    assert read(capsys) == first
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["training.lr=x"], "override 'training.lr=x'"),
+        (["tranning.lr=1"], "did you mean 'training'"),
+        (["network.byzantine=[0]"], "no [attack]"),
+        (["--device", "tpu"], "'tpu'"),
+        (["--plan", "--ranks", "9"], "1 to 4 ranks"),
+    ],
+)
+def test_errors_are_two_lines_and_code_2(
+    config: str, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    assert cli("run", config, *arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert words in err
+    assert len(err.splitlines()) <= 3
+    assert "Traceback" not in err
+
+
+def test_an_attack_with_nobody_to_send_it_is_noted(config: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli("run", config, "attack=dissensus") == 0
+    assert "no Byzantine nodes" in capsys.readouterr().err
+
+
+def test_plan_runs_nothing(config: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli("run", config, "--plan") == 0
+    out = capsys.readouterr().out
+    assert "4 workers with 650 parameters" in out
+    assert f"{6 * 4 * 650 * 4:,} bytes" in out
+    assert max(map(len, out.splitlines())) <= 80
+    assert cli("run", config, "--plan", "--ranks", "2", "--json") == 0
+    planned = read(capsys)
+    assert planned["models_bytes"] == 3 * 4 * 650 * 4
+    assert planned["traffic_bytes"] > 0
+    assert planned["seconds_per_round"] > 0
+    assert not Path("runs").exists()
+
+
+def test_sweep_and_its_status(config: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli("sweep", "status", "sweep.toml") == 0
+    assert "2 missing" in capsys.readouterr().out
+    assert cli("sweep", "sweep.toml", "--shard", "1/2", "--json") == 0
+    assert read(capsys) == {"folder": "runs/sweep", "runs": 1, "done": 1, "failed": {}, "elsewhere": []}
+    assert cli("sweep", "status", "sweep.toml", "--json") == 0
+    assert [row["state"] for row in read(capsys)] == ["finished", "missing"]
+    assert cli("sweep", "run", "sweep.toml") == 0
+    assert "2 of 2 runs finished" in capsys.readouterr().out
+    assert cli("sweep", "status", "runs/sweep") == 0
+    assert "2 finished" in capsys.readouterr().out
+
+
+def test_a_sweep_with_a_failure_says_why_and_ends_with_1(
+    config: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli("sweep", "sweep.toml", "network.byzantine=[0]") == 1
+    assert "no [attack]" in capsys.readouterr().out
+    assert cli("sweep", "status", "sweep.toml", "network.byzantine=[0]") == 0
+    out = capsys.readouterr().out
+    assert "2 failed" in out
+    assert "no [attack]" in out
+
+
+def test_a_sweep_through_submitit(config: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli("sweep", "sweep.toml", "--launcher", "debug", "--jobs", "2", "--json") == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["done"] == 2
+    assert "2 jobs" in err
+
+
+def test_kill_9_and_start_again(config: str) -> None:
+    """The command itself, killed as soon as it has written something."""
+
+    def command(out: str) -> list[str]:
+        rounds = ["training.rounds=400", "training.evaluate_every=1"]
+        return [sys.executable, "-m", "clippedgossip", "run", config, *rounds, "--json", "--out", out]
+
+    process = subprocess.Popen(command("cut"), stdout=subprocess.DEVNULL)
+    try:
+        until = time.monotonic() + 100
+        while not any(path.stat().st_size for path in Path("cut").glob("*/records.jsonl")):
+            assert time.monotonic() < until
+            time.sleep(0.01)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    (records,) = Path("cut").glob("*/records.jsonl")
+    assert cli(*command("cut")[3:]) == 0
+    assert cli(*command("whole")[3:]) == 0
+    assert records.read_bytes() == Path("whole", *records.parts[1:]).read_bytes()
