@@ -1,7 +1,7 @@
 """The two heavy passes on a GPU: each reads every model once.
 
-Inner products: a tile holds all rows for a few coordinates, so it is centred there on the own models' mean,
-for free; products are made of three TF32 ones each, as good as float32, and summed in float64 over tiles.
+Inner products: a tile holds all rows for a few coordinates, so centring on a regular node's model, the first,
+is free; products are made of three TF32 ones each, as good as float32, and summed in float64 over tiles.
 """
 
 import torch
@@ -28,38 +28,38 @@ def _gram_kernel(
     steps,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
+    EXTRA: tl.constexpr,
 ):
     program = tl.program_id(0).to(tl.int64)
     row = tl.arange(0, ROWS)
-    own = row < n
     total = tl.zeros((ROWS, ROWS), dtype=tl.float64)
-    for step in range(steps):
+    for step in tl.range(0, steps, num_stages=3):
         column = (program * steps + step) * BLOCK + tl.arange(0, BLOCK)
         inside = column < columns
-        mine = tl.load(
+        centre = tl.load(models + column, mask=inside, other=0.0)
+        centre = tl.where(tl.abs(centre) < float("inf"), centre, 0.0)  # false for NaN as well
+        tile = tl.load(
             models + row[:, None].to(tl.int64) * models_stride + column[None, :],
-            mask=own[:, None] & inside[None, :],
+            mask=(row < n)[:, None] & inside[None, :],
             other=0.0,
         )
-        theirs = tl.load(
-            extra + (row[:, None] - n).to(tl.int64) * extra_stride + column[None, :],
-            mask=(row[:, None] >= n) & (row[:, None] < rows) & inside[None, :],
-            other=0.0,
-        )
-        tile = tl.where(own[:, None], mine, theirs)
-        finite = tl.where(tl.abs(mine) < float("inf"), mine, 0.0)  # false for NaN as well
-        centre = tl.sum(finite, axis=0) / n
-        tile = tl.where(row[:, None] < rows, tile - centre[None, :], 0.0)
-        tile = tl.where(row[:, None] == rows, centre[None, :], tile)
-        tile = tl.where(inside[None, :], tile, 0.0)
+        if EXTRA:
+            lies = tl.load(
+                extra + (row[:, None] - n).to(tl.int64) * extra_stride + column[None, :],
+                mask=((row >= n) & (row < rows))[:, None] & inside[None, :],
+                other=0.0,
+            )
+            tile = tl.where((row < n)[:, None], tile, lies)
+        alone = tl.where((row == rows)[:, None], centre[None, :], 0.0)
+        tile = tl.where((row < rows)[:, None], tile - centre[None, :], alone)
         total += tl.dot(tile, tl.trans(tile), input_precision="tf32x3").to(tl.float64)
-    place = program * ROWS * ROWS + row[:, None] * ROWS + row[None, :]
-    tl.store(output + place, total)
+    tl.store(output + program * ROWS * ROWS + row[:, None] * ROWS + row[None, :], total)
 
 
 @triton.jit
 def _combine_kernel(
     coefficients,
+    ok,
     models,
     extra,
     output,
@@ -67,33 +67,76 @@ def _combine_kernel(
     n,
     rows,
     columns,
+    coefficients_stride,
     models_stride,
     extra_stride,
     output_stride,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
+    EXTRA: tl.constexpr,
 ):
     column = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = column < columns
     row = tl.arange(0, ROWS)
-    weights = tl.load(coefficients + row[:, None] * ROWS + row[None, :])
-    used = tl.max(tl.abs(weights), axis=0) > 0  # 0·NaN is NaN, so what is not used is not read
-    mine = tl.load(
+    weights = tl.load(
+        coefficients + row[:, None] * coefficients_stride + row[None, :],
+        mask=(row < outputs)[:, None] & (row < rows)[None, :],
+        other=0.0,
+    ).to(tl.float32)
+    read = tl.load(ok + row, mask=row < rows, other=0) != 0  # 0·NaN is NaN, so such a row is not read
+    tile = tl.load(
         models + row[:, None].to(tl.int64) * models_stride + column[None, :],
-        mask=(row < n)[:, None] & used[:, None] & inside[None, :],
+        mask=(read & (row < n))[:, None] & inside[None, :],
         other=0.0,
     )
-    theirs = tl.load(
-        extra + (row[:, None] - n).to(tl.int64) * extra_stride + column[None, :],
-        mask=(row >= n)[:, None] & (row < rows)[:, None] & used[:, None] & inside[None, :],
-        other=0.0,
-    )
-    mixed = tl.dot(weights, tl.where((row < n)[:, None], mine, theirs), input_precision="ieee")
+    if EXTRA:
+        lies = tl.load(
+            extra + (row[:, None] - n).to(tl.int64) * extra_stride + column[None, :],
+            mask=(read & (row >= n) & (row < rows))[:, None] & inside[None, :],
+            other=0.0,
+        )
+        tile = tl.where((row < n)[:, None], tile, lies)
+    mixed = tl.dot(weights, tile, input_precision="tf32x3")
     tl.store(
         output + row[:, None].to(tl.int64) * output_stride + column[None, :],
         mixed,
         mask=(row < outputs)[:, None] & inside[None, :],
     )
+
+
+@triton.jit
+def _weiszfeld_kernel(pairs, present, output, k, iterations, smoothing, PADDED: tl.constexpr):
+    node = tl.program_id(0)
+    a = tl.arange(0, PADDED)
+    here = (tl.load(present + node * k + a, mask=a < k, other=0) != 0).to(tl.float64)
+    squares = tl.load(
+        pairs + node * k * k + a[:, None] * k + a[None, :],
+        mask=(a < k)[:, None] & (a < k)[None, :],
+        other=0.0,
+    )
+    share = here / tl.sum(here)
+    for _ in range(iterations):
+        to_each = tl.sum(squares * share[None, :], axis=1)  # symmetric: (c D)_j either way
+        to_each -= tl.sum(to_each * share) / 2
+        pull = here / tl.sqrt(tl.maximum(to_each, smoothing * smoothing))
+        share = pull / tl.sum(pull)
+    tl.store(output + node * k + a, share, mask=a < k)
+
+
+def weiszfeld_cuda(pairs: Tensor, present: Tensor, iterations: int, smoothing: float) -> Tensor:
+    """As `geometric_median.weiszfeld`, all iterations in one launch."""
+    nodes, k = present.shape
+    output = torch.empty(nodes, k, dtype=torch.float64, device=pairs.device)
+    _weiszfeld_kernel[(nodes,)](
+        pairs.contiguous(),
+        present.contiguous(),
+        output,
+        k,
+        iterations,
+        smoothing,
+        PADDED=triton.next_power_of_2(k),
+    )
+    return output
 
 
 def gram_cuda(blocks: list[Tensor]) -> Tensor:
@@ -104,8 +147,7 @@ def gram_cuda(blocks: list[Tensor]) -> Tensor:
     if rows + 1 > MOST_ROWS:
         return _gram_chunked(blocks)
     padded = max(16, triton.next_power_of_2(rows + 1))
-    block = 128 if padded <= 32 else 64
-    steps = triton.cdiv(columns, block * PROGRAMS)
+    steps = triton.cdiv(columns, 32 * PROGRAMS)
     partial = models.new_empty(PROGRAMS, padded, padded, dtype=torch.float64)
     _gram_kernel[(PROGRAMS,)](
         models,
@@ -118,7 +160,8 @@ def gram_cuda(blocks: list[Tensor]) -> Tensor:
         extra.stride(0),
         steps,
         ROWS=padded,
-        BLOCK=block,
+        BLOCK=32,
+        EXTRA=len(blocks) > 1,
     )
     return partial.sum(0)[: rows + 1, : rows + 1]
 
@@ -138,13 +181,13 @@ def combine_cuda(coefficients: list[Tensor], blocks: list[Tensor], ok: Tensor, o
     outputs, rows = len(coefficients[0]), sum(len(block) for block in blocks)
     if max(rows, outputs) > MOST_ROWS:
         return _combine_chunked(coefficients, blocks, ok, out)
+    weights = torch.cat(coefficients, 1) if len(coefficients) > 1 else coefficients[0].contiguous()
     padded = max(16, triton.next_power_of_2(max(rows, outputs)))
-    weights = models.new_zeros(padded, padded)
-    weights[:outputs, :rows] = torch.cat([part.float() for part in coefficients], 1)
     columns = models.shape[1]
     block = 128 if padded <= 32 else 64
     _combine_kernel[(triton.cdiv(columns, block),)](
         weights,
+        ok.contiguous(),
         models,
         extra,
         out,
@@ -152,11 +195,13 @@ def combine_cuda(coefficients: list[Tensor], blocks: list[Tensor], ok: Tensor, o
         len(models),
         rows,
         columns,
+        weights.stride(0),
         models.stride(0),
         extra.stride(0),
         out.stride(0),
         ROWS=padded,
         BLOCK=block,
+        EXTRA=len(blocks) > 1,
     )
     return out
 

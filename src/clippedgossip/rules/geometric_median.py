@@ -2,7 +2,6 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from clippedgossip.compiling import compiled
 from clippedgossip.inbox import Neighborhood
 from clippedgossip.rules._checks import at_least
 from clippedgossip.rules.base import LinearRule
@@ -21,10 +20,11 @@ class GeometricMedian(LinearRule):
         at_least("smoothing", self.smoothing, 1e-12)
 
     def coefficients(self, near: Neighborhood) -> Tensor:
-        step = weiszfeld
         if near.weights.is_cuda:
-            step = compiled(("weiszfeld", near.pairs.shape, self), weiszfeld)
-        return step(near.pairs, near.closed_present, self.iterations, self.smoothing)
+            from clippedgossip.kernels_cuda import weiszfeld_cuda as weiszfeld_here
+        else:
+            weiszfeld_here = weiszfeld
+        return weiszfeld_here(near.pairs, near.closed_present, self.iterations, self.smoothing)
 
 
 def weiszfeld(pairs: Tensor, present: Tensor, iterations: int, smoothing: float) -> Tensor:

@@ -57,9 +57,16 @@ class Crew:
     def local_step(self) -> Step:
         """(models, momentum, half, losses, round, lr, keep, gain) -> None: Algorithm 1 up to the exchange,
         written into momentum, half and losses."""
-        step = self._cached("step", _make_step(self.work))
-        workers = self.workers
-        return lambda *tensors: step(workers, *tensors)
+        draw, step = self._cached("draw", self.work.draw), self._cached("step", _make_step(self.work))
+
+        def local_step(
+            models: Tensor, momentum: Tensor, half: Tensor, losses: Tensor, *clock: Tensor
+        ) -> None:
+            # Drawn apart: a compiler that sees both draws each image anew for every pixel that uses it.
+            x, y = draw(self.workers, clock[0])
+            step(self.workers, x, y, models, momentum, half, losses, *clock)
+
+        return local_step
 
     def _cached(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """On a GPU, the compiled function, shared by all runs of this shape in the process."""
@@ -73,6 +80,8 @@ class Crew:
 def _make_step(work: Work) -> Step:
     def step(
         workers: Workers,
+        x: Tensor,
+        y: Tensor,
         models: Tensor,
         momentum: Tensor,
         half: Tensor,
@@ -82,7 +91,7 @@ def _make_step(work: Work) -> Step:
         keep: Tensor,
         gain: Tensor,
     ) -> None:
-        gradients, found = work.gradients(workers, models, round)
+        gradients, found = work.gradients(workers, models, x, y, round)
         stepped, moved = half_step(models, momentum, gradients, (keep, gain), lr)
         momentum.copy_(moved)
         half.copy_(stepped)

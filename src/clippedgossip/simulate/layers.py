@@ -7,6 +7,7 @@ the fastest on a CPU.
 
 import math
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -99,12 +100,43 @@ def _convolve(h: Tensor, layer: nn.Conv2d, weight: Tensor, bias: Tensor) -> Tens
         h = functional.pad(h, (0, 0, pad_columns, pad_columns, pad_rows, pad_rows))
     n, batch, height, width, _ = h.shape
     high, wide = height - rows + 1, width - columns + 1
-    shifted = torch.cat(
-        [h[:, :, i : i + high, j : j + wide] for i in range(rows) for j in range(columns)], dim=-1
-    )
+    shifted = _shift(h, rows, columns)
     kernel = weight.permute(0, 3, 4, 2, 1).reshape(n, -1, layer.out_channels)
     product = torch.baddbmm(bias, shifted.view(n, batch * high * wide, -1), kernel)
     return product.view(n, batch, high, wide, layer.out_channels)
+
+
+class _Shifted(torch.autograd.Function):
+    """(n, batch, H, W, C) -> (n, batch, H', W', rows·columns·C): for each place, what a kernel lays over it.
+
+    Gathered in one pass; left to itself, the gather's own backward would add up with atomics.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, rows: int, columns: int) -> Tensor:
+        ctx.kernel, ctx.image = (rows, columns), h.shape
+        n, batch, height, width, channels = h.shape
+        high, wide = height - rows + 1, width - columns + 1
+        down = torch.arange(rows, device=h.device)[:, None]
+        along = torch.arange(columns, device=h.device)
+        row = torch.arange(high, device=h.device)[:, None, None, None] + down
+        column = torch.arange(wide, device=h.device)[:, None, None] + along
+        return h[:, :, row, column].reshape(n, batch, high, wide, rows * columns * channels)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        (rows, columns), (n, batch, height, width, channels) = ctx.kernel, ctx.image
+        high, wide = height - rows + 1, width - columns + 1
+        parts = gradients[0].view(n, batch, high, wide, rows, columns, channels)
+        total = gradients[0].new_zeros(())
+        for i in range(rows):
+            for j in range(columns):
+                around = (0, 0, j, width - wide - j, i, height - high - i)
+                total = total + functional.pad(parts[..., i, j, :], around)
+        return total, None, None
+
+
+_shift: Callable[[Tensor, int, int], Tensor] = _Shifted.apply
 
 
 def _pair(value: object) -> tuple[int, int]:

@@ -55,11 +55,9 @@ class Stack:
         self.setups = [replace(setup, task=setup.task.to(self.device)) for setup in setups]
         self.crew = Crew([setup.task for setup in self.setups], first.precision)
         refuse_what_does_not_fit(self.crew, self.device)
-        self.models = torch.cat(
-            [setup.task.initial().expand(len(setup.task.nodes), -1) for setup in self.setups]
-        ).to(self.device)
-        self.momentum = torch.zeros_like(self.models)
-        self.half = torch.empty_like(self.models)
+        self.models, self.momentum, self.half = (
+            aligned(len(self.crew), setups[0].task.layout.size, self.device) for _ in range(3)
+        )
         self.losses = torch.zeros(len(self.models), device=self.device)
         self.round = 0
         self.parts: list[slice] = []
@@ -67,6 +65,8 @@ class Stack:
         for setup in self.setups:
             self.parts.append(slice(start, start + len(setup.task.nodes)))
             start += len(setup.task.nodes)
+        for setup, part in zip(self.setups, self.parts, strict=True):
+            self.models[part] = setup.task.initial()
         self.mixers = [
             Mixer(setup, self.crew, part) for setup, part in zip(self.setups, self.parts, strict=True)
         ]
@@ -146,6 +146,11 @@ class Stack:
                 if held is None or held.shape != tensor.shape:
                     raise RunError(f"the checkpoint's {name} do not fit this run; delete it to start again")
                 tensor.copy_(held)
+
+
+def aligned(rows: int, columns: int, device: torch.device) -> Tensor:
+    """Zeros whose rows all start on a boundary a GPU can read in wide words."""
+    return torch.zeros(rows, -(-columns // 64) * 64, device=device)[:, :columns]
 
 
 class Clock:

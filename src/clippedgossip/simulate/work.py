@@ -55,9 +55,10 @@ class Work:
             x, y = x.index_copy(0, which, bad_x), y.index_copy(0, which, bad_y)
         return x, y
 
-    def gradients(self, workers: Workers, models: Tensor, round: Word) -> tuple[Tensor, Tensor]:
+    def gradients(
+        self, workers: Workers, models: Tensor, x: Tensor, y: Tensor, round: Word
+    ) -> tuple[Tensor, Tensor]:
         """(n, d) g_i(x_i) of every worker on its batch of the round, and its losses (n,)."""
-        x, y = self.draw(workers, round)
         if not self.stacks:
             return self._one_by_one(workers, models, x, y, round)
         parameters = _leaves(self.task.layout.views(models))
