@@ -219,13 +219,12 @@ def test_a_gpu_asked_for_where_there_is_none(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_running_out_of_memory_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: Any, **__: Any) -> None:
+def test_running_out_of_memory_says_what_to_do(tmp_path: Path) -> None:
+    def full(*_: Any, **__: Any) -> Iterator[list[Moment]]:
         raise torch.OutOfMemoryError("tried to allocate 20 GiB\nlong story")
 
-    monkeypatch.setattr(runs, "train_together", full)
     with pytest.raises(RunError, match=r"allocate 20 GiB\n.*--plan"):
-        execute(tiny(), tmp_path)
+        execute(tiny(), tmp_path, engine=full)
 
 
 def test_keep_leaves_the_models(tmp_path: Path) -> None:

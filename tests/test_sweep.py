@@ -219,7 +219,9 @@ def test_one_that_was_killed_leaves_nothing_locked(tmp_path: Path) -> None:
     lock.close()
 
 
-def on_gpu(monkeypatch: pytest.MonkeyPatch, free: int) -> list[list[int]]:
+def on_gpu(
+    monkeypatch: pytest.MonkeyPatch, free: int, engine: runs.Engine = train_together
+) -> list[list[int]]:
     """Pretend: runs that would go together on a GPU do so here."""
     batches: list[list[int]] = []
 
@@ -227,7 +229,7 @@ def on_gpu(monkeypatch: pytest.MonkeyPatch, free: int) -> list[list[int]]:
         batches.append([attempt.config.seed for attempt in attempts])
         for attempt in attempts:
             attempt.device = "cpu"
-        carry_out(attempts, **rest)
+        carry_out(attempts, engine=engine, **rest)
 
     monkeypatch.setattr(missing, "carry_out", noted)
     monkeypatch.setattr(missing, "stacks", lambda device: True)
@@ -274,14 +276,12 @@ def test_runs_that_stand_at_different_rounds_go_apart(
 
 
 def test_if_together_will_not_do_they_go_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    batches = on_gpu(monkeypatch, 1 << 40)
-
     def narrow(setups: Sequence[Any], **rest: Any) -> Any:
         if len(setups) > 1:
             raise torch.OutOfMemoryError("too many")
         return train_together(setups, **rest)
 
-    monkeypatch.setattr(runs, "train_together", narrow)
+    batches = on_gpu(monkeypatch, 1 << 40, narrow)
     outcome = run_missing(three(tmp_path), tmp_path / "runs")
     assert (outcome.done, outcome.failed) == (3, {})
     assert batches == [[0, 1, 2], [0], [1], [2]]
