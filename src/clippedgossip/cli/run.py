@@ -1,15 +1,19 @@
 """`clippedgossip run`: one config, trained to the end."""
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from clippedgossip.errors import UserError
+
 if TYPE_CHECKING:
     from clippedgossip.config import RunConfig
     from clippedgossip.records import RunDirectory
+    from clippedgossip.simulate.ranks import Ranks
 
 Config = Annotated[Path, typer.Argument(metavar="CONFIG", help="A TOML file; examples/ has some.")]
 Overrides = Annotated[
@@ -36,21 +40,57 @@ def run(
     ranks: Annotated[int, typer.Option(min=1, help="With --plan: ranks to spread it over.")] = 1,
     again: Annotated[bool, typer.Option("--again", help="Forget what is there and start anew.")] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the trained models.")] = False,
+    rank_timeout: Annotated[
+        float, typer.Option(min=1, help="With torchrun: seconds until a silent rank is given up.")
+    ] = 600,
 ) -> None:
     """Train as a config says, into a folder of its own.
 
     A run that was stopped goes on where it was; one that is finished is found and not repeated.
+    Over several processes or machines: torchrun --nproc-per-node 4 -m clippedgossip run CONFIG.
     """
     from clippedgossip.config import load_config
 
     changes = [*(overrides or []), *_options(seed=seed, device=device)]
-    loaded = load_config(config, changes)
     if plan:
-        _plan(loaded, ranks, as_json)
-        return
+        if os.environ.get("RANK", "0") == "0":
+            _plan(load_config(config, changes), ranks, as_json)
+    elif not launched():
+        _run(load_config(config, changes), out, as_json, again, keep)
+    else:
+        from clippedgossip.simulate.joining import join
+
+        with join(timeout=rank_timeout) as together:
+            if together.rank:
+                _follow(config, changes, together)
+            else:
+                anew = again and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
+                _run(load_config(config, changes), out, as_json, anew, keep, together)
+
+
+def launched() -> bool:
+    """Whether torchrun started this process as one of several."""
+    wanted = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    return all(name in os.environ for name in wanted) and int(os.environ["WORLD_SIZE"]) > 1
+
+
+def _follow(config: Path, changes: list[str], together: "Ranks") -> None:
+    """Work as rank 0 says; it says what there is to say, too."""
+    from clippedgossip.config import build, load_config
+    from clippedgossip.simulate.distributed import follow
+
+    try:
+        follow(lambda: build(load_config(config, changes)), ranks=together)
+    except UserError as error:
+        raise typer.Exit(2) from error
+
+
+def _run(
+    loaded: "RunConfig", out: Path, as_json: bool, again: bool, keep: bool, together: "Ranks | None" = None
+) -> None:
     if loaded.attack is not None and not as_json:
         _note_idle_attack(loaded)
-    done = _execute(loaded, out, again, keep)
+    done = _execute(loaded, out, again, keep, together)
     summary = {"run": str(done.path), **(done.summary or {})}
     if as_json:
         print(json.dumps(summary, indent=1))
@@ -62,10 +102,15 @@ def _options(**options: Any) -> list[str]:
     return [f"{key}={value}" for key, value in options.items() if value is not None]
 
 
-def _execute(config: "RunConfig", out: Path, again: bool, keep: bool) -> "RunDirectory":
+def _execute(
+    config: "RunConfig", out: Path, again: bool, keep: bool, together: "Ranks | None"
+) -> "RunDirectory":
     from clippedgossip.cli.progress import progress
     from clippedgossip.runs import execute
+    from clippedgossip.simulate.distributed import over
+    from clippedgossip.simulate.train import train_together
 
+    engine = train_together if together is None else over(together)
     label = config.label
     with progress() as show:
 
@@ -75,7 +120,7 @@ def _execute(config: "RunConfig", out: Path, again: bool, keep: bool) -> "RunDir
                 label = f"{config.label}: accuracy {moment.record.accuracy['all']:.1%}"
             show(label, moment.round, config.training.rounds)
 
-        return execute(config, out, resume=not again, on_round=on_round, keep=keep)
+        return execute(config, out, resume=not again, on_round=on_round, keep=keep, engine=engine)
 
 
 def _show(summary: dict[str, Any], config: "RunConfig") -> None:

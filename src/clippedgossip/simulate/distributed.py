@@ -1,0 +1,232 @@
+"""Algorithm 1 over many processes: each rank trains some workers and mixes a slice of all of them."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from clippedgossip.errors import RunError
+from clippedgossip.records import Round
+from clippedgossip.simulate.agreement import disagreement, fingerprint
+from clippedgossip.simulate.consensus import refuse_disconnected
+from clippedgossip.simulate.crew import Crew
+from clippedgossip.simulate.memory import refuse_what_does_not_fit
+from clippedgossip.simulate.ranks import STOP, Ranks
+from clippedgossip.simulate.setup import Setup
+from clippedgossip.simulate.sliced import SliceMixer
+from clippedgossip.simulate.state import Moment, State
+from clippedgossip.simulate.train import Clock
+from clippedgossip.simulate.transpose import Transpose
+from clippedgossip.tasks import Task
+
+BEGIN, ROUND, STATE = 0, 1, 2  # what rank 0 tells the others
+
+
+def train_distributed(
+    setup: Setup, *, ranks: Ranks, device: str | torch.device = "cpu", state: State | None = None
+) -> Iterator[Moment]:
+    """`train` on rank 0, while the other ranks `follow`: the same records and states, to rounding.
+
+    Only rank 0 sees moments, and a moment's state is gathered when it asks; the others need no files.
+    """
+    assert ranks.rank == 0
+    shard = Shard(setup, ranks, ranks.device(device))
+    shard.check(state)
+    ranks.tell(BEGIN)
+    ranks.tell(int(shard.device.type == "cuda"))
+    trouble = disagreement(fingerprint(setup, shard.device), ranks)
+    if trouble is not None:
+        raise RunError(trouble)
+    with ranks.busy():
+        shard.start(state)
+    while shard.round < setup.training.rounds:
+        ranks.tell(ROUND)
+        with ranks.busy():
+            record = shard.advance()
+        yield Moment(shard.round, record, shard.state)
+
+
+def follow(make: Callable[[], Setup], *, ranks: Ranks) -> None:
+    """What ranks other than 0 do: as rank 0 says, until it says stop.
+
+    `make` gives the setup, after rank 0 has its own, so that data is fetched once; rank 0 says why it fails.
+    """
+    assert ranks.rank > 0
+    shard: Shard | None = None
+    while (word := ranks.hear()) != STOP:
+        if word == BEGIN:
+            shard = _begin(make, ranks, "cuda" if ranks.hear() else "cpu")
+        elif shard is not None:
+            with ranks.busy():
+                if word == ROUND:
+                    shard.advance()
+                else:
+                    shard.gather()
+
+
+def over(ranks: Ranks) -> Callable[..., Iterator[list[Moment]]]:
+    """`train_together` for the one run that these ranks are for."""
+
+    def engine(
+        setups: Sequence[Setup],
+        *,
+        device: str | torch.device = "cpu",
+        states: Sequence[State] | None = None,
+    ) -> Iterator[list[Moment]]:
+        (setup,) = setups
+        state = None if states is None else states[0]
+        for moment in train_distributed(setup, ranks=ranks, device=device, state=state):
+            yield [moment]
+
+    return engine
+
+
+def _begin(make: Callable[[], Setup], ranks: Ranks, device: str) -> "Shard | None":
+    shard = None
+    try:
+        setup = make()
+        shard = Shard(setup, ranks, ranks.device(device))
+        own = fingerprint(setup, shard.device)
+    except Exception as error:  # whatever it is, it is rank 0 that must tell it
+        own = {"problem": str(error) or type(error).__name__}
+    if disagreement(own, ranks) is not None:
+        return None
+    assert shard is not None
+    with ranks.busy():
+        shard.start(None)
+    return shard
+
+
+class Shard:
+    """What one rank holds of a run: the workers `turn.mine` whole, and the slice `turn.here` of all."""
+
+    def __init__(self, setup: Setup, ranks: Ranks, device: torch.device) -> None:
+        workers, size = len(setup.task.nodes), setup.task.layout.size
+        if ranks.size > workers:
+            raise RunError(
+                f"{ranks.size} ranks for {workers} workers; each rank needs one at least\n"
+                f"start {workers} ranks or fewer: torchrun --nproc-per-node {workers} …"
+            )
+        refuse_disconnected(setup.network)
+        self.ranks, self.device, self.training = ranks, device, setup.training
+        self.turn = Transpose(workers, size, ranks)
+        self.initial = setup.task.initial()
+        task = share_of(setup.task, self.turn.mine).to(device)
+        self.crew = Crew([task], setup.training.precision)
+        refuse_what_does_not_fit(self.crew, device)
+        self.mixer = SliceMixer(replace(setup, task=task), self.crew, self.turn)
+        self.models = torch.empty(len(task.nodes), size, device=device)
+        self.momentum = torch.zeros_like(self.models)
+        self.half = torch.empty_like(self.models)
+        self.losses = torch.zeros(len(task.nodes), device=device)
+        self.slices = torch.empty(workers, self.turn.here.stop - self.turn.here.start, device=device)
+        self.mixed = torch.empty_like(self.slices)
+        self.round = 0
+        self.clock = Clock(device)
+        self._local_step = self.crew.local_step()
+        if device.type == "cuda":
+            precise = setup.training.precision != "tf32"
+            torch.set_float32_matmul_precision("highest" if precise else "high")
+
+    @torch.no_grad()
+    def advance(self) -> Round | None:
+        """One round of Algorithm 1, and its record if it is one to look at."""
+        training = self.training
+        self.clock.set(self.round, training.lr.at(self.round), training.momentum.gain(self.round == 0))
+        self.step()
+        self.turn_out()
+        self.mix()
+        self.turn_home()
+        self.round += 1
+        self.ranks.settle(self.device)
+        if not training.evaluates(self.round):
+            return None
+        return self.mixer.evaluate_slices(self.mixed, self.models, self.losses, self.round, training)
+
+    def step(self) -> None:
+        """x½ of the own workers."""
+        self._local_step(self.models, self.momentum, self.half, self.losses, *self.clock.hands)
+
+    def turn_out(self) -> None:
+        """The first all-to-all."""
+        self.turn.slices_of(self.half, self.slices)
+
+    def mix(self) -> None:
+        """All workers, attackers and all, on the own coordinates."""
+        self.mixer.mix(self.slices, self.mixed, self.clock.round, self.training.rounds)
+
+    def turn_home(self) -> None:
+        """The second all-to-all."""
+        self.turn.models_of(self.mixed, self.models)
+
+    def check(self, state: State | None) -> None:
+        """Raise if a state is not one of this run."""
+        whole = (self.turn.workers, self.turn.size)
+        shapes = {"models": whole, "momentum": whole, "clips": tuple(self.mixer.clips.shape)}
+        for name, shape in shapes.items() if state is not None else ():
+            held = state.tensors.get(name) if state is not None else None
+            if held is None or tuple(held.shape) != shape:
+                raise RunError(f"the checkpoint's {name} do not fit this run; delete it to start again")
+
+    def start(self, state: State | None) -> None:
+        """From rank 0's state, or from its starting point x⁰."""
+        if self.ranks.rank == 0:
+            self.round = 0 if state is None else state.round
+            self.ranks.tell(self.round)
+        else:
+            self.round = self.ranks.hear()
+        if self.round == 0:
+            self.models.copy_(self.ranks.share(self.initial))
+            return
+        for name, own in (("models", self.models), ("momentum", self.momentum)):
+            self._scatter(None if state is None else state.tensors[name], own)
+        self.mixer.clips.copy_(
+            self.ranks.share(self.mixer.clips if state is None else state.tensors["clips"])
+        )
+
+    def state(self) -> State:
+        """All of it, on rank 0, in its host's memory: what the stacked engine would give."""
+        self.ranks.tell(STATE)
+        with self.ranks.busy():
+            tensors = self.gather()
+        return State(self.round, tensors)
+
+    def gather(self) -> dict[str, Tensor]:
+        """Models and momentum of all workers, on rank 0; nothing on the others."""
+        found: dict[str, Tensor] = {}
+        for name, own in (("models", self.models), ("momentum", self.momentum)):
+            if self.ranks.rank:
+                self.ranks.send(own, 0)
+                continue
+            found[name] = torch.empty(self.turn.workers, self.turn.size)
+            found[name][self.turn.mine] = own.cpu()
+            for source, rows in enumerate(self.turn.rows[1:], 1):
+                self.ranks.receive(found[name][rows], source)
+        return found | {"clips": self.mixer.clips.clone()} if found else found
+
+    def _scatter(self, whole: Tensor | None, own: Tensor) -> None:
+        if whole is None:
+            held = torch.empty(own.shape)
+            self.ranks.receive(held, 0)
+            own.copy_(held)
+            return
+        for to, rows in enumerate(self.turn.rows[1:], 1):
+            self.ranks.send(whole[rows], to)
+        own.copy_(whole[self.turn.mine])
+
+
+def share_of(task: Task, rows: slice) -> Task:
+    """The task of some of its workers."""
+    poisoned = task.poisoned
+    if poisoned is not None:
+        poisoned = poisoned[(poisoned >= rows.start) & (poisoned < rows.stop)] - rows.start
+    spoilt = poisoned is not None and len(poisoned) > 0
+    return replace(
+        task,
+        nodes=task.nodes[rows],
+        table=task.table[rows],
+        sizes=task.sizes[rows],
+        poison=task.poison if spoilt else None,
+        poisoned=poisoned if spoilt else None,
+    )

@@ -1,0 +1,74 @@
+"""How a process becomes one of the ranks of a run, and how it leaves."""
+
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from types import FrameType
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import Store
+from torch.distributed.rendezvous import rendezvous
+
+from clippedgossip.simulate.meeting import meet
+from clippedgossip.simulate.ranks import Ranks
+
+TIMEOUT = 600.0  # seconds without a word after which a rank counts as lost
+
+
+@contextmanager
+def join(
+    *,
+    timeout: float = TIMEOUT,
+    store: Store | None = None,
+    rank: int | None = None,
+    size: int | None = None,
+) -> Iterator[Ranks]:
+    """Be one of the ranks that torchrun started, or of those that share a store, until the block ends.
+
+    gloo between CPUs; NCCL between GPUs if each rank has one of its own.
+    """
+    if store is None or rank is None or size is None:
+        store, rank, size = next(rendezvous("env://", timeout=timedelta(seconds=timeout)))
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", size))
+    able = torch.cuda.is_available() and dist.is_nccl_available() and local <= torch.cuda.device_count()
+    meeting = meet(store, rank, size, f"{able} {socket.gethostname()}, process {os.getpid()}", timeout)
+    nccl = all(word.startswith("True ") for word in meeting.words)
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if nccl else "gloo",
+        store=meeting.store,
+        rank=rank,
+        world_size=size,
+        timeout=timedelta(seconds=timeout),
+    )
+    who = [word.partition(" ")[2] for word in meeting.words]
+    ranks = Ranks(rank, size, store=meeting.store, timeout=timeout, who=who, nccl=nccl)
+    try:
+        with _hearing_sigterm(ranks):
+            yield ranks
+    except BaseException as error:
+        ranks.leave(error)
+        raise
+    finally:
+        ranks.part()
+
+
+@contextmanager
+def _hearing_sigterm(ranks: Ranks) -> Iterator[None]:
+    """torchrun sends SIGTERM to the others when one of its processes ends, and no message would come out."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def note(signum: int, frame: FrameType | None) -> None:
+        ranks.told_to_stop = True
+
+    before = signal.signal(signal.SIGTERM, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,205 @@
+"""The processes of one run: what they send each other, and how they part, in peace or not."""
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.distributed_c10d import Store
+
+from clippedgossip.errors import RunError
+from clippedgossip.simulate.meeting import names
+
+STOP = -1
+ENDED = "ended"  # what a rank says when the others left it, which is no news
+CONTINUE = "start the same command again to go on from the last checkpoint"
+
+
+class LostRanks(RunError):
+    """Some of the processes are gone, so the run cannot go on."""
+
+
+class Ranks:
+    """All processes of a run, as one of them sees them. Rank 0 says what happens next, the others follow.
+
+    `exchanged` counts the bytes this rank sent to others in transposes; `reduced` those it gave to sums.
+    """
+
+    def __init__(
+        self, rank: int, size: int, *, store: Store, timeout: float, who: Sequence[str], nccl: bool
+    ) -> None:
+        self.rank, self.size, self.timeout, self.nccl = rank, size, timeout, nccl
+        self.exchanged = self.reduced = 0
+        self.resting = True  # whether the others wait for rank 0's word
+        self.broken = False
+        self.told_to_stop = False  # by a signal: heeded between rounds, when nobody is left waiting
+        self._store, self._who = store, who
+
+    def device(self, asked: str | torch.device) -> torch.device:
+        """This rank's own: ranks of one host take its GPUs in turn."""
+        device = torch.device(asked)
+        if device.type != "cuda":
+            return device
+        if device.index is not None:
+            raise RunError(f"device is '{device}', but every rank needs its own; say 'cuda' or 'cpu'")
+        if not torch.cuda.is_available():
+            raise RunError("device is 'cuda', but PyTorch finds no GPU on this host; take device 'cpu'")
+        place = int(os.environ.get("LOCAL_RANK", self.rank)) % torch.cuda.device_count()
+        torch.cuda.set_device(place)
+        return torch.device("cuda", place)
+
+    def exchange(self, out: Tensor, sent: Sequence[int], into: Tensor, received: Sequence[int]) -> None:
+        """The first sent[0] numbers of `out` go to rank 0, the next to rank 1 …; what comes lies likewise."""
+        self.exchanged += out.element_size() * (sum(sent) - sent[self.rank])
+        with self._talking():
+            if out.is_cuda and not self.nccl:
+                arrived = torch.empty(into.shape, dtype=into.dtype)
+                dist.all_to_all_single(arrived, out.cpu(), list(received), list(sent))
+                into.copy_(arrived)
+            else:
+                dist.all_to_all_single(into, out, list(received), list(sent))
+
+    def sum(self, partial: Tensor) -> Tensor:
+        """The sum over all ranks, the same bits on each."""
+        self.reduced += partial.numel() * partial.element_size()
+        on_host = partial.is_cuda and not self.nccl
+        total = partial.cpu() if on_host else partial.clone(memory_format=torch.contiguous_format)
+        with self._talking():
+            dist.all_reduce(total)
+        return total.to(partial.device)
+
+    def tell(self, word: int) -> None:
+        """Rank 0 says what all do next."""
+        self._heed_signals()
+        self._broadcast(torch.tensor([word]))
+
+    def hear(self) -> int:
+        """What rank 0 says."""
+        self._heed_signals()
+        return int(self._broadcast(torch.zeros(1, dtype=torch.int64)))
+
+    def share(self, tensor: Tensor) -> Tensor:
+        """Rank 0's tensor, on every rank; the others give one of its shape."""
+        return self._broadcast(tensor.detach().cpu().contiguous()).to(tensor.device)
+
+    def send(self, tensor: Tensor, to: int) -> None:
+        with self._talking():
+            dist.send(tensor.detach().cpu().contiguous(), to)
+
+    def receive(self, into: Tensor, source: int) -> None:
+        """Into a contiguous tensor on the host."""
+        with self._talking():
+            dist.recv(into, source)
+
+    def texts(self, own: str) -> list[str]:
+        """What every rank says."""
+        said = torch.frombuffer(bytearray(own.encode() or b" "), dtype=torch.uint8)
+        lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
+        with self._talking():
+            dist.all_gather(lengths, torch.tensor([len(said)]))
+            longest = max(int(length) for length in lengths)
+            heard = [torch.zeros(longest, dtype=torch.uint8) for _ in range(self.size)]
+            dist.all_gather(heard, torch.nn.functional.pad(said, (0, longest - len(said))))
+        return [
+            bytes(text[: int(length)].tolist()).decode() for text, length in zip(heard, lengths, strict=True)
+        ]
+
+    def settle(self, device: torch.device) -> None:
+        """Wait for what was sent over NCCL, with an ear for signals and an eye on the clock."""
+        if device.type != "cuda" or not self.nccl:
+            return
+        stream = torch.cuda.current_stream(device)
+        deadline = time.monotonic() + 0.9 * self.timeout  # before NCCL's own watchdog, which aborts
+        while not stream.query():
+            if self.told_to_stop:  # perhaps because another rank ended, and then this will not
+                deadline = min(deadline, time.monotonic() + 5)
+            if time.monotonic() > deadline:
+                raise self.lost("timed out")
+            time.sleep(5e-5)
+
+    @contextmanager
+    def busy(self) -> Iterator[None]:
+        """All ranks are at the same work; who fails in the midst of it cannot be told to stop."""
+        self.resting = False
+        yield
+        self.resting = True
+
+    def leave(self, error: BaseException) -> None:
+        """Tell rank 0 why, where it can still be told."""
+        if self.rank and not isinstance(error, LostRanks):
+            with suppress(RuntimeError):
+                self._store.set(f"left/{self.rank}", str(error) or type(error).__name__)
+
+    def part(self) -> None:
+        """The end: rank 0 sends the others home if they listen, and all let go of the group."""
+        try:
+            if not self.broken and self.resting:
+                if self.rank == 0:
+                    self._broadcast(torch.tensor([STOP]))
+                with self._talking():
+                    dist.barrier()
+        except LostRanks:
+            pass  # they are gone already
+        finally:
+            self._destroy()
+
+    def _destroy(self) -> None:
+        if self.broken and self.nccl:  # a collective that never ends would keep us
+            group = dist.group.WORLD
+            with suppress(RuntimeError):
+                if group is not None:
+                    group._get_backend(torch.device("cuda")).abort()
+        dist.destroy_process_group()
+
+    def _heed_signals(self) -> None:
+        if self.told_to_stop:
+            raise RunError(f"stopped by SIGTERM; {CONTINUE}")
+
+    def _broadcast(self, tensor: Tensor) -> Tensor:
+        with self._talking():
+            dist.broadcast(tensor, 0)
+        return tensor
+
+    @contextmanager
+    def _talking(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:  # gloo's and NCCL's own, and torch.distributed.DistError
+            raise self.lost(str(error).splitlines()[0]) from error
+
+    def lost(self, reason: str) -> LostRanks:
+        self.broken = True
+        if self.rank:
+            with suppress(RuntimeError):
+                self._store.set(f"left/{self.rank}", ENDED)
+            return LostRanks(f"rank {self.rank} lost the others: {reason}")
+        return LostRanks(f"{self._inquest(reason)}\n{CONTINUE}")
+
+    def _inquest(self, reason: str) -> str:
+        """Who is to blame. Those that live say so within a second; the dead do not."""
+        said = self._last_words(1.0)
+        troubles = {rank: word for rank, word in said.items() if word != ENDED}
+        if troubles:
+            rank, word = next(iter(troubles.items()))
+            return f"rank {rank} ({self._who[rank]}) stopped: {word.splitlines()[0]}"
+        silent = [rank for rank in range(1, self.size) if rank not in said]
+        if not silent:
+            return f"the ranks lost each other: {reason}"
+        late = "imed out" in reason
+        what = f"did not answer for {self.timeout:g} s" if late else "ended without a word"
+        where = ", ".join(self._who[rank] for rank in silent[:3]) + (", …" if len(silent) > 3 else "")
+        return f"{names(silent)} of {self.size} {what} ({where})"
+
+    def _last_words(self, seconds: float) -> dict[int, str]:
+        said: dict[int, str] = {}
+        deadline = time.monotonic() + seconds
+        with suppress(RuntimeError):  # the store may be gone too
+            while len(said) < self.size - 1 and time.monotonic() < deadline:
+                for rank in set(range(1, self.size)) - set(said):
+                    if self._store.check([f"left/{rank}"]):
+                        said[rank] = self._store.get(f"left/{rank}").decode()
+                time.sleep(0.02)
+        return said
