@@ -185,6 +185,7 @@ def test_a_claim_that_does_not_hold_ends_in_exit_code_1(
 
 def test_two_worlds_example_no_rule_tells_them_apart() -> None:
     example = SimpleNamespace(**runpy.run_path(str(EXAMPLES / "two_worlds.py")))
+    example.live.__globals__["ROUNDS"] = 40
     for rule in example.RULES:
         first, heard_first = example.live(rule, real=0.0, pretended=1.0)
         second, heard_second = example.live(rule, real=1.0, pretended=0.0)
