@@ -113,6 +113,16 @@ def test_an_attack_with_nobody_to_send_it_is_noted(config: str, capsys: pytest.C
     assert "no Byzantine nodes" in capsys.readouterr().err
 
 
+def test_a_run_that_diverges_says_so_and_what_it_was_worth(
+    config: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for more in ([], ["--json"]):
+        assert cli("run", config, "training.lr=1e37", *more) == 2
+        out, err = capsys.readouterr()
+        assert "diverged by round" in err
+        assert "accuracy" in out
+
+
 def test_plan_runs_nothing(config: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli("run", config, "--plan") == 0
     out = capsys.readouterr().out
@@ -128,10 +138,11 @@ def test_plan_runs_nothing(config: str, capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_sweep_and_its_status(config: str, capsys: pytest.CaptureFixture[str]) -> None:
+    nothing: dict[str, Any] = {"diverged": {}, "failed": {}, "elsewhere": []}
     assert cli("sweep", "status", "sweep.toml") == 0
     assert "2 missing" in capsys.readouterr().out
     assert cli("sweep", "sweep.toml", "--shard", "1/2", "--json") == 0
-    assert read(capsys) == {"folder": "runs/sweep", "runs": 1, "done": 1, "failed": {}, "elsewhere": []}
+    assert read(capsys) == {"folder": "runs/sweep", "runs": 1, "done": 1, **nothing}
     assert cli("sweep", "status", "sweep.toml", "--json") == 0
     assert [row["state"] for row in read(capsys)] == ["finished", "missing"]
     assert cli("sweep", "run", "sweep.toml") == 0

@@ -185,18 +185,23 @@ def test_divergence_names_round_and_node_and_keeps_the_records(tmp_path: Path) -
     config = tiny(rule="gossip", training=TINY["training"] | {"lr": 1e37})
     with pytest.raises(Diverged, match=r"by round 3: node \d strayed furthest, the loss is NaN") as caught:
         execute(config, tmp_path)
-    run = RunDirectory(next(tmp_path.iterdir()))
-    assert run.state == "failed"
-    assert run.failure == str(caught.value)
-    assert list(run.records())
+    run = caught.value.run
+    assert run.summary is not None
+    assert (run.summary["diverged"], run.summary["rounds"]) == (str(caught.value), 3)
+    assert run.summary["accuracy"] == next(run.records())["accuracy"]["all"]
+    stamp = run.summary_path.stat().st_mtime_ns
+    with pytest.raises(Diverged, match="by round 3"):
+        execute(config, tmp_path)
+    assert run.summary_path.stat().st_mtime_ns == stamp
 
 
 def test_a_broken_model_is_blamed(tmp_path: Path) -> None:
     models = torch.ones(5, 3)
     models[2, 1] = torch.nan
     moment = Moment(7, Round(round=7, loss=math.nan), lambda: State(7, {"models": models}))
-    with pytest.raises(Diverged, match="by round 7: node 2 holds NaN"):
-        Attempt.open(tiny(), tmp_path).take(moment, build(tiny()))
+    attempt = Attempt.open(tiny(), tmp_path)
+    attempt.take(moment, build(tiny()))
+    assert str(attempt.diverged).startswith("diverged by round 7: node 2 holds NaN")
 
 
 def test_a_failure_is_kept_and_then_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,13 +256,14 @@ def test_one_that_diverges_among_others_is_left_behind(
 
     def spoilt(self: Attempt, moment: Moment, setup: Any) -> None:
         if self.config.seed == 1 and moment.round == 3:
-            raise Diverged("gone")
+            self.diverged = "gone"
         take(self, moment, setup)
 
     monkeypatch.setattr(Attempt, "take", spoilt)
     attempts = [Attempt.open(tiny(seed=seed), tmp_path) for seed in range(2)]
     carry_out(attempts)
-    assert [attempt.run.state for attempt in attempts] == ["finished", "failed"]
+    assert [runs.divergence(attempt.run) for attempt in attempts] == [None, "gone"]
+    assert [len(list(attempt.run.records())) for attempt in attempts] == [6, 1]
 
 
 def test_the_plan_knows_the_data_and_the_formulas() -> None:

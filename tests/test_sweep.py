@@ -156,6 +156,16 @@ def test_a_failure_does_not_stop_the_rest(tmp_path: Path) -> None:
     assert (str(standing.run), standing.why) == (folder, why)
 
 
+def test_divergence_is_an_end_like_another(tmp_path: Path) -> None:
+    configs, root = load_sweep(sweep(tmp_path, "[grid]\ntraining.lr = [0.1, 1e37]")), tmp_path / "runs"
+    outcome = run_missing(configs, root)
+    assert (outcome.done, outcome.failed) == (2, {})
+    ((folder, why),) = outcome.diverged.items()
+    assert folder == str(outcome.runs[1].path)
+    assert states(configs, root) == ["finished", "diverged"]
+    assert status(configs, root)[1].why == why
+
+
 def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="holds no runs"):
         status_of_folder(tmp_path)

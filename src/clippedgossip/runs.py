@@ -23,7 +23,11 @@ Engine = Callable[..., Iterator[list[Moment]]]
 
 
 class Diverged(RunError):
-    """A model or loss that is no longer a number."""
+    """A model or loss is no longer a number. The run is over; its summary says so, and how it stood then."""
+
+    def __init__(self, message: str, run: RunDirectory) -> None:
+        super().__init__(message)
+        self.run = run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,22 +51,31 @@ def execute(
     on_round: OnRound | None = None,
     cadence: Cadence | None = None,
     keep: bool = False,
-    engine: Engine = train_together,
+    engine: Engine | None = None,
 ) -> RunDirectory:
     """Run a config into its folder under `root`; a run that is finished is found, one that stopped goes on.
 
     `resume=False` forgets what is there. `keep` leaves the last checkpoint, the trained models. `engine` is
-    another `train_together`, such as one over many processes.
+    taken in place of `train_together`, such as one over many processes. A run that diverged raises,
+    now and whenever it is asked for again.
     """
     attempt = Attempt.open(config, root)
-    if attempt.run.finished and resume:
-        return attempt.run
-    with attempt.run.lock():
-        if not resume:
-            attempt.run.clear()
-        if not attempt.run.finished:  # another process may have been faster
-            carry_out([attempt], on_round=on_round, cadence=cadence, keep=keep, engine=engine)
+    if not attempt.run.finished or not resume:
+        with attempt.run.lock():
+            if not resume:
+                attempt.run.clear()
+            if not attempt.run.finished:  # another process may have been faster
+                carry_out([attempt], on_round=on_round, cadence=cadence, keep=keep, engine=engine)
+    why = divergence(attempt.run)
+    if why is not None:
+        raise Diverged(why, attempt.run)
     return attempt.run
+
+
+def divergence(run: RunDirectory) -> str | None:
+    """Why a finished run ended before its last round, if it did."""
+    why: str | None = (run.summary or {}).get("diverged")
+    return why
 
 
 @dataclass(eq=False)
@@ -74,7 +87,7 @@ class Attempt:
     device: str
     began: int = 0
     """The round of the checkpoint it goes on from."""
-    error: Exception | None = None
+    diverged: str | None = None
 
     @classmethod
     def open(cls, config: RunConfig, root: Path | str) -> "Attempt":
@@ -104,10 +117,9 @@ class Attempt:
             return
         self.run.append(record)
         if not all(math.isfinite(x) for x in (record.loss, record.consensus_distance) if x is not None):
-            raise Diverged(_blame(moment, setup))
+            self.diverged = _blame(moment, setup)
 
     def fail(self, error: Exception) -> None:
-        self.error = error
         reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
         self.run.write_failure(reason)
 
@@ -118,29 +130,26 @@ def carry_out(
     on_round: OnRound | None = None,
     cadence: Cadence | None = None,
     keep: bool = False,
-    engine: Engine = train_together,
+    engine: Engine | None = None,
 ) -> None:
     """Train to the end, several runs of one shape in step. Call it with the locks held.
 
-    A run that fails says why in its folder; alone it raises, among others it is left behind.
+    What fails says why in its folder and raises; a run that diverges is over, the others go on.
     """
     cadence = cadence or Cadence()
     started = time.monotonic()
     try:
         with _out_of_memory():
-            _train(attempts, on_round, cadence, keep, engine)
+            _train(attempts, on_round, cadence, keep, engine or train_together)
     except Exception as error:
         for attempt in attempts:
-            attempt.fail(attempt.error or error)
+            attempt.fail(error)
         raise
     seconds = time.monotonic() - started
     for attempt in attempts:
-        if attempt.error is None:
-            attempt.run.write_summary(summarise(attempt, seconds))
-            if not keep:
-                attempt.run.checkpoint_path.unlink(missing_ok=True)
-    if len(attempts) == 1 and attempts[0].error is not None:
-        raise attempts[0].error
+        attempt.run.write_summary(summarise(attempt, seconds))
+        if not keep:
+            attempt.run.checkpoint_path.unlink(missing_ok=True)
 
 
 def _train(
@@ -154,14 +163,11 @@ def _train(
     for moments in engine(setups, device=attempts[0].device, states=states):
         now = moments[0].round
         for attempt, moment, setup in zip(attempts, moments, setups, strict=True):
-            if attempt.error is None:
-                try:
-                    attempt.take(moment, setup)
-                except Diverged as error:
-                    attempt.fail(error)
+            if attempt.diverged is None:
+                attempt.take(moment, setup)
                 if on_round is not None:
                     on_round(attempt.config, moment)
-        alive = [pair for pair in zip(attempts, moments, strict=True) if pair[0].error is None]
+        alive = [pair for pair in zip(attempts, moments, strict=True) if pair[0].diverged is None]
         if not alive:
             return
         last = now == attempts[0].config.training.rounds
@@ -181,19 +187,21 @@ def _states(attempts: Sequence[Attempt]) -> list[State] | None:
 
 
 def summarise(attempt: Attempt, seconds: float) -> dict[str, Any]:
-    """How the run ended: means over the last `evaluate_last` rounds."""
+    """How the run ended: means over the last `evaluate_last` rounds; if it diverged, its last record."""
     training = attempt.config.training
-    last = [r for r in attempt.run.rounds() if r.round > training.rounds - training.evaluate_last]
-    last = last or list(attempt.run.rounds())[-1:]
+    rounds = list(attempt.run.rounds())
+    last = [r for r in rounds if r.round > training.rounds - training.evaluate_last]
+    last = rounds[-1:] if attempt.diverged or not last else last  # it would have stayed as it ended
     groups = {name: _mean([(r.accuracy or {}).get(name) for r in last]) for name in last[-1].accuracy or {}}
     return {
         "accuracy": groups.get("all"),
         "groups": groups,
         **{name: _mean([_measure(r, name) for r in last]) for name in MEASURES},
-        "rounds": training.rounds,
+        "rounds": rounds[-1].round,
         "resumed_from": attempt.began,
         "seconds": round(seconds, 3),
         "device": attempt.device,
+        **({} if attempt.diverged is None else {"diverged": attempt.diverged}),
     }
 
 

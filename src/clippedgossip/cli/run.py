@@ -90,12 +90,20 @@ def _run(
 ) -> None:
     if loaded.attack is not None and not as_json:
         _note_idle_attack(loaded)
-    done = _execute(loaded, out, again, keep, together)
+    from clippedgossip.runs import Diverged
+
+    trouble = None
+    try:
+        done = _execute(loaded, out, again, keep, together)
+    except Diverged as error:
+        done, trouble = error.run, error
     summary = {"run": str(done.path), **(done.summary or {})}
     if as_json:
         print(json.dumps(summary, indent=1))
     else:
         _show(summary, loaded)
+    if trouble is not None:
+        raise trouble
 
 
 def _options(**options: Any) -> list[str]:
@@ -108,9 +116,8 @@ def _execute(
     from clippedgossip.cli.progress import progress
     from clippedgossip.runs import execute
     from clippedgossip.simulate.distributed import over
-    from clippedgossip.simulate.train import train_together
 
-    engine = train_together if together is None else over(together)
+    engine = None if together is None else over(together)
     label = config.label
     with progress() as show:
 
@@ -124,19 +131,21 @@ def _execute(
 
 
 def _show(summary: dict[str, Any], config: "RunConfig") -> None:
-    last = min(config.training.evaluate_last, config.training.rounds)
+    last = 1 if "diverged" in summary else min(config.training.evaluate_last, summary["rounds"])
+    distance = summary["consensus_distance"]
     rows = [("accuracy", _percent(summary["accuracy"])), *_group_rows(summary["groups"])]
     rows += [
         ("single nodes", _percent(summary["mean_accuracy"])),
         ("worst node", _percent(summary["worst_accuracy"])),
-        ("consensus distance", f"{summary['consensus_distance']:.3g}"),
+        ("consensus distance", "-" if distance is None else f"{distance:.3g}"),
     ]
     if summary["clipped"] is not None:
         rows.append(("messages clipped", _percent(summary["clipped"])))
     print(f"{config.label}: {summary['rounds']} rounds, {summary['seconds']:.1f} s on {summary['device']}")
     for name, value in rows:
         print(f"  {name:<20} {value:>8}")
-    print(f"means over the last {last} rounds; accuracy is that of the averaged model")
+    means = f"means over the last {last} rounds" if last > 1 else "at the last record"
+    print(f"{means}; accuracy is that of the averaged model")
     print(f"run: {summary['run']}")
 
 

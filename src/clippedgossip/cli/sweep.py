@@ -89,7 +89,7 @@ def status(
     out: Out = None,
     as_json: Json = False,
 ) -> None:
-    """Show what is done, running, failed and why, stopped or missing."""
+    """Show what is done, running, failed or diverged and why, stopped or missing."""
     from clippedgossip import sweep
 
     if what.is_dir():
@@ -103,7 +103,7 @@ def status(
     counts = {state: sum(s.state == state for s in standings) for state in sweep.STATES}
     print(f"{root}: {len(standings)} runs")
     print("  " + ", ".join(f"{count} {state}" for state, count in counts.items() if count))
-    for state in ("running", "stopped", "failed"):
+    for state in ("running", "stopped", "diverged", "failed"):
         for standing in (s for s in standings if s.state == state):
             _show(standing)
 
@@ -115,7 +115,12 @@ def _run(configs: Sequence["RunConfig"], root: Path, wait: bool) -> dict[str, An
     with progress() as show:
         outcome = run_missing(configs, root, wait=wait, progress=show)
     elsewhere = [str(run.path) for run in outcome.elsewhere]
-    return {"done": outcome.done, "failed": outcome.failed, "elsewhere": elsewhere}
+    return {
+        "done": outcome.done,
+        "diverged": outcome.diverged,
+        "failed": outcome.failed,
+        "elsewhere": elsewhere,
+    }
 
 
 def _launch(
@@ -141,17 +146,20 @@ def _launch(
                 failed |= job.result()
             except Exception as error:  # a job that died: its runs are found as stopped
                 failed[f"job {job.job_id}"] = str(error).strip().splitlines()[-1]
-    done = sum(standing.state == "finished" for standing in status(configs, root))
-    return {"done": done, "failed": failed, "elsewhere": [], "jobs": names}
+    standings = status(configs, root)
+    done = sum(standing.state in ("finished", "diverged") for standing in standings)
+    diverged = {str(s.run): s.why for s in standings if s.state == "diverged"}
+    return {"done": done, "diverged": diverged, "failed": failed, "elsewhere": [], "jobs": names}
 
 
 def _say(done: dict[str, Any], total: int, root: Path) -> None:
     elsewhere = len(done["elsewhere"])
     more = f", {elsewhere} being run by other processes" if elsewhere else ""
     print(f"{done['done']} of {total} runs finished{more}")
-    for run, why in done["failed"].items():
-        print(f"failed: {Path(run).name}")
-        print("  " + why.replace("\n", "\n  "))
+    for state in ("diverged", "failed"):
+        for run, why in done[state].items():
+            print(f"{state}: {Path(run).name}")
+            print("  " + why.replace("\n", "\n  "))
     print(f"runs: {root}")
 
 

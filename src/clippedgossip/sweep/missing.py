@@ -11,7 +11,7 @@ from clippedgossip import plan
 from clippedgossip.config import RunConfig
 from clippedgossip.errors import UserError
 from clippedgossip.records import RunDirectory, canonical
-from clippedgossip.runs import Attempt, Cadence, carry_out, lock_all
+from clippedgossip.runs import Attempt, Cadence, carry_out, divergence, lock_all
 from clippedgossip.simulate.state import Moment
 
 Progress = Callable[[str, int, int], None]
@@ -27,7 +27,9 @@ class Outcome:
 
     runs: list[RunDirectory] = field(default_factory=list)
     done: int = 0
-    """Finished, by this call or before."""
+    """Finished, by this call or before; those that diverged too."""
+    diverged: dict[str, str] = field(default_factory=dict)
+    """{folder: why}."""
     failed: dict[str, str] = field(default_factory=dict)
     """{folder: why}, of this call."""
     elsewhere: list[RunDirectory] = field(default_factory=list)
@@ -66,6 +68,8 @@ def run_missing(
         time.sleep(1.0)
     outcome.elsewhere = [attempt.run for attempt in left]
     outcome.done = sum(attempt.run.finished for attempt in attempts)
+    ends = {str(attempt.run.path): divergence(attempt.run) for attempt in attempts}
+    outcome.diverged = {path: why for path, why in ends.items() if why is not None}
     return outcome
 
 
@@ -79,14 +83,12 @@ def _run(attempts: Sequence[Attempt], meter: "_Meter", cadence: Cadence | None, 
         except Exception as error:
             if len(members) > 1:
                 for member in members:
-                    member.error = None
+                    member.diverged = None
                     _run([member], meter, cadence, outcome)
                 continue
-            members[0].error = error
+            outcome.failed[str(members[0].run.path)] = members[0].run.failure or str(error)
         for member in members:
             meter.end(member)
-            if member.error is not None:
-                outcome.failed[str(member.run.path)] = member.run.failure or str(member.error)
 
 
 def _batches(attempts: Sequence[Attempt], together: bool) -> Iterator[list[Attempt]]:

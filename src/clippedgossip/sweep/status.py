@@ -8,14 +8,15 @@ from typing import Any, Literal
 from clippedgossip.config import RunConfig
 from clippedgossip.errors import RunError
 from clippedgossip.records import RunDirectory, run_name
+from clippedgossip.runs import divergence
 
-State = Literal["finished", "running", "failed", "stopped", "missing"]
-STATES: tuple[State, ...] = ("finished", "running", "failed", "stopped", "missing")
+State = Literal["finished", "diverged", "running", "failed", "stopped", "missing"]
+STATES: tuple[State, ...] = ("finished", "diverged", "running", "failed", "stopped", "missing")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """One run: `stopped` was begun and will go on, `missing` was never begun."""
+    """One run: `diverged` is over, `stopped` will go on, `missing` was never begun."""
 
     run: Path
     state: State
@@ -50,13 +51,16 @@ def _standing(path: Path) -> Standing:
     state: State = "missing" if run.state == "new" else run.state
     if state == "missing" and run.checkpoint_path.exists():  # stopped before its first record
         state = "stopped"
+    diverged = divergence(run)
+    if diverged is not None:
+        state = "diverged"
     last = None
     for record in run.records():
         last = record
     return Standing(
         run=path,
         state=state,
-        why=run.failure if state == "failed" else None,
+        why=run.failure if state == "failed" else diverged,
         round=None if last is None else last.get("round"),
         rounds=config.get("training", {}).get("rounds"),
         accuracy=(run.summary or {}).get("accuracy"),
