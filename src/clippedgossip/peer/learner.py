@@ -76,7 +76,7 @@ class ModuleLearner:
             for key, value in state.items():
                 if key.startswith("optimizer."):
                     _, place, name = key.split(".", 2)
-                    whole["state"].setdefault(int(place), {})[name] = value
+                    whole["state"].setdefault(int(place), {})[name] = value.clone()
             self._optimizer.load_state_dict(whole)
 
 

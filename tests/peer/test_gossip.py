@@ -1,0 +1,187 @@
+"""Gossip in a user's own loop, over real sockets, and the same mathematics as a stacked run."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from clippedgossip.inbox import Context
+from clippedgossip.peer import config, identity
+from clippedgossip.peer.config import Config, Deadlines, Wire
+from clippedgossip.peer.gossip import Gossip, rule_of
+from clippedgossip.peer.launch import read_network, write_network
+from clippedgossip.peer.learner import BuiltIn, ModuleLearner, TaskLearner, make_learner
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Four peers in one process: their kernels must not fight for the cores."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+PATIENT = Deadlines(least=20, most=20, join=20, linger=3)
+RING = [(i, (i + 1) % 4) for i in range(4)]
+
+
+@contextmanager
+def ring(tmp_path: Path, **changes: object) -> Iterator[list[Gossip]]:
+    settings: dict[str, object] = {"deadlines": PATIENT, "rule": {"name": "gossip"}, **changes}
+    template = Config(name="t", run="r", **settings)  # type: ignore[arg-type]
+    write_network(RING, 4, tmp_path / "net", template)
+    with ExitStack() as stack:
+        gossips = [Gossip(c, identity.load(c.folder)) for c in read_network(tmp_path / "net")]
+        for gossip in gossips:
+            stack.callback(gossip.close, linger=False)
+        yield gossips
+
+
+def together(gossips: list[Gossip], models: list[nn.Module]) -> None:
+    threads = [threading.Thread(target=g.mix, args=(m,)) for g, m in zip(gossips, models, strict=True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+def constant(value: float) -> nn.Module:
+    model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+    for parameter in model.parameters():
+        nn.init.constant_(parameter, value)
+    return model
+
+
+@pytest.mark.parametrize("wire", [Wire(), Wire(dtype="bfloat16", zstd=True)])
+def test_mix_brings_models_together(tmp_path: Path, wire: Wire) -> None:
+    models = [constant(float(i)) for i in range(4)]
+    buffers = models[0].state_dict()["1.running_mean"].clone()
+    with ring(tmp_path, wire=wire) as gossips:
+        for _ in range(12):
+            together(gossips, models)
+        assert [gossip.round for gossip in gossips] == [12] * 4
+    for model in models:
+        for parameter in model.parameters():
+            assert torch.allclose(parameter, torch.full_like(parameter, 1.5), atol=0.02)
+    assert torch.equal(models[0].state_dict()["1.running_mean"], buffers)
+
+
+def test_amix_leaves_the_event_loop_free(tmp_path: Path) -> None:
+    ticks = 0
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            await asyncio.sleep(0.01)
+            ticks += 1
+
+    async def scenario(gossips: list[Gossip]) -> None:
+        ticking = asyncio.create_task(tick())
+        late = constant(3.0)
+        first = [asyncio.create_task(g.amix(constant(1.0))) for g in gossips[:3]]
+        await asyncio.sleep(0.3)
+        before = ticks
+        await asyncio.sleep(0.3)
+        assert ticks > before + 5, "waiting for a neighbour does not block this loop"
+        await asyncio.gather(gossips[3].amix(late), *first)
+        ticking.cancel()
+
+    with ring(tmp_path) as gossips:
+        asyncio.run(scenario(gossips))
+
+
+def stacked(rule: dict[str, object], rounds: int, nodes: int, seed: int = 0) -> list[Tensor]:
+    """Algorithm 1 on the ring, all nodes in one loop."""
+    learners = [TaskLearner(BuiltIn(model="linear", nodes=nodes, node=i), seed) for i in range(nodes)]
+    mixer = rule_of(Config(name="x", run="r", rule=rule))
+    around = [sorted(((i - 1) % nodes, (i + 1) % nodes)) for i in range(nodes)]
+    weights = torch.full((2,), 1 / 3)
+    for round in range(rounds):
+        half = [learner.step(round) for learner in learners]
+        context = Context(round=round, rounds=rounds, seed=seed)
+        for i, learner in enumerate(learners):
+            received = torch.stack([half[j] for j in around[i]])
+            learner.load(mixer(half[i], received, weights, context))
+    return [learner.x for learner in learners]
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"name": "gossip"},
+        {"name": "clipped-gossip", "radius": 0.1},
+        {"name": "clipped-gossip", "radius": "adaptive", "delta_max": 0.34},
+        {"name": "geometric-median"},
+        {"name": "median"},
+    ],
+    ids=lambda rule: "-".join(map(str, rule.values())),
+)
+def test_peers_do_what_a_stacked_run_does(tmp_path: Path, rule: dict[str, object]) -> None:
+    rounds = 50
+    task = {"name": "digits", "model": "linear"}
+    with ring(tmp_path, rule=rule, task=task, rounds=rounds) as gossips:
+        learners = [make_learner(gossip.config) for gossip in gossips]
+
+        def train(gossip: Gossip, learner: TaskLearner) -> None:
+            for round in range(rounds):
+                mixed, report = gossip.mix_vector(learner.step(round))
+                assert not report.missing
+                learner.load(mixed)
+
+        threads = [threading.Thread(target=train, args=pair) for pair in zip(gossips, learners, strict=True)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+    expected = stacked(rule, rounds, 4)
+    for learner, x in zip(learners, expected, strict=True):
+        assert isinstance(learner, TaskLearner)
+        assert torch.allclose(learner.x, x, rtol=0, atol=1e-5 * float(x.abs().max()))
+
+
+def test_a_learner_of_ones_own_is_kept_with_its_optimizer() -> None:
+    def build() -> tuple[ModuleLearner, torch.optim.Optimizer]:
+        model = nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+        def step(round: int) -> None:
+            optimizer.zero_grad()
+            model(torch.ones(4, 2)).square().mean().backward()
+            optimizer.step()
+
+        return ModuleLearner(model, step, optimizer=optimizer), optimizer
+
+    first, _ = build()
+    first.step(0)
+    second, _ = build()
+    second.restore(first.state())
+    assert torch.equal(first.step(1), second.step(1))
+    assert first.length == 3
+
+
+def test_an_entry_point_of_ones_own(tmp_path: Path) -> None:
+    (tmp_path / "my_task_for_test.py").write_text(
+        "from torch import nn\n"
+        "from clippedgossip.peer.learner import ModuleLearner\n"
+        "def make(config):\n"
+        "    return ModuleLearner(nn.Linear(2, config.seed), lambda round: None)\n"
+    )
+    made = make_learner(
+        Config(name="a", run="r", seed=5, folder=tmp_path, task={"entry": "my_task_for_test:make"})
+    )
+    assert made.length == 15
+
+
+def test_from_config_reads_a_folder(tmp_path: Path) -> None:
+    identity.save(identity.create(), tmp_path)
+    (tmp_path / config.CONFIG_FILE).write_text(config.dump(Config(name="a", run="r")))
+    gossip = Gossip.from_config(tmp_path / config.CONFIG_FILE)
+    assert gossip.round == 0
+    gossip.close()
