@@ -29,6 +29,7 @@ def register(app: typer.Typer) -> None:
         ("add", add),
         ("start", start),
         ("status", status),
+        ("drill", drill),
     ):
         group.command(name)(command)
     app.add_typer(group, name="peer")
@@ -86,8 +87,8 @@ def up(
 ) -> None:
     """Start all peers of a network on this machine and watch them; Ctrl-C stops them.
 
-    A liar sends sign-flip, noise, alie, dissensus, nan, garbage, oversize, replay or equivocation, or keeps
-    to silence, flooding or stalling.
+    A liar sends sign-flip, noise, alie, dissensus, nan, wrong-shape, garbage, oversize, replay or
+    equivocation, or keeps to silence, flooding or stalling.
     """
     from clippedgossip.peer.launch import crowd, prepared, read_network
 
@@ -199,6 +200,35 @@ def status(
         print(json.dumps(rows))
     else:
         _console().print(_table({str(row["peer"]): row for row in rows}))
+
+
+def drill(
+    faults: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[FAULT]…", help="kill, stop, partition, …; all if not said."),
+    ] = None,
+    peers: Annotated[int, typer.Option(help="Peers in the ring.")] = 8,
+    rounds: Annotated[int, typer.Option(help="Rounds under each fault.")] = 200,
+    out: Annotated[Path | None, typer.Option(help="Write the table here as well (Markdown).")] = None,
+    as_json: Json = False,
+) -> None:
+    """Do to a network of real processes what the world may do to it, and see how it comes through."""
+    from dataclasses import asdict
+
+    from clippedgossip.errors import ConfigError, unknown_name
+    from clippedgossip.peer.drill import Drill, Fault, page, table
+
+    known = {fault.name.lower().replace("_", "-"): fault for fault in Fault}
+    for name in faults or ():
+        if name not in known:
+            raise ConfigError(unknown_name("fault", name, known))
+    results = []
+    for name in faults or known:
+        print(f"{name} …", file=sys.stderr)
+        results.append(Drill([known[name]], peers=peers, rounds=rounds).run())
+        if out is not None:
+            out.write_text(page(results, peers=peers, rounds=rounds))
+    print(json.dumps([asdict(result) for result in results]) if as_json else table(results))
 
 
 def _watch(peers: "Crowd", *, live: bool, quiet: bool) -> None:

@@ -22,6 +22,7 @@ LIES = (
     "dissensus",
     "silence",
     "nan",
+    "wrong-shape",
     "garbage",
     "oversize",
     "replay",

@@ -84,10 +84,14 @@ def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
 class Crowd:
     """Peers as processes, forked from a server process that has torch loaded, so that each starts quickly."""
 
-    def __init__(self, configs: Sequence[Config], *, threads: int = 1) -> None:
+    def __init__(
+        self, configs: Sequence[Config], *, threads: int = 1, clocks: Mapping[str, float] | None = None
+    ) -> None:
+        """`clocks`: peers whose clock jumps by so many seconds once they run; for drills."""
         self.configs = {config.name: config for config in configs}
         self.processes: dict[str, BaseProcess] = {}
         self._threads = threads
+        self._clocks = dict(clocks or {})
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["clippedgossip.peer.preload"])
 
@@ -102,7 +106,8 @@ class Crowd:
         for name in names or tuple(self.configs):
             config = self.configs[name]
             (config.folder / STATUS_FILE).unlink(missing_ok=True)
-            process = self._context.Process(target=_child, args=(_packed(config), self._threads), daemon=True)
+            arguments = (_packed(config), self._threads, self._clocks.get(name, 0.0))
+            process = self._context.Process(target=_child, args=arguments, daemon=True)
             process.start()
             self.processes[name] = process
 
@@ -180,7 +185,13 @@ def _packed(config: Config) -> tuple[str, str]:
     return configs.dump(config), str(config.folder)
 
 
-def _child(packed: tuple[str, str], threads: int) -> None:
+def _jump_clock(by: float, after: float = 3.0) -> None:
+    """Wall-clock time as Python sees it jumps."""
+    real, start = time.time, time.monotonic()
+    time.time = lambda: real() + (by if time.monotonic() - start > after else 0.0)
+
+
+def _child(packed: tuple[str, str], threads: int, clock: float) -> None:
     """The life of a peer process."""
     import torch
 
@@ -191,6 +202,8 @@ def _child(packed: tuple[str, str], threads: int) -> None:
     if parent is not None:
         threading.Thread(target=_die_with, args=(parent,), daemon=True).start()
     torch.set_num_threads(threads)
+    if clock:
+        _jump_clock(clock)
     text, folder = packed
     config = configs.parse(text.encode(), folder=Path(folder))
     log_to(config.folder / "log.jsonl")

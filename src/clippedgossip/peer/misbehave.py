@@ -111,6 +111,15 @@ async def _nan(liar: Liar, vector: Tensor) -> Forgery:
     return _same(liar, torch.full_like(vector, torch.nan))
 
 
+async def _wrong_shape(liar: Liar, vector: Tensor) -> Forgery:
+    expected = wire.Expected(
+        run=liar.config.run, round=liar.round, dtype=liar.config.wire.dtype, length=liar.length + 1
+    )
+    body = tensors.to_bytes(torch.zeros(liar.length + 1), liar.config.wire.dtype)
+    message = Message(wire.make_header(liar.identity, expected, body), body)
+    return lambda name: message
+
+
 async def _honest(liar: Liar, vector: Tensor) -> Forgery:
     return _same(liar, vector)
 
@@ -172,6 +181,7 @@ _LIES: dict[str, Lie] = {
     "dissensus": _dissensus,
     "silence": _silence,
     "nan": _nan,
+    "wrong-shape": _wrong_shape,
     "garbage": _honest,
     "oversize": _oversize,
     "replay": _replay,

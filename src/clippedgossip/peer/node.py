@@ -123,7 +123,11 @@ class Node:
         log.info("listening", extra={"address": str(self.config.bind)})
         greetings = [asyncio.create_task(self._greet_until_known(peer)) for peer in self.peers.values()]
         if greetings:
-            _, waiting = await asyncio.wait(greetings, timeout=self.config.deadlines.join)
+            # Whoever comes back must not keep waiting for the dead: its neighbours are in the midst of it.
+            patience = self.config.deadlines
+            _, waiting = await asyncio.wait(
+                greetings, timeout=min(patience.most, patience.join) if self.round else patience.join
+            )
             await _cancel(waiting)
         self._catch_up()
 

@@ -43,6 +43,9 @@ class PeerRun:
         self.learner = learner or make_learner(config)
         self.accuracy: float | None = None
         self.missing = self.rejected = self.clipped = 0
+        self.overrun = 0.0
+        """By how much an exchange exceeded its deadline, at worst."""
+        self.resumed: int | None = None
         self._stop = False
         self._status_at = 0.0
         self._metrics = Metrics(config.name)
@@ -89,6 +92,7 @@ class PeerRun:
         self.missing += len(report.missing)
         self.rejected += report.rejected
         self.clipped += report.clipped or 0
+        self.overrun = max(self.overrun, report.seconds - report.deadline)
         due = (round + 1) % self.config.evaluate_every == 0
         if due:
             self._evaluate()
@@ -106,6 +110,7 @@ class PeerRun:
         if found is None:
             return 0
         self.learner.restore(found.tensors)
+        self.resumed = found.round
         log.info("resumed", extra={"round": found.round})
         return found.round
 
@@ -161,6 +166,9 @@ class PeerRun:
             "rejected": self.rejected,
             "reasons": reasons,
             "equivocations": node.evidence.found if node else 0,
+            "overrun": self.overrun,
+            "refused_calls": node.outbox.flooded if node else 0,
+            "resumed": self.resumed,
             "metrics": self._metrics_address,
             "finished": finished,
         }

@@ -1,0 +1,62 @@
+"""A link that can be made bad: between two peers it passes bytes, drops them, or cuts the connection."""
+
+import asyncio
+import contextlib
+import threading
+
+from clippedgossip.peer.config import Address
+
+
+class Proxy:
+    """Listens on one address and forwards to another, in a thread of its own."""
+
+    def __init__(self, listen: Address, target: Address) -> None:
+        self.mode = "pass"
+        """`pass`, `blackhole` (bytes vanish), or `reset` (cut in mid-message)."""
+        self.listen, self._target = listen, target
+        self._loop = asyncio.new_event_loop()
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        start = asyncio.start_server(self._accept, listen.host, listen.port)
+        self._server = asyncio.run_coroutine_threadsafe(start, self._loop).result(10)
+
+    def set(self, mode: str) -> None:
+        """Changes the mode. Connections that are open are cut when bytes were lost on them, or are to be."""
+        before, self.mode = self.mode, mode
+        if mode == "reset" or before == "blackhole":
+            self._loop.call_soon_threadsafe(self._cut)
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._server.close)
+        self._loop.call_soon_threadsafe(self._cut)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(5)
+
+    def _cut(self) -> None:
+        for writer in list(self._writers):
+            writer.transport.abort()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            there, onwards = await asyncio.open_connection(self._target.host, self._target.port)
+        except OSError:
+            writer.transport.abort()
+            return
+        self._writers |= {writer, onwards}
+        await asyncio.gather(self._pass(reader, onwards), self._pass(there, writer))
+        for done in (writer, onwards):
+            self._writers.discard(done)
+            done.transport.abort()
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            passed = 0
+            while data := await reader.read(1 << 16):
+                passed += len(data)
+                if self.mode == "reset" and passed > 4096:
+                    break
+                if self.mode != "blackhole":
+                    writer.write(data)
+                    await writer.drain()
+        writer.transport.abort()
