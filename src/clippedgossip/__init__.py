@@ -1,3 +1,53 @@
-"""Byzantine-robust decentralized learning via ClippedGossip."""
+"""Byzantine-robust decentralized learning via ClippedGossip: `import clippedgossip as cg`.
+
+Names are fetched when they are first used, so that importing the package costs nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from clippedgossip import attacks, audit, errors, graphs, rules, simulate, tasks, theory
+    from clippedgossip.network import Network
+    from clippedgossip.simulate.consensus import consensus
+    from clippedgossip.simulate.setup import Setup, Training
+    from clippedgossip.simulate.train import train
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "Network",
+    "Setup",
+    "Training",
+    "__version__",
+    "attacks",
+    "audit",
+    "consensus",
+    "errors",
+    "graphs",
+    "rules",
+    "simulate",
+    "tasks",
+    "theory",
+    "train",
+]
+
+_HOMES = {
+    "Network": "clippedgossip.network",
+    "Setup": "clippedgossip.simulate",
+    "Training": "clippedgossip.simulate",
+    "consensus": "clippedgossip.simulate",
+    "train": "clippedgossip.simulate",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _HOMES:
+        return import_module(f"{__name__}.{name}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
