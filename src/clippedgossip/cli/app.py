@@ -2,10 +2,11 @@
 
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
+from clippedgossip import __version__
 from clippedgossip.cli.commands import register_all
 from clippedgossip.errors import UserError, unknown_name
 
@@ -20,6 +21,22 @@ app = typer.Typer(
 register_all(app)
 
 
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"clippedgossip {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit."),
+    ] = False,
+) -> None:
+    """Options of the command itself."""
+
+
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Entry point of the `clippedgossip` command."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
@@ -29,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         }
         if arguments and not arguments[0].startswith("-") and arguments[0] not in known:
             raise UserError(unknown_name("command", arguments[0], (name for name in known if name)))
-        app(arguments)
+        code = app(arguments, prog_name="clippedgossip", standalone_mode=False)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
@@ -39,4 +56,18 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(0)
-    sys.exit(0)
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # the base of click's errors, whichever click typer brings
+            raise
+        _explain(error, error.format_message())
+        sys.exit(2)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _explain(error: Exception, message: str) -> None:
+    """A wrong option or argument, in two lines; no arguments at all, by the help."""
+    where = getattr(getattr(error, "ctx", None), "command_path", "clippedgossip")
+    if type(error).__name__ == "NoArgsIsHelpError":
+        print(message, file=sys.stderr)
+    else:
+        print(f"error: {' '.join(message.split())}\n`{where} --help` lists what there is", file=sys.stderr)
