@@ -1,3 +1,6 @@
+# A fresh machine with Python 3.11, pip and venv needs two commands: `make demo` and `make test`.
+# PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu spares it the CUDA build of PyTorch.
+
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
@@ -7,16 +10,19 @@ INSTALLED := .venv/installed
 demo: $(INSTALLED)
 	$(BIN)/clippedgossip demo
 
-test: $(INSTALLED) lint
+test: lint
+	$(BIN)/pytest -n 2 -q -m "not slow"
+
+test-all: lint
 	$(BIN)/pytest -n 2 -q
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/mypy
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install -c constraints.txt -e '.[peer,sweep,dev]'
+	$(BIN)/python -m pip install -c constraints.txt -e '.[peer,sweep,dev]'
 	touch $@
