@@ -149,3 +149,11 @@ def test_chunk_lengths_round_trip(length: int) -> None:
     length = min(length, wire.CHUNK)
     part = list(wire.parts(pb.Header(), bytes(length)))[1]
     assert len(wire.read_chunk(part)) == length
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_half_a_million_messages() -> None:
+    draw = random.Random(0)
+    for _ in range(500_000):
+        mutate_once(draw)

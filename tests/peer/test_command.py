@@ -1,0 +1,178 @@
+"""The `peer` command: a first network, three machines, and mistakes."""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+COMMAND = [sys.executable, "-m", "clippedgossip"]
+
+
+def peer(*arguments: object, check: int = 0) -> str:
+    command = [*COMMAND, "peer", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == check, done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stdout if check == 0 else done.stderr
+
+
+def test_a_first_network(tmp_path: Path) -> None:
+    net = tmp_path / "net"
+    peer("network", "ring", "--nodes", 4, "--out", net, "--model", "linear")
+    assert (net / "0" / "key.pem").stat().st_mode & 0o777 == 0o600
+    rows = json.loads(peer("up", net, "--rounds", 30, "--json", "--misbehave", "3=nan"))
+    assert [row["peer"] for row in rows] == ["0", "1", "2", "3"]
+    for row in rows[:3]:
+        assert row["rounds"] == 30
+        assert row["accuracy"] > 0.8
+    assert rows[0]["rejected"] >= 3
+    assert rows[1]["rejected"] == 0
+    status = json.loads(peer("status", net, "--json"))
+    assert [row["round"] for row in status] == [30] * 4
+    assert not any(row["running"] for row in status)
+    records = list((net / "0" / "runs").glob("*/records.jsonl"))
+    assert len(records) == 1
+    assert len(records[0].read_text().splitlines()) == 30
+
+
+def test_mistakes_are_two_lines(tmp_path: Path) -> None:
+    net = tmp_path / "net"
+    peer("network", "ring", "--nodes", 3, "--out", net)
+    assert "did you mean 'sign-flip'" in peer("up", net, "--misbehave", "1=signflip", check=2)
+    assert "unknown peer '7'" in peer("up", net, "--misbehave", "7=nan", check=2)
+    assert "not empty" in peer("network", "ring", "--out", net, check=2)
+    assert "no peers in" in peer("up", tmp_path, check=2)
+    assert "peer init" in peer("start", tmp_path / "nobody", check=2)
+    assert "64 hex" in peer("add", "bob", "10.0.0.1:7", "beef", "--dir", net / "0", check=2)
+
+
+def test_interrupt_stops_everyone(tmp_path: Path) -> None:
+    net = tmp_path / "net"
+    peer("network", "ring", "--nodes", 3, "--out", net, "--model", "linear")
+    process = subprocess.Popen(
+        [*COMMAND, "peer", "up", str(net), "--rounds", "1000000"], stdout=subprocess.PIPE
+    )
+    try:
+        until = time.monotonic() + 60
+        while time.monotonic() < until and len(list(net.glob("*/status.json"))) < 3:
+            time.sleep(0.1)
+        status = json.loads(peer("status", net, "--json"))
+        assert all(row["running"] for row in status)
+        metrics = urllib.request.urlopen(f"http://{status[0]['metrics']}/metrics", timeout=10).read().decode()
+        assert "clippedgossip_round" in metrics
+        process.send_signal(signal.SIGINT)
+        process.wait(30)
+    finally:
+        process.kill()
+        process.wait(5)
+    assert not any(_running(row["pid"]) for row in status)
+
+
+def _running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return "Z" not in Path(f"/proc/{pid}/stat").read_text().split()[2:3]
+
+
+@contextlib.contextmanager
+def machines(addresses: Sequence[str]) -> Iterator[list[str]]:
+    """Network namespaces on one bridge, each with an address of its own."""
+    if shutil.which("ip") is None or os.geteuid() != 0:
+        pytest.skip("needs root and `ip` to make network namespaces")
+    mark = f"cg{os.getpid() % 100000}"
+    names = [f"{mark}n{i}" for i in range(len(addresses))]
+
+    def run(*command: str) -> None:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            pytest.skip(f"cannot make network namespaces here: {' '.join(command)}: {done.stderr.strip()}")
+
+    try:
+        run("ip", "netns", "add", mark)
+        run("ip", "-n", mark, "link", "add", "bridge", "type", "bridge")
+        run("ip", "-n", mark, "link", "set", "bridge", "up")
+        for i, (name, address) in enumerate(zip(names, addresses, strict=True)):
+            run("ip", "netns", "add", name)
+            run("ip", "-n", name, "link", "set", "lo", "up")
+            link = [
+                "ip",
+                "-n",
+                name,
+                "link",
+                "add",
+                "eth",
+                "type",
+                "veth",
+                "peer",
+                "name",
+                f"v{i}",
+                "netns",
+                mark,
+            ]
+            run(*link)
+            extra = ["nodad"] if ":" in address else []
+            run("ip", "-n", name, "address", "add", address, "dev", "eth", *extra)
+            run("ip", "-n", name, "link", "set", "eth", "up")
+            run("ip", "-n", mark, "link", "set", f"v{i}", "master", "bridge")
+            run("ip", "-n", mark, "link", "set", f"v{i}", "up")
+        yield names
+    finally:
+        for name in (*names, mark):
+            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+
+
+def test_three_machines(tmp_path: Path) -> None:
+    """What the guide shows: init, hand over fingerprints, add, start; IPv4 and IPv6."""
+    addresses = ["10.77.0.1/24", "10.77.0.2/24", "fd77::3/64"]
+    people = ["ann", "bea", "cid"]
+    listen = ["10.77.0.1:7000", "10.77.0.2:7000", "[fd77::3]:7000"]
+    with machines(addresses) as names:
+        # cid listens on IPv6 only, the others on IPv4 only; everyone can call both.
+        for name, more in zip(names, ["fd77::1/64", "fd77::2/64", "10.77.0.3/24"], strict=True):
+            extra = ["nodad"] if ":" in more else []
+            subprocess.run(["ip", "-n", name, "address", "add", more, "dev", "eth", *extra], check=True)
+        marks = []
+        for i, who in enumerate(people):
+            said = peer("init", tmp_path / who, "--name", who, "--bind", listen[i])
+            marks.append(re.search(r"fingerprint (\S+)", said)[1])  # type: ignore[index]
+            path = tmp_path / who / "peer.toml"
+            text = path.read_text().replace("node = 0", f"node = {i}").replace('"mlp"', '"linear"')
+            path.write_text(text + "\n[deadlines]\nleast = 10\nmost = 20\n")
+        links = [(0, 1), (0, 2), (1, 2)]
+        for a, b in [*links, *((b, a) for a, b in links)]:
+            peer("add", people[b], listen[b], marks[b], "--dir", tmp_path / people[a])
+        processes = []
+        try:
+            for name, who in zip(names, people, strict=True):
+                inside = ["ip", "netns", "exec", name, *COMMAND, "peer", "start", str(tmp_path / who)]
+                arguments = [*inside, "--rounds", "20", "--json"]
+                processes.append(
+                    subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                )
+            rows: list[dict[str, Any]] = []
+            for process in processes:
+                out, error = process.communicate(timeout=120)
+                assert process.returncode == 0, error
+                rows.append(json.loads(out))
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait(5)
+    assert [row["peer"] for row in rows] == people
+    for row in rows:
+        assert row["rounds"] == 20
+        assert row["missing"] == 0
+        assert row["accuracy"] > 0.7

@@ -1,0 +1,45 @@
+"""Real processes, real faults. The short form does many at once; the full form each by itself."""
+
+import multiprocessing
+
+import pytest
+
+from clippedgossip.peer.drill import Drill, Fault, Result
+
+
+def unharmed(result: Result, rounds: int) -> None:
+    assert result.fired
+    assert not result.ended_badly
+    assert result.rounds == rounds
+    assert result.growth < 64
+
+
+def test_many_faults_at_once() -> None:
+    faults = [
+        Fault.KILL,
+        Fault.STOP,
+        Fault.GARBAGE_BYTES,
+        Fault.NO_CERTIFICATE,
+        Fault.FOREIGN_CERTIFICATE,
+        Fault.CONNECTION_FLOOD,
+        Fault.NAN,
+    ]
+    result = Drill(faults, peers=5, rounds=60, model="linear").run()
+    unharmed(result, 60)
+    assert result.rejected
+    assert result.accuracy > 0.8
+    assert not multiprocessing.active_children()
+
+
+@pytest.fixture(scope="module")
+def undisturbed() -> Result:
+    return Drill([Fault.NONE]).run()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("fault", list(Fault), ids=lambda fault: fault.name.lower())
+def test_each_fault(fault: Fault, undisturbed: Result) -> None:
+    result = Drill([fault]).run()
+    unharmed(result, 200)
+    assert result.accuracy > undisturbed.accuracy - 0.02
