@@ -1,4 +1,3 @@
-import multiprocessing
 import os
 import signal
 import stat
@@ -130,6 +129,7 @@ def test_only_what_is_missing_is_run(tmp_path: Path) -> None:
     assert states(configs, root) == ["missing"] * 3
     assert not root.exists()
     first = run_missing(configs[:1], root)
+    assert [path.name for path in root.iterdir()] == [first.runs[0].path.name]
     assert (first.done, first.failed, first.elsewhere) == (1, {}, [])
     stamp = first.runs[0].records_path.stat().st_mtime_ns
     seen: list[tuple[str, int, int]] = []
@@ -182,28 +182,27 @@ def test_what_another_process_runs_is_left_to_it(tmp_path: Path) -> None:
     assert run_missing(configs, root).done == 3
 
 
-def work(path: str, root: str, log: str) -> None:
-    torch.set_num_threads(1)
-    took = runs._train
-
-    def logged(attempts: Sequence[Attempt], *rest: Any) -> None:
-        with open(log, "a") as file:
-            file.write(f"{attempts[0].run.path.name}\n")
-        took(attempts, *rest)
-
-    pytest.MonkeyPatch().setattr(runs, "_train", logged)
-    run_missing(load_sweep(path), root, wait=True)
+WORK = """
+import sys
+import torch
+from clippedgossip import runs
+from clippedgossip.sweep import load_sweep, run_missing
+torch.set_num_threads(1)
+train = runs._train
+def logged(attempts, *rest):
+    with open(sys.argv[3], "a") as file:
+        file.write(attempts[0].run.path.name + "\\n")
+    train(attempts, *rest)
+runs._train = logged
+assert run_missing(load_sweep(sys.argv[1]), sys.argv[2], wait=True).done == 6
+"""
 
 
 def test_two_processes_never_run_the_same_run(tmp_path: Path) -> None:
     path, log = sweep(tmp_path, "[grid]\nseed = [0, 1, 2, 3, 4, 5]"), tmp_path / "log"
-    spawn = multiprocessing.get_context("spawn")
-    both = [spawn.Process(target=work, args=(str(path), str(tmp_path / "runs"), str(log))) for _ in range(2)]
-    for process in both:
-        process.start()
-    for process in both:
-        process.join(120)
-        assert process.exitcode == 0
+    command = [sys.executable, "-c", WORK, str(path), str(tmp_path / "runs"), str(log)]
+    both = [subprocess.Popen(command) for _ in range(2)]
+    assert [process.wait(120) for process in both] == [0, 0]
     names = log.read_text().split()
     assert len(names) == len(set(names)) == 6
     assert states(load_sweep(path), tmp_path / "runs") == ["finished"] * 6

@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 
 from clippedgossip.config import RunConfig, build
 from clippedgossip.errors import RunError, UserError
-from clippedgossip.records import Lock, Round, RunDirectory
+from clippedgossip.records import Lock, Round, RunDirectory, run_name
 from clippedgossip.simulate.setup import Setup
 from clippedgossip.simulate.state import Moment, State
 from clippedgossip.simulate.train import train_together
@@ -90,9 +90,21 @@ class Attempt:
     diverged: str | None = None
 
     @classmethod
+    def of(cls, config: RunConfig, root: Path | str) -> "Attempt":
+        """The run of a config, whether it is there yet or not."""
+        run = RunDirectory(Path(root) / run_name(config.to_mapping(), config.label))
+        return cls(config, run, find_device(config.device))
+
+    @classmethod
     def open(cls, config: RunConfig, root: Path | str) -> "Attempt":
-        device = find_device(config.device)
-        return cls(config, RunDirectory.open(root, config.to_mapping(), config.label, device=device), device)
+        """The same with its folder made."""
+        attempt = cls.of(config, root)
+        attempt.make()
+        return attempt
+
+    def make(self) -> None:
+        config = self.config
+        RunDirectory.open(self.run.path.parent, config.to_mapping(), config.label, device=self.device)
 
     def stands_at(self) -> int:
         """The round of its checkpoint; 0 without one."""
@@ -224,7 +236,10 @@ def lock_all(attempts: Sequence[Attempt], stack: ExitStack) -> list[Attempt]:
     """Those of the runs that no other process has; their locks are let go of when the stack closes."""
     mine = []
     for attempt in attempts:
-        lock: Lock | None = None if attempt.run.finished else attempt.run.try_lock()
+        lock: Lock | None = None
+        if not attempt.run.finished:
+            attempt.make()
+            lock = attempt.run.try_lock()
         if lock is not None:
             stack.enter_context(lock)
             if not attempt.run.finished:

@@ -37,7 +37,10 @@ def run(
     device: Device = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of the run.")] = None,
     plan: Annotated[bool, typer.Option("--plan", help="Say what it would take, and stop.")] = False,
-    ranks: Annotated[int, typer.Option(min=1, help="With --plan: ranks to spread it over.")] = 1,
+    ranks: Annotated[
+        int | None,
+        typer.Option(min=1, help="With --plan: ranks to spread it over; torchrun's own otherwise."),
+    ] = None,
     again: Annotated[bool, typer.Option("--again", help="Forget what is there and start anew.")] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the trained models.")] = False,
     rank_timeout: Annotated[
@@ -54,7 +57,8 @@ def run(
     changes = [*(overrides or []), *_options(seed=seed, device=device)]
     if plan:
         if os.environ.get("RANK", "0") == "0":
-            _plan(load_config(config, changes), ranks, as_json)
+            spread = ranks or int(os.environ.get("WORLD_SIZE", "1"))
+            _plan(load_config(config, changes), spread, as_json)
     elif not launched():
         _run(load_config(config, changes), out, as_json, again, keep)
     else:

@@ -50,7 +50,7 @@ def run_missing(
     `together` stacks runs of one shape on a GPU. `wait` stays until runs in the hands of other processes are
     finished, and takes over those whose process died.
     """
-    attempts = [Attempt.open(config, root) for config in configs]
+    attempts = [Attempt.of(config, root) for config in configs]
     outcome = Outcome(runs=[attempt.run for attempt in attempts])
     meter = _Meter(attempts, progress)
     tried: set[Path] = set()
