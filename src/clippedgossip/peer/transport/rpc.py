@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import threading
 import urllib.parse
 from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import asynccontextmanager
@@ -47,6 +48,8 @@ class RpcTransport:
         self.limits = limits
         self.port = 0
         self._server: Any = None
+        self._anchors = b""
+        self._handing_over = threading.Lock()
         self._links: list[RpcLink] = []
 
     async def start(self, service: Service) -> None:
@@ -64,8 +67,9 @@ class RpcTransport:
         )
         handler = grpc.method_handlers_generic_handler(_SERVICE, _Handlers(self.pins, service).table())
         server.add_generic_rpc_handlers((handler,))
+        self._anchors = self._known_anchors()
         credentials = grpc.dynamic_ssl_server_credentials(
-            self._certificates(), self._certificates, require_client_authentication=True
+            self._certificates(self._anchors), self._new_certificates, require_client_authentication=True
         )
         try:
             self.port = server.add_secure_port(str(self.bind), credentials)
@@ -87,11 +91,25 @@ class RpcTransport:
         if self._server is not None:
             await self._server.stop(grace=0.2)
 
-    def _certificates(self) -> Any:
-        """Asked for at every handshake, so that a neighbour is let in as soon as it is pinned."""
+    def _known_anchors(self) -> bytes:
+        """gRPC wants at least one; nobody but this peer has the key to its own certificate."""
+        return self.pins.anchors() or self.identity.certificate.pem
+
+    def _new_certificates(self) -> Any:
+        """Asked for at every handshake, so that a neighbour is let in as soon as it is pinned.
+
+        None where nothing changed: gRPC frees a configuration twice when many handshakes each get a new one.
+        """
+        with self._handing_over:
+            anchors = self._known_anchors()
+            if anchors == self._anchors:
+                return None
+            self._anchors = anchors
+            return self._certificates(anchors)
+
+    def _certificates(self, anchors: bytes) -> Any:
         return grpc.ssl_server_certificate_configuration(
-            [(self.identity.key_pem, self.identity.certificate.pem)],
-            root_certificates=self.pins.anchors() or self.identity.certificate.pem,
+            [(self.identity.key_pem, self.identity.certificate.pem)], root_certificates=anchors
         )
 
 
