@@ -261,7 +261,7 @@ def _table(status: dict[str, dict[str, Any]]) -> "Table":
     from rich.box import SIMPLE
     from rich.table import Table
 
-    table = Table(box=SIMPLE, pad_edge=False)
+    table = Table(box=SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
     for column in ("peer", "round", "accuracy", "distance", "links", "clipped", "missing", "rejected", ""):
         table.add_column(column, justify="left" if column in ("peer", "") else "right")
     for name, row in status.items():

@@ -48,6 +48,7 @@ class PeerRun:
         self.resumed: int | None = None
         self._stop = False
         self._status_at = 0.0
+        self._last: Mixed | None = None
         self._metrics = Metrics(config.name)
         self._metrics_address = ""
         self._records = Records(config)
@@ -74,6 +75,8 @@ class PeerRun:
             self._evaluate()
             self._checkpoint(gossip.round)
             self._status(gossip, None, finished=gossip.round >= config.rounds)
+            if gossip.round >= config.rounds:
+                self._records.finish(accuracy=self.accuracy, missing=self.missing, rejected=self.rejected)
         finally:
             gossip.close(linger=not self._stop)
             self._metrics.close()
@@ -149,6 +152,7 @@ class PeerRun:
         if report is not None and now - self._status_at < _STATUS_EVERY:
             return
         self._status_at = now
+        report = self._last = report or self._last
         links = {n.name: report is None or n.name not in report.missing for n in self.config.neighbours}
         reasons: dict[str, dict[str, int]] = {}
         node = gossip.node
@@ -189,6 +193,12 @@ class Records:
         if self._run is not None:
             with contextlib.suppress(ClippedGossipError, OSError):
                 self._run.truncate_to(round - 1)
+
+    def finish(self, **summary: float | None) -> None:
+        """The run's last word."""
+        if self._run is not None:
+            with contextlib.suppress(ClippedGossipError, OSError):
+                self._run.write_summary(summary)
 
     def write(self, report: Mixed, accuracy: float | None) -> None:
         degree = len(report.distances)
