@@ -144,6 +144,7 @@ class Inbox:
         n = len(self.models)
         rows = n if self.linear is None else n + len(self.linear)
         rows += 0 if self.extra is None else len(self.extra)
+        coefficients = torch.where(self.ok[:n, None], coefficients, torch.nan)  # a diverged node stays so
         spread = coefficients.new_zeros(n, rows).scatter_add_(1, self.closed_slots, coefficients)
         parts = [spread[:, :n]]
         ok = self.ok[:n]

@@ -4,6 +4,8 @@ Inner products: a tile holds all rows for a few coordinates, so centring on a re
 is free; products are made of three TF32 ones each, as good as float32, and summed in float64 over tiles.
 """
 
+from collections.abc import Sequence
+
 import torch
 import triton
 import triton.language as tl
@@ -137,6 +139,64 @@ def weiszfeld_cuda(pairs: Tensor, present: Tensor, iterations: int, smoothing: f
         PADDED=triton.next_power_of_2(k),
     )
     return output
+
+
+@triton.jit
+def _half_step_kernel(
+    models,
+    momentum,
+    half,
+    gradient,
+    keep,
+    gain,
+    lr,
+    start,
+    size,
+    models_stride,
+    momentum_stride,
+    half_stride,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(1).to(tl.int64)
+    column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = column < size
+    place = start + column
+    held = tl.load(momentum + row * momentum_stride + place, mask=inside, other=0.0)
+    found = tl.load(gradient + row * size + column, mask=inside, other=0.0).to(tl.float32)
+    model = tl.load(models + row * models_stride + place, mask=inside, other=0.0)
+    held = tl.load(keep) * held + tl.load(gain) * found
+    tl.store(momentum + row * momentum_stride + place, held, mask=inside)
+    tl.store(half + row * half_stride + place, model - tl.load(lr) * held, mask=inside)
+
+
+def half_step_cuda(
+    models: Tensor,
+    momentum: Tensor,
+    half: Tensor,
+    gradients: Sequence[Tensor],
+    gain: tuple[Tensor, Tensor],
+    lr: Tensor,
+) -> None:
+    """As `step.half_step`: five passes over the models, the fewest there are."""
+    start = 0
+    for piece in gradients:
+        size = piece[0].numel()
+        _half_step_kernel[(triton.cdiv(size, 2048), len(models))](
+            models,
+            momentum,
+            half,
+            piece.contiguous(),
+            gain[0],
+            gain[1],
+            lr,
+            start,
+            size,
+            models.stride(0),
+            momentum.stride(0),
+            half.stride(0),
+            BLOCK=2048,
+        )
+        start += size
 
 
 def gram_cuda(blocks: list[Tensor]) -> Tensor:

@@ -1,8 +1,10 @@
-"""The local step of Algorithm 1: gradient, momentum, half-step. Pure: state goes in and comes out."""
+"""The local step of Algorithm 1: momentum and half-step."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from clippedgossip.errors import ConfigError
@@ -64,10 +66,24 @@ class LearningRate:
 def half_step(
     models: Tensor,
     momentum: Tensor,
-    gradients: Tensor,
-    gain: tuple[Tensor | float, Tensor | float],
-    lr: Tensor | float,
-) -> tuple[Tensor, Tensor]:
-    """m ← a·m + b·g, x½ = x − η m; eqs. (m) and (x_half)."""
-    momentum = gain[0] * momentum + gain[1] * gradients
-    return models - lr * momentum, momentum
+    half: Tensor,
+    gradients: Sequence[Tensor],
+    gain: tuple[Tensor, Tensor],
+    lr: Tensor,
+) -> None:
+    """m ← a·m + b·g and x½ ← x − η m, eqs. (m) and (x_half), written into `momentum` and `half`.
+
+    The gradients come in pieces (n, …) that lie side by side in the vectors (n, d).
+    """
+    if models.is_cuda and models.dtype == torch.float32:
+        from clippedgossip.kernels_cuda import half_step_cuda
+
+        half_step_cuda(models, momentum, half, gradients, gain, lr)
+        return
+    start = 0
+    for piece in gradients:
+        flat = piece.flatten(1)
+        part = slice(start, start + flat.shape[1])
+        start += flat.shape[1]
+        moved = momentum[:, part].mul_(gain[0]).add_(gain[1] * flat)
+        torch.sub(models[:, part], lr * moved, out=half[:, part])

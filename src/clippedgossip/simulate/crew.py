@@ -57,14 +57,24 @@ class Crew:
     def local_step(self) -> Step:
         """(models, momentum, half, losses, round, lr, keep, gain) -> None: Algorithm 1 up to the exchange,
         written into momentum, half and losses."""
-        draw, step = self._cached("draw", self.work.draw), self._cached("step", _make_step(self.work))
+        draw = self._cached("draw", self.work.draw)
+        differentiate = self._cached("gradients", self.work.gradients)
 
         def local_step(
-            models: Tensor, momentum: Tensor, half: Tensor, losses: Tensor, *clock: Tensor
+            models: Tensor,
+            momentum: Tensor,
+            half: Tensor,
+            losses: Tensor,
+            round: Tensor,
+            lr: Tensor,
+            keep: Tensor,
+            gain: Tensor,
         ) -> None:
             # Drawn apart: a compiler that sees both draws each image anew for every pixel that uses it.
-            x, y = draw(self.workers, clock[0])
-            step(self.workers, x, y, models, momentum, half, losses, *clock)
+            x, y = draw(self.workers, round)
+            gradients, found = differentiate(self.workers, models, x, y, round)
+            half_step(models, momentum, half, gradients, (keep, gain), lr)
+            losses.copy_(found)
 
         return local_step
 
@@ -75,29 +85,6 @@ class Crew:
         return compiled(
             (name, len(self), self.precision, repr(self.work.poisons), *_shape(self.task)), function
         )
-
-
-def _make_step(work: Work) -> Step:
-    def step(
-        workers: Workers,
-        x: Tensor,
-        y: Tensor,
-        models: Tensor,
-        momentum: Tensor,
-        half: Tensor,
-        losses: Tensor,
-        round: Tensor,
-        lr: Tensor,
-        keep: Tensor,
-        gain: Tensor,
-    ) -> None:
-        gradients, found = work.gradients(workers, models, x, y, round)
-        stepped, moved = half_step(models, momentum, gradients, (keep, gain), lr)
-        momentum.copy_(moved)
-        half.copy_(stepped)
-        losses.copy_(found)
-
-    return step
 
 
 def _same_data(one: Task, other: Task) -> bool:

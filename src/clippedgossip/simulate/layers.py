@@ -45,7 +45,7 @@ def forward_stacked(
             h = _pool(h, _pair(layer.kernel_size)[0])
         elif isinstance(layer, nn.Linear):
             weight = parameters[f"{name}.weight"].to(dtype)
-            h = torch.baddbmm(_bias(parameters, name, dtype), h, weight.transpose(1, 2))
+            h = h @ weight.transpose(1, 2) + _bias(parameters, name, dtype)  # baddbmm would copy the bias out
         elif isinstance(layer, nn.Dropout):
             if masks is not None and layer.p > 0:
                 h = _drop(h, layer.p, masks, place)
@@ -102,7 +102,7 @@ def _convolve(h: Tensor, layer: nn.Conv2d, weight: Tensor, bias: Tensor) -> Tens
     high, wide = height - rows + 1, width - columns + 1
     shifted = _shift(h, rows, columns)
     kernel = weight.permute(0, 3, 4, 2, 1).reshape(n, -1, layer.out_channels)
-    product = torch.baddbmm(bias, shifted.view(n, batch * high * wide, -1), kernel)
+    product = shifted.view(n, batch * high * wide, -1) @ kernel + bias
     return product.view(n, batch, high, wide, layer.out_channels)
 
 

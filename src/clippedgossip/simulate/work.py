@@ -57,15 +57,18 @@ class Work:
 
     def gradients(
         self, workers: Workers, models: Tensor, x: Tensor, y: Tensor, round: Word
-    ) -> tuple[Tensor, Tensor]:
-        """(n, d) g_i(x_i) of every worker on its batch of the round, and its losses (n,)."""
+    ) -> tuple[list[Tensor], Tensor]:
+        """g_i(x_i) of every worker on its batch of the round, in pieces (n, …) that lie side by side in the
+        vector, and its losses (n,)."""
         if not self.stacks:
             return self._one_by_one(workers, models, x, y, round)
-        parameters = _leaves(self.task.layout.views(models))
+        leaves = _leaves(self.task.layout.views(models))
         with torch.enable_grad():
+            # Gradients end at the cast: written out once, in the precision of the products.
+            parameters = {name: leaf.to(self.dtype) for name, leaf in leaves.items()}
             losses = self._losses(self._stacked(parameters, x, self._masks(workers, round)), y)
             gradients = torch.autograd.grad(losses.sum(), list(parameters.values()))
-        return torch.cat([gradient.flatten(1) for gradient in gradients], 1), losses.detach()
+        return list(gradients), losses.detach()
 
     @torch.no_grad()
     def losses_of(self, models: Tensor, x: Tensor, y: Tensor) -> Tensor:
@@ -121,7 +124,7 @@ class Work:
 
     def _one_by_one(
         self, workers: Workers, models: Tensor, x: Tensor, y: Tensor, round: Word
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[list[Tensor], Tensor]:
         gradients = torch.empty_like(models)
         losses = []
         for i, model in enumerate(models):
@@ -134,7 +137,7 @@ class Work:
                 views, torch.autograd.grad(loss, list(parameters.values())), strict=True
             ):
                 view.copy_(gradient)
-        return gradients, torch.stack(losses)
+        return [gradients], torch.stack(losses)
 
     def _forward(
         self, workers: Workers, row: int, parameters: layers.Parameters, x: Tensor, round: Word

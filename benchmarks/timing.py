@@ -1,0 +1,41 @@
+"""Medians of interleaved repetitions: machines are shared, so only ratios within one run mean anything."""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+
+import torch
+
+Work = Callable[[], object]
+
+
+def interleaved(work: Mapping[str, Work], device: str, repetitions: int = 7) -> dict[str, float]:
+    """Median seconds of each piece of work, all pieces taking turns."""
+    times: dict[str, list[float]] = {name: [] for name in work}
+    for name in work:
+        work[name]()  # warm up: compilation, allocation, caches
+    for _ in range(repetitions):
+        for name, call in work.items():
+            times[name].append(_once(call, device))
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def captured(call: Work) -> Work:
+    """The work as a CUDA graph, as the engine runs it."""
+    for _ in range(3):
+        call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    return graph.replay
+
+
+def _once(call: Work, device: str) -> float:
+    if device == "cuda":
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    call()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - start

@@ -1,0 +1,98 @@
+"""The GPU gives what the CPU gives. Skipped where there is none."""
+
+import networkx as nx
+import pytest
+import torch
+
+from clippedgossip import graphs
+from clippedgossip.attacks import ATTACKS, make_attack
+from clippedgossip.inbox import Context, Inbox
+from clippedgossip.layout import Layout
+from clippedgossip.network import Network
+from clippedgossip.rules import (
+    ClippedGossip,
+    CoordinateRule,
+    GeometricMedian,
+    Median,
+    Mozi,
+    Rule,
+    TrimmedMean,
+)
+from clippedgossip.simulate import Setup, Training, train
+from clippedgossip.step import LearningRate
+from clippedgossip.tasks import DataSet, make_task, partition
+from tests.test_rules_contract import CASES
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that PyTorch can use")
+
+
+@pytest.mark.parametrize("rule", CASES.values(), ids=CASES)
+@pytest.mark.parametrize("shape", ["few rows", "many rows"])
+def test_rules_near_consensus_beside_a_huge_lie_and_nan(rule: Rule, shape: str) -> None:
+    graph = nx.complete_graph(12) if shape == "few rows" else nx.random_regular_graph(6, 150, seed=1)
+    network = Network(graph, byzantine=[3, 7])
+    generator = torch.Generator().manual_seed(0)
+    d = 4999  # rows that do not start on word boundaries
+    n = len(network.regular)
+    models = torch.randn(d, generator=generator) + 1e-4 * torch.randn(n, d, generator=generator)
+    layout = Layout.of(network)
+    assert layout.byzantine is not None
+    lies = torch.randn(int(layout.byzantine.sum()), d, generator=generator)
+    lies *= 1e6 / lies.norm(dim=1, keepdim=True)
+    lies[1] = torch.nan
+    context = Context(rounds=10)
+    exact = rule.mix(Inbox(layout=layout, models=models.double(), extra=lies.double(), context=context))
+    on_gpu = Inbox(
+        layout=Layout.of(network, "cuda"), models=models.cuda(), extra=lies.cuda(), context=context
+    )
+    found = rule.mix(on_gpu).cpu().double()
+    moved = (exact - models.double()).norm(dim=1)
+    rounding = 8 * torch.finfo(torch.float32).eps * exact.norm(dim=1)
+    assert ((found - exact).norm(dim=1) <= 1e-3 * moved + rounding).all()
+
+
+def setup(rule: Rule, attack: str | None, model: str, precision: str = "float32") -> Setup:
+    network = Network(graphs.dumbbell(clique=3), byzantine=[] if attack is None else [0])
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(200) % 4
+    inputs = torch.randn(4, 1, 8, 8, generator=generator)[labels] + torch.randn(
+        200, 1, 8, 8, generator=generator
+    )
+    data = DataSet.of(inputs, labels, inputs[:100], labels[:100])
+    chosen = None if attack is None else make_attack(attack)
+    nodes = [*network.regular.tolist(), *(network.byzantine.tolist() if chosen and chosen.trains else [])]
+    task = make_task(data, partition(labels, len(nodes), "iid", seed=0), model, seed=0, batch=8, nodes=nodes)
+    training = Training(
+        rounds=6,
+        evaluate_every=3,
+        lr=LearningRate(initial=0.05),
+        precision=precision,  # type: ignore[arg-type]  # one of the names
+    )
+    return Setup(network=network, task=task, rule=rule, attack=chosen, training=training)
+
+
+@pytest.mark.parametrize("rule", [ClippedGossip(radius=0.1), GeometricMedian(), Median(), Mozi()])
+@pytest.mark.parametrize("model", ["mlp", "cnn"])
+def test_training_agrees_with_the_cpu(rule: Rule, model: str) -> None:
+    *_, here = train(setup(rule, None, model))
+    *_, there = train(setup(rule, None, model), device="cuda")
+    torch.testing.assert_close(
+        there.state().tensors["models"].cpu(), here.state().tensors["models"], atol=2e-4, rtol=1e-3
+    )
+
+
+@pytest.mark.parametrize("attack", [name for name in ATTACKS if name != "tuned"])
+def test_attacked_training_agrees_with_the_cpu(attack: str) -> None:
+    rule = ClippedGossip(radius=0.1)
+    *_, here = train(setup(rule, attack, "mlp"))
+    *_, there = train(setup(rule, attack, "mlp"), device="cuda")
+    torch.testing.assert_close(
+        there.state().tensors["models"].cpu(), here.state().tensors["models"], atol=2e-4, rtol=1e-3
+    )
+
+
+def test_two_gpu_runs_give_the_same_bytes() -> None:
+    rule = TrimmedMean(trim=1)
+    assert isinstance(rule, CoordinateRule)
+    first, second = (list(train(setup(rule, "alie", "cnn", "bfloat16"), device="cuda")) for _ in range(2))
+    assert [str(moment.record) for moment in first] == [str(moment.record) for moment in second]
