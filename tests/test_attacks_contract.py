@@ -31,21 +31,12 @@ from clippedgossip.errors import AttackError
 from clippedgossip.inbox import Context
 from clippedgossip.layout import Layout
 from clippedgossip.network import Network
-from clippedgossip.rules import RULES, ClippedGossip, GeometricMedian, Gossip, Rule, TrimmedMean, make_rule
+from clippedgossip.rules import RULES, ClippedGossip, Gossip, Rule, TrimmedMean
 from clippedgossip.simulate import consensus
+from tests.samples import sample_rule
 
 D = 5
 ATTACK_PARAMETERS: dict[str, dict[str, Any]] = {"tuned": {"attack": Dissensus()}}
-RULE_PARAMETERS: dict[str, dict[str, Any]] = {
-    "trimmed-mean": {"trim": 1},
-    "weighted-trimmed-mean": {"trim": 0.15},
-    "mozi": {"loss": lambda models: models.double().square().sum(-1)},
-    "bucketing": {"rule": GeometricMedian()},
-    "cs-plus": {"byzantine_weight": 0.12},
-    "gts": {"byzantine_weight": 0.12},
-    "nnm": {"rule": TrimmedMean(trim=1), "faulty": 1},
-    **{name: {"faulty": 1} for name in ("krum", "multi-krum", "nna", "ios", "meamed", "mda")},
-}
 
 
 def pendants() -> Network:
@@ -249,7 +240,7 @@ def test_sparse_dense_and_written_out_are_one(
 
 @pytest.mark.parametrize("name", RULES)
 def test_every_rule_stays_finite_under_every_attack(name: str) -> None:
-    rule = make_rule(name, **RULE_PARAMETERS.get(name, {}))
+    rule = sample_rule(name)
     network = Network(nx.complete_graph(9), byzantine=[3, 8])
     for label, attack in CASES.items():
         *_, last = consensus(network, rule, models_of(network), attack=attack, rounds=2)
