@@ -19,6 +19,7 @@ import torch
 from timing import Work, captured, interleaved
 from torch import Tensor
 
+from clippedgossip.graphs.types import Graph
 from clippedgossip.inbox import Inbox
 from clippedgossip.layout import Layout
 from clippedgossip.network import Network
@@ -80,7 +81,7 @@ def loop(aggregate: Aggregate, models: Tensor, neighbours: list[Tensor]) -> None
         aggregate(models[rows])
 
 
-def compare(graph: nx.Graph, title: str, models: Tensor, device: str, repetitions: int) -> None:
+def compare(graph: Graph, title: str, models: Tensor, device: str, repetitions: int) -> None:
     network = Network(graph)
     layout = Layout.of(network, device)
     closed = [torch.cat([torch.tensor([i]), torch.tensor(network.indices[a:b])]).to(device)
@@ -105,11 +106,13 @@ def compare(graph: nx.Graph, title: str, models: Tensor, device: str, repetition
         cells = [f"{value / clone:.1f}" if value is not None else "–" for value in others.values()]
         ahead = f"{min(known) / mine:.1f}×" if known else "–"
         print(f"{name:<17}{mine * 1e3:>9.2f}{mine / clone:>9.2f}{cells[0]:>12}{cells[1]:>12}{ahead:>21}")
-    print("(clones, except the second column; byzfl's and byzpy's nearest rule to ClippedGossip is centered clipping)")
+    print("(in clones, but for the second column; the others' nearest to ClippedGossip is centered clipping)")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--nodes", type=int, default=20)
     parser.add_argument("--parameters", type=int, default=1_200_000)
@@ -118,14 +121,9 @@ def main() -> None:
     generator = torch.Generator().manual_seed(0)
     models = torch.randn(chosen.nodes, chosen.parameters, generator=generator).to(chosen.device)
     with torch.no_grad():
-        compare(
-            nx.complete_graph(chosen.nodes), f"complete graph of {chosen.nodes}", models, chosen.device,
-            chosen.repetitions,
-        )  # fmt: skip
-        compare(
-            nx.random_regular_graph(6, chosen.nodes, seed=0), f"random 6-regular graph of {chosen.nodes}", models,
-            chosen.device, chosen.repetitions,
-        )  # fmt: skip
+        nodes, size = chosen.nodes, (models, chosen.device, chosen.repetitions)
+        compare(nx.complete_graph(nodes), f"complete graph of {nodes}", *size)
+        compare(nx.random_regular_graph(6, nodes, seed=0), f"random 6-regular graph of {nodes}", *size)
 
 
 if __name__ == "__main__":
