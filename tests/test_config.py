@@ -342,6 +342,15 @@ def test_who_trains_shares_the_data() -> None:
     assert torch.equal(held.table[:, : held.sizes.min()], working.table[:4, : held.sizes.min()])
 
 
+def test_copies_take_nothing_away() -> None:
+    data = BASE["data"] | {"byzantine_copies": True, "partition": "sorted"}
+    task = build(config(network=RING, attack="label-flipping", data=data)).task
+    assert int(task.sizes[:4].sum()) == 100
+    assert torch.equal(task.table[4:], task.table[:2])
+    with pytest.raises(ConfigError, match="exclude each other"):
+        config(data=data | {"byzantine_share": True})
+
+
 def test_label_flipping_flips_the_attackers_alone() -> None:
     setup = build(config(network=RING, attack="label-flipping"))
     honest = build(config(network=RING, attack="none"))

@@ -36,6 +36,7 @@ def _task(config: RunConfig, network: Network, attack: Attack | None) -> Task:
     regular, byzantine = network.regular.tolist(), network.byzantine.tolist()
     training = [*regular, *byzantine] if attack is not None and attack.trains else regular
     holders = [*regular, *byzantine] if config.data.byzantine_share else training
+    holders = regular if config.data.byzantine_copies else holders
     shares = partition(
         data.train_y,
         len(holders),
@@ -45,10 +46,11 @@ def _task(config: RunConfig, network: Network, attack: Attack | None) -> Task:
         alpha=0.5 if config.data.alpha is None else config.data.alpha,
         classes=data.classes,
     )
+    copies = [shares[regular.index(_victim(network, node))] for node in training[len(holders) :]]
     flips = attack is not None and attack.flips_labels
     return make_task(
         data,
-        shares[: len(training)],
+        [*shares, *copies][: len(training)],
         config.model.name,
         seed=config.seed,
         batch=config.training.batch,
@@ -57,6 +59,13 @@ def _task(config: RunConfig, network: Network, attack: Attack | None) -> Task:
         poison=FlipLabels(classes=data.classes) if flips else None,
         poisoned=byzantine if flips else (),
     )
+
+
+def _victim(network: Network, node: int) -> int:
+    """The first regular neighbour; for a node that has none, the first regular node."""
+    around = network.indices[network.indptr[node] : network.indptr[node + 1]].tolist()
+    lies = set(network.byzantine.tolist())
+    return next((other for other in around if other not in lies), int(network.regular[0]))
 
 
 def _groups(network: Network, holders: list[int]) -> list[list[int]]:

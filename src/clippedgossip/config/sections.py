@@ -38,6 +38,8 @@ class DataConfig:
     byzantine_share: bool = False
     """Byzantine nodes hold a share even if the attack does not train on it, so that under every attack the
     regular nodes have the same samples."""
+    byzantine_copies: bool = False
+    """Byzantine nodes that train hold a copy of a regular neighbour's share and take nothing away."""
 
     def __post_init__(self) -> None:
         if self.name not in DATA:
@@ -46,6 +48,9 @@ class DataConfig:
             raise KeyProblem(("data", "alpha"), "data.alpha goes with partition = 'dirichlet' alone; drop it")
         if self.partition == "dirichlet" and self.alpha is None:
             object.__setattr__(self, "alpha", 0.5)
+        if self.byzantine_share and self.byzantine_copies:
+            message = "data.byzantine_share and data.byzantine_copies exclude each other; choose one"
+            raise KeyProblem(("data", "byzantine_copies"), message)
         for name in ("samples", "test_samples"):
             count = getattr(self, name)
             if count is not None and count < 1:
