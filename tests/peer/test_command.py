@@ -16,6 +16,10 @@ from typing import Any
 
 import pytest
 
+from clippedgossip.cli import main
+from clippedgossip.peer.config import Config
+from clippedgossip.peer.launch import write_network
+
 COMMAND = [sys.executable, "-m", "clippedgossip"]
 
 
@@ -46,15 +50,29 @@ def test_a_first_network(tmp_path: Path) -> None:
     assert len(records[0].read_text().splitlines()) == 30
 
 
-def test_mistakes_are_two_lines(tmp_path: Path) -> None:
-    net = tmp_path / "net"
-    peer("network", "ring", "--nodes", 3, "--out", net)
-    assert "did you mean 'sign-flip'" in peer("up", net, "--misbehave", "1=signflip", check=2)
-    assert "unknown peer '7'" in peer("up", net, "--misbehave", "7=nan", check=2)
-    assert "not empty" in peer("network", "ring", "--out", net, check=2)
-    assert "no peers in" in peer("up", tmp_path, check=2)
-    assert "peer init" in peer("start", tmp_path / "nobody", check=2)
-    assert "64 hex" in peer("add", "bob", "10.0.0.1:7", "beef", "--dir", net / "0", check=2)
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["up", "NET", "--misbehave", "1=signflip"], "did you mean 'sign-flip'"),
+        (["up", "NET", "--misbehave", "7=nan"], "unknown peer '7'"),
+        (["up", "NET", "--misbehave", "7"], "not NAME=VALUE"),
+        (["network", "ring", "--out", "NET"], "not empty"),
+        (["network", "rnig", "--out", "new"], "did you mean 'ring'"),
+        (["up", "nowhere"], "no peers in"),
+        (["start", "nowhere"], "peer init"),
+        (["status", "nowhere"], "peer init"),
+        (["add", "bob", "10.0.0.1:7", "beef", "--dir", "NET/0"], "64 hex"),
+        (["drill", "kil"], "did you mean 'kill'"),
+    ],
+)
+def test_mistakes_are_two_lines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    write_network([(0, 1), (1, 2), (0, 2)], 3, tmp_path / "net", Config(name="t", run="r"))
+    with pytest.raises(SystemExit) as ended:
+        main(["peer", *(a.replace("NET", str(tmp_path / "net")) for a in arguments)])
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
 
 
 def test_interrupt_stops_everyone(tmp_path: Path) -> None:
