@@ -127,7 +127,8 @@ def markdown(results: Results) -> str:
     ]
     for n, row in results["dense"].items():
         lines.append(
-            f"| {n} | {row['edges']:.0f} | {row['parameters']:.0f} | {row['seconds']:.3f} | {row['clones']:.1f} |"
+            f"| {n} | {row['edges']:.0f} | {row['parameters']:.0f} | {row['seconds']:.3f} "
+            f"| {row['clones']:.1f} |"
         )
     lines += ["", "Audit of a random 8-regular graph:", "", "| nodes | seconds | peak MB |", "|---|---|---|"]
     lines += [f"| {n} | {r['seconds']:.1f} | {r['megabytes']:.0f} |" for n, r in results["audit"].items()]

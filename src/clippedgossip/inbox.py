@@ -11,7 +11,7 @@ from clippedgossip import kernels
 from clippedgossip.layout import Layout
 
 PAIRS_BYTES = 256 << 20
-EDGE_BYTES = 64 << 20
+EDGE_BYTES = 16 << 20
 
 
 def _whole(total: Tensor) -> Tensor:
@@ -157,10 +157,14 @@ class Inbox:
         return kernels.combine(parts, self.blocks, ok, output)
 
     def _mixed_along_edges(self, coefficients: Tensor, output: Tensor) -> Tensor:
-        coefficients = coefficients.to(output.dtype)
-        for part in kernels.column_chunks(self.closed_slots.numel(), output.shape[1], 4, EDGE_BYTES):
-            rows = self.rows(self.closed_slots, part)
-            output[:, part] = (coefficients[:, None] @ rows)[:, 0]
+        n, closed = self.closed_slots.shape
+        output[:] = torch.nn.functional.embedding_bag(  # a weighted sum of rows, none of them copied first
+            self.closed_slots.flatten(),
+            torch.cat(self.blocks) if len(self.blocks) > 1 else self.models,
+            offsets=torch.arange(0, n * closed, closed, device=self.models.device),
+            per_sample_weights=coefficients.to(self.models.dtype).flatten(),
+            mode="sum",
+        )
         return output
 
 
@@ -268,10 +272,12 @@ class Neighborhood:
     def _squared_along_edges(self) -> Tensor:
         used = self.inbox
         total = torch.zeros(self.slots[:, 1:].shape, dtype=torch.float64, device=self.slots.device)
-        columns = used.models.shape[1]
-        for part in kernels.column_chunks(self.slots.numel(), columns, 4, EDGE_BYTES):
-            differences = used.rows(self.slots[:, 1:], part) - used.rows(self.slots[:, :1], part)
-            total += torch.einsum("bkc,bkc->bk", differences, differences)
+        for part in kernels.column_chunks(len(self.slots), used.models.shape[1], 4, EDGE_BYTES):
+            held = torch.cat([block[:, part] for block in used.blocks])
+            own = held[self.slots[:, 0]]
+            for place in range(total.shape[1]):
+                difference = held.index_select(0, self.slots[:, place + 1]).sub_(own)
+                total[:, place] += torch.linalg.vector_norm(difference, dim=1, dtype=torch.float64).square()
         return self.inbox.reduce(total)
 
     def _pairs_from_differences(self) -> Tensor:
