@@ -1,0 +1,64 @@
+"""What the documents say is so: examples run, commands parse, links lead somewhere, nothing is left out."""
+
+import re
+from pathlib import Path
+
+import pytest
+import typer
+
+from clippedgossip.attacks import ATTACKS
+from clippedgossip.cli import networks
+from clippedgossip.cli.app import app
+from clippedgossip.cli.commands import COMMANDS
+from clippedgossip.experiments import EXPERIMENTS
+from clippedgossip.rules import RULES
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+PLACEHOLDER = re.compile(r"[A-Z]{2}|…|<")
+QUOTED = [
+    line
+    for document in DOCUMENTS
+    for language, block in re.findall(r"^```(\w*)\n(.*?)^```", document.read_text(), re.M | re.S)
+    for line in block.splitlines()
+    if language in ("", "sh") and line.startswith("clippedgossip ") and not PLACEHOLDER.search(line)
+]
+
+
+def test_the_example_prints_what_the_readme_says(capsys: pytest.CaptureFixture[str]) -> None:
+    code, output = re.findall(r"```python\n(.*?)```\n```\n(.*?)```", README, re.S)[0]
+    assert len([line for line in code.splitlines() if line]) <= 8
+    exec(code, {})
+    said = capsys.readouterr().out.split()
+    for here, there in zip(said, output.split(), strict=True):
+        if re.match(r"\d", there):
+            assert float(here) == pytest.approx(float(there), rel=0.01)
+        else:
+            assert here == there
+
+
+@pytest.mark.parametrize("line", QUOTED)
+def test_a_quoted_command_parses(line: str) -> None:
+    words = re.sub(r"\s#.*", "", line).replace('"', "").split()[1:]
+    command = typer.main.get_command(app)
+    while isinstance(command, typer.core.TyperGroup):
+        command = command.commands[words.pop(0) if words[0] in command.commands else "run"]
+    context = command.make_context(command.name, words)
+    if context.args:  # the network's own options
+        networks.parse_options(context.args, source=context.params["network"], known=())
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_somewhere(document: Path) -> None:
+    for target in re.findall(r"\]\(([^)#\s]+)", document.read_text()):
+        assert target.startswith("http") or (document.parent / target).exists(), target
+
+
+def test_the_readme_names_every_command_rule_attack_and_figure() -> None:
+    rows = {
+        cell for line in README.splitlines() if line.startswith("|") for cell in re.findall(r"`(.+?)`", line)
+    }
+    assert not (RULES.keys() | ATTACKS.keys()) - rows
+    assert not {f"clippedgossip reproduce {name}" for name in EXPERIMENTS} - rows
+    assert not {command for command in COMMANDS if not any(f"gossip {command} " in row + " " for row in rows)}

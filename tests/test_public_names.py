@@ -1,0 +1,81 @@
+"""The public names, frozen: to change one is to decide to, here. What the documents name is public."""
+
+import re
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import clippedgossip as cg
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("**/*.md")]
+PUBLIC = {
+    "clippedgossip": """
+        Network Setup Training __version__ attacks audit consensus errors graphs rules simulate
+        tasks theory train
+    """,
+    "clippedgossip.attacks": """
+        ALIE ATTACKS Attack BitFlipping Dissensus FreeAttack Gaussian Honest IPM LabelFlipping
+        LinearAttack LocalAttack Mimic NonFinite Silence SpectralHeterogeneity Tuned View ZeroSum
+        make_attack
+    """,
+    "clippedgossip.audit": """
+        Audit Cut Placement Suggestion audit suggest_edges weakest_cut worst_placement
+    """,
+    "clippedgossip.graphs": """
+        GENERATORS Parameter add_pendants build byzantine_nodes complete consensus_chain dumbbell
+        erdos_renyi exponential find_nodes grid hub_dumbbell hypercube line parameters random_nodes
+        random_regular random_tree read_graph ring scale_free small_world star torus two_worlds
+    """,
+    "clippedgossip.rules": """
+        Adaptive Balance Bucketing CSPlus CenteredClipping ClippedGossip Context CoordinateRule
+        Fixed GTS GeometricMedian Gossip IOS Inbox Krum LinearRule MDA MeaMed Median Mozi MultiKrum
+        NNA NNM Neighborhood Oracle RULES Radius Rule TrimmedMean WeightedMedian WeightedTrimmedMean
+        make_rule
+    """,
+    "clippedgossip.simulate": """
+        ConsensusRound Moment Setup State Training consensus train train_together
+    """,
+    "clippedgossip.tasks": """
+        DataSet Fetched FlipLabels LOSSES Layout MODELS Poison Quadratic RotateLabels SCHEMES Score
+        Task Trigger build cache_dir crop_flip fetch flatten load make_task partition quadratic
+        unflatten
+    """,
+}
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_the_public_names_are_these_and_all_are_there(module: str) -> None:
+    found = import_module(module)
+    assert sorted(found.__all__) == PUBLIC[module].split()
+    assert all(hasattr(found, name) for name in found.__all__)
+
+
+def test_importing_the_package_imports_nothing_heavy() -> None:
+    code = "import sys, clippedgossip; sys.exit(bool({'torch', 'numpy', 'networkx'} & sys.modules.keys()))"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'Netwrok'"):
+        _ = cg.Netwrok
+    assert {"Network", "train"} <= set(dir(cg))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_a_documented_symbol_is_public(document: Path) -> None:
+    text = document.read_text()
+    for dotted in re.findall(r"\bcg\.([A-Za-z_.]+[A-Za-z])", text):
+        found: object = cg
+        for name in dotted.split("."):
+            public = getattr(found, "__all__", None)
+            assert public is None or name in public, f"cg.{dotted}"
+            found = getattr(found, name)
+    for module, names in re.findall(r"^from (clippedgossip[\w.]*) import \(?([\w, ]+)", text, re.M):
+        public = getattr(import_module(module), "__all__", None)
+        for name in names.replace(" ", "").split(","):
+            assert hasattr(import_module(module), name), f"{module}.{name}"
+            assert public is None or name in public, f"{module}.{name}"
