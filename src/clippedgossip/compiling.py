@@ -15,5 +15,5 @@ def compiled(kind: Hashable, function: Callable[..., Any]) -> Callable[..., Any]
         config.recompile_limit = max(
             config.recompile_limit, 64
         )  # kinds that share code are not recompilations
-        _COMPILED[kind] = torch.compile(function, dynamic=False)
+        _COMPILED[kind] = torch.compile(function)  # sizes that change turn symbolic the second time
     return _COMPILED[kind]

@@ -62,12 +62,14 @@ class Work:
         vector, and its losses (n,)."""
         if not self.stacks:
             return self._one_by_one(workers, models, x, y, round)
-        leaves = _leaves(self.task.layout.views(models))
+        # Gradients end at the cast: they are written out once, in the precision of the products.
+        views = self.task.layout.views(models)
+        casts = [view.detach().to(self.dtype) for view in views.values()]
+        leaves = [cast.requires_grad_() for cast in casts]
         with torch.enable_grad():
-            # Gradients end at the cast: written out once, in the precision of the products.
-            parameters = {name: leaf.to(self.dtype) for name, leaf in leaves.items()}
+            parameters = dict(zip(views, leaves, strict=True))
             losses = self._losses(self._stacked(parameters, x, self._masks(workers, round)), y)
-            gradients = torch.autograd.grad(losses.sum(), list(parameters.values()))
+            gradients = torch.autograd.grad(losses.sum(), leaves)
         return list(gradients), losses.detach()
 
     @torch.no_grad()
