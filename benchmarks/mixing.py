@@ -10,7 +10,7 @@ import argparse
 import importlib.util
 import sys
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ OURS: dict[str, Rule] = {
 Aggregate = Callable[[Tensor], object]
 
 
+@cache
 def byzfl() -> dict[str, Aggregate]:
     """Its rules, loaded from their file: the package itself imports torchvision."""
     found = importlib.util.find_spec("byzfl")
@@ -55,6 +56,7 @@ def byzfl() -> dict[str, Aggregate]:
     }
 
 
+@cache
 def byzpy() -> dict[str, Aggregate]:
     if importlib.util.find_spec("byzpy") is None:
         return {}

@@ -123,8 +123,7 @@ class CoordinateRule(Rule):
         for count, nodes in inbox.layout.by_count:
             self.check(count)
             rows, weights = self._members(inbox, count, nodes)
-            kind = (self, count, len(nodes), [block.shape for block in inbox.blocks])
-            combine = compiled(repr(kind), partial(_gather_and_combine, self))
+            combine = compiled((repr(self), count), partial(_gather_and_combine, self))
             output[nodes] = combine(inbox.blocks, rows, weights, nodes)
         return output
 

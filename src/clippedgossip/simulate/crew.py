@@ -82,9 +82,7 @@ class Crew:
         """On a GPU, the compiled function, shared by all runs of this shape in the process."""
         if self.task.device.type != "cuda" or not self.work.stacks:
             return function
-        return compiled(
-            (name, len(self), self.precision, repr(self.work.poisons), *_shape(self.task)), function
-        )
+        return compiled((name, self.precision, repr(self.work.poisons), *_shape(self.task)), function)
 
 
 def _same_data(one: Task, other: Task) -> bool:
