@@ -137,6 +137,20 @@ def test_no_arguments_show_the_help_and_version_the_version(capsys: pytest.Captu
     assert capsys.readouterr().out == f"clippedgossip {__version__}\n"
 
 
+def test_a_missing_extra_is_named() -> None:
+    code = """
+import sys
+sys.modules["cryptography"] = None
+from clippedgossip.cli import main
+main(["peer", "init", "me"])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        "error: cryptography is not installed; `pip install 'clippedgossip[peer]'` brings it"
+    ]
+
+
 @pytest.mark.parametrize(
     ("command", "code"), [("consensus parts.csv", 2), ("audit --attackrs 1 ring", 2), ("--help", 0)]
 )

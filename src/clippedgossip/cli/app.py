@@ -10,6 +10,16 @@ from clippedgossip import __version__
 from clippedgossip.cli.commands import register_all
 from clippedgossip.errors import UserError, unknown_name
 
+EXTRAS = {
+    "cryptography": "peer",
+    "google": "peer",
+    "grpc": "peer",
+    "prometheus_client": "peer",
+    "submitit": "sweep",
+    "zstandard": "peer",
+}
+"""Modules that are not always there, and the extra that brings them."""
+
 app = typer.Typer(
     name="clippedgossip",
     help="Train models together on networks that have no server and some of whose members lie.",
@@ -49,6 +59,15 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code = app(arguments, prog_name="clippedgossip", standalone_mode=False)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in EXTRAS:
+            raise
+        print(
+            f"error: {missing} is not installed; `pip install 'clippedgossip[{EXTRAS[missing]}]'` brings it",
+            file=sys.stderr,
+        )
         sys.exit(2)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
