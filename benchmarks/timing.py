@@ -3,6 +3,7 @@
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 
@@ -41,9 +42,10 @@ def _once(call: Work, device: str) -> float:
 
 def _on_gpu(call: Work) -> float:
     """The device's own time; the host's clock would count the wait for it as well."""
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    event: Any = torch.cuda.Event
+    begin, end = event(enable_timing=True), event(enable_timing=True)
     begin.record()
     call()
     end.record()
     torch.cuda.synchronize()
-    return begin.elapsed_time(end) / 1e3
+    return float(begin.elapsed_time(end)) / 1e3
