@@ -53,6 +53,14 @@ def follow(make: Callable[[], Setup], *, ranks: Ranks) -> None:
     `make` gives the setup, after rank 0 has its own, so that data is fetched once; rank 0 says why it fails.
     """
     assert ranks.rank > 0
+    try:
+        _obey(make, ranks)
+    except BaseException as error:
+        ranks.leave(error)
+        raise
+
+
+def _obey(make: Callable[[], Setup], ranks: Ranks) -> None:
     shard: Shard | None = None
     while (word := ranks.hear()) != STOP:
         if word == BEGIN:

@@ -11,7 +11,6 @@ from types import FrameType
 
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import Store
 from torch.distributed.rendezvous import rendezvous
 
 from clippedgossip.simulate.meeting import meet
@@ -21,19 +20,13 @@ TIMEOUT = 600.0  # seconds without a word after which a rank counts as lost
 
 
 @contextmanager
-def join(
-    *,
-    timeout: float = TIMEOUT,
-    store: Store | None = None,
-    rank: int | None = None,
-    size: int | None = None,
-) -> Iterator[Ranks]:
-    """Be one of the ranks that torchrun started, or of those that share a store, until the block ends.
+def join(*, url: str = "env://", timeout: float = TIMEOUT) -> Iterator[Ranks]:
+    """Be one of the ranks that torchrun started, until the block ends; or of those that meet at another of
+    torch's addresses, such as `file:///tmp/here?rank=0&world_size=2`.
 
     gloo between CPUs; NCCL between GPUs if each rank has one of its own.
     """
-    if store is None or rank is None or size is None:
-        store, rank, size = next(rendezvous("env://", timeout=timedelta(seconds=timeout)))
+    store, rank, size = next(rendezvous(url, timeout=timedelta(seconds=timeout)))
     local = int(os.environ.get("LOCAL_WORLD_SIZE", size))
     able = torch.cuda.is_available() and dist.is_nccl_available() and local <= torch.cuda.device_count()
     meeting = meet(store, rank, size, f"{able} {socket.gethostname()}, process {os.getpid()}", timeout)
@@ -50,9 +43,6 @@ def join(
     try:
         with _hearing_sigterm(ranks):
             yield ranks
-    except BaseException as error:
-        ranks.leave(error)
-        raise
     finally:
         ranks.part()
 

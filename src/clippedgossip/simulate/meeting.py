@@ -17,8 +17,9 @@ POLL = 0.01
 
 @dataclass(frozen=True)
 class Meeting:
-    """What the ranks of this attempt share: a corner of the store, and a word from each."""
+    """What the ranks of this attempt share: a corner of the store by its name, and a word from each."""
 
+    name: str
     store: Store
     words: tuple[str, ...]
 
@@ -37,7 +38,7 @@ def meet(store: Store, rank: int, size: int, word: str, timeout: float) -> Meeti
         if rank == 0
         else _answer(store, rank, size, token, deadline)
     )
-    return Meeting(PrefixStore(caller, store), tuple(words))
+    return Meeting(caller, PrefixStore(caller, store), tuple(words))
 
 
 def _call(store: Store, size: int, token: str, word: str, deadline: float) -> tuple[str, list[str]]:

@@ -1,8 +1,9 @@
 """The processes of one run: what they send each other, and how they part, in peace or not."""
 
 import os
+import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 import torch
@@ -14,7 +15,7 @@ from clippedgossip.errors import RunError
 from clippedgossip.simulate.meeting import names
 
 STOP = -1
-ENDED = "ended"  # what a rank says when the others left it, which is no news
+ENDED, LATE = "ended", "late"  # what a rank says when the others left it, or kept it waiting: no news
 CONTINUE = "start the same command again to go on from the last checkpoint"
 
 
@@ -34,6 +35,7 @@ class Ranks:
         self.rank, self.size, self.timeout, self.nccl = rank, size, timeout, nccl
         self.exchanged = self.reduced = 0
         self.resting = True  # whether the others wait for rank 0's word
+        self.dismissed = False  # whether they have heard its last
         self.broken = False
         self.told_to_stop = False  # by a signal: heeded between rounds, when nobody is left waiting
         self._store, self._who = store, who
@@ -54,21 +56,20 @@ class Ranks:
     def exchange(self, out: Tensor, sent: Sequence[int], into: Tensor, received: Sequence[int]) -> None:
         """The first sent[0] numbers of `out` go to rank 0, the next to rank 1 …; what comes lies likewise."""
         self.exchanged += out.element_size() * (sum(sent) - sent[self.rank])
-        with self._talking():
-            if out.is_cuda and not self.nccl:
-                arrived = torch.empty(into.shape, dtype=into.dtype)
-                dist.all_to_all_single(arrived, out.cpu(), list(received), list(sent))
-                into.copy_(arrived)
-            else:
-                dist.all_to_all_single(into, out, list(received), list(sent))
+        splits = list(received), list(sent)
+        if out.is_cuda and not self.nccl:
+            arrived = torch.empty(into.shape, dtype=into.dtype)
+            self._talk(dist.all_to_all_single, arrived, out.cpu(), *splits)
+            into.copy_(arrived)
+        else:
+            self._talk(dist.all_to_all_single, into, out, *splits)
 
     def sum(self, partial: Tensor) -> Tensor:
         """The sum over all ranks, the same bits on each."""
         self.reduced += partial.numel() * partial.element_size()
         on_host = partial.is_cuda and not self.nccl
         total = partial.cpu() if on_host else partial.clone(memory_format=torch.contiguous_format)
-        with self._talking():
-            dist.all_reduce(total)
+        self._talk(dist.all_reduce, total)
         return total.to(partial.device)
 
     def tell(self, word: int) -> None:
@@ -79,30 +80,29 @@ class Ranks:
     def hear(self) -> int:
         """What rank 0 says."""
         self._heed_signals()
-        return int(self._broadcast(torch.zeros(1, dtype=torch.int64)))
+        word = int(self._broadcast(torch.zeros(1, dtype=torch.int64)))
+        self.dismissed = word == STOP
+        return word
 
     def share(self, tensor: Tensor) -> Tensor:
         """Rank 0's tensor, on every rank; the others give one of its shape."""
         return self._broadcast(tensor.detach().cpu().contiguous()).to(tensor.device)
 
     def send(self, tensor: Tensor, to: int) -> None:
-        with self._talking():
-            dist.send(tensor.detach().cpu().contiguous(), to)
+        self._talk(dist.send, tensor.detach().cpu().contiguous(), to)
 
     def receive(self, into: Tensor, source: int) -> None:
         """Into a contiguous tensor on the host."""
-        with self._talking():
-            dist.recv(into, source)
+        self._talk(dist.recv, into, source)
 
     def texts(self, own: str) -> list[str]:
         """What every rank says."""
         said = torch.frombuffer(bytearray(own.encode() or b" "), dtype=torch.uint8)
         lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
-        with self._talking():
-            dist.all_gather(lengths, torch.tensor([len(said)]))
-            longest = max(int(length) for length in lengths)
-            heard = [torch.zeros(longest, dtype=torch.uint8) for _ in range(self.size)]
-            dist.all_gather(heard, torch.nn.functional.pad(said, (0, longest - len(said))))
+        self._talk(dist.all_gather, lengths, torch.tensor([len(said)]))
+        longest = max(int(length) for length in lengths)
+        heard = [torch.zeros(longest, dtype=torch.uint8) for _ in range(self.size)]
+        self._talk(dist.all_gather, heard, torch.nn.functional.pad(said, (0, longest - len(said))))
         return [
             bytes(text[: int(length)].tolist()).decode() for text, length in zip(heard, lengths, strict=True)
         ]
@@ -128,8 +128,9 @@ class Ranks:
         self.resting = True
 
     def leave(self, error: BaseException) -> None:
-        """Tell rank 0 why, where it can still be told."""
-        if self.rank and not isinstance(error, LostRanks):
+        """Tell rank 0 why, unless it is that the others left."""
+        self.resting = False
+        if not self.broken:
             with suppress(RuntimeError):
                 self._store.set(f"left/{self.rank}", str(error) or type(error).__name__)
 
@@ -137,16 +138,17 @@ class Ranks:
         """The end: rank 0 sends the others home if they listen, and all let go of the group."""
         try:
             if not self.broken and self.resting:
-                if self.rank == 0:
+                if not self.dismissed:
                     self._broadcast(torch.tensor([STOP]))
-                with self._talking():
-                    dist.barrier()
+                self._talk(dist.all_reduce, torch.zeros(1))  # a barrier, on the host
         except LostRanks:
             pass  # they are gone already
         finally:
             self._destroy()
 
     def _destroy(self) -> None:
+        if not dist.is_initialized():
+            return
         if self.broken and self.nccl:  # a collective that never ends would keep us
             group = dist.group.WORLD
             with suppress(RuntimeError):
@@ -159,39 +161,43 @@ class Ranks:
             raise RunError(f"stopped by SIGTERM; {CONTINUE}")
 
     def _broadcast(self, tensor: Tensor) -> Tensor:
-        with self._talking():
-            dist.broadcast(tensor, 0)
+        self._talk(dist.broadcast, tensor, 0)
         return tensor
 
-    @contextmanager
-    def _talking(self) -> Iterator[None]:
+    def _talk(self, collective: Callable[..., object], *arguments: object) -> None:
         try:
-            yield
+            collective(*arguments)
+            return
         except RuntimeError as error:  # gloo's and NCCL's own, and torch.distributed.DistError
-            raise self.lost(str(error).splitlines()[0]) from error
+            reason = re.sub(r"^\[\S+\] ", "", str(error)).split(". ")[0].splitlines()[0]
+        # Not in the handler: the error's frames would keep the group, and with it the sockets, open.
+        raise self.lost(reason)
 
     def lost(self, reason: str) -> LostRanks:
         self.broken = True
+        self._destroy()  # so that those who wait for this one learn of it too
+        late = "imed out" in reason
         if self.rank:
             with suppress(RuntimeError):
-                self._store.set(f"left/{self.rank}", ENDED)
+                self._store.set(f"left/{self.rank}", LATE if late else ENDED)
             return LostRanks(f"rank {self.rank} lost the others: {reason}")
-        return LostRanks(f"{self._inquest(reason)}\n{CONTINUE}")
+        return LostRanks(f"{self._inquest(reason, late)}\n{CONTINUE}")
 
-    def _inquest(self, reason: str) -> str:
-        """Who is to blame. Those that live say so within a second; the dead do not."""
-        said = self._last_words(1.0)
-        troubles = {rank: word for rank, word in said.items() if word != ENDED}
-        if troubles:
-            rank, word = next(iter(troubles.items()))
-            return f"rank {rank} ({self._who[rank]}) stopped: {word.splitlines()[0]}"
+    def _inquest(self, reason: str, late: bool) -> str:
+        """Who is to blame. Those that live say so within seconds; the dead do not."""
+        said = self._last_words(3.0)
+        for rank, word in said.items():
+            if word not in (ENDED, LATE):
+                return f"rank {rank} ({self._who[rank]}) stopped: {word.splitlines()[0]}"
         silent = [rank for rank in range(1, self.size) if rank not in said]
-        if not silent:
-            return f"the ranks lost each other: {reason}"
-        late = "imed out" in reason
-        what = f"did not answer for {self.timeout:g} s" if late else "ended without a word"
-        where = ", ".join(self._who[rank] for rank in silent[:3]) + (", …" if len(silent) > 3 else "")
-        return f"{names(silent)} of {self.size} {what} ({where})"
+        if silent:
+            what = f"did not answer for {self.timeout:g} s" if late else "ended without a word"
+            where = "; ".join(self._who[rank] for rank in silent[:3]) + ("; …" if len(silent) > 3 else "")
+            return f"{names(silent)} of {self.size} {what} ({where})"
+        slow = [rank for rank, word in said.items() if word == LATE]
+        if slow:
+            return f"{names(slow)} of {self.size} heard nothing for {self.timeout:g} s; allow more time"
+        return f"the ranks lost each other: {reason}"
 
     def _last_words(self, seconds: float) -> dict[int, str]:
         said: dict[int, str] = {}
