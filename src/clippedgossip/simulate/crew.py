@@ -82,7 +82,8 @@ class Crew:
         """On a GPU, the compiled function, shared by all runs of this shape in the process."""
         if self.task.device.type != "cuda" or not self.work.stacks:
             return function
-        return compiled((name, self.precision, repr(self.work.poisons), *_shape(self.task)), function)
+        poisons = repr(self.work.poisons) if name == "draw" else None
+        return compiled((name, self.precision, poisons, *_shape(self.task)), function)
 
 
 def _same_data(one: Task, other: Task) -> bool:
