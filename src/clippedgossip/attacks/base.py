@@ -163,5 +163,8 @@ class LocalAttack(LinearAttack):
 
 def with_self(own: Tensor | float, neighbors: Tensor) -> Tensor:
     """(e, k+1) the victim's own coefficient in front."""
-    first = torch.as_tensor(own, dtype=neighbors.dtype, device=neighbors.device).expand(len(neighbors))
-    return torch.cat([first[:, None], neighbors], 1)
+    if isinstance(own, Tensor):
+        first = own.to(neighbors.dtype).expand(len(neighbors))[:, None]
+    else:
+        first = neighbors.new_full((len(neighbors), 1), own)
+    return torch.cat([first, neighbors], 1)

@@ -30,4 +30,4 @@ class Mimic(LinearAttack):
             return view.context.reduce(apart.square()).nan_to_num().argmax()
         if not 0 <= self.target < r:
             raise AttackError(f"mimic target is {self.target}; there are {r} regular nodes, 0 to {r - 1}")
-        return torch.tensor(self.target, device=view.models.device)
+        return torch.full((), self.target, device=view.models.device)

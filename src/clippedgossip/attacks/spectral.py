@@ -29,4 +29,4 @@ class SpectralHeterogeneity(LinearAttack):
         mode = view.network.gap.fiedler
         if mode is None:
             raise AttackError("the spectral attack needs at least two regular nodes that are connected")
-        return torch.tensor(mode, device=view.models.device)
+        return view.layout.remember("fiedler", lambda: mode)

@@ -3,7 +3,6 @@
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -40,7 +39,10 @@ class Rule(ABC):
         )
         return self.mix(inbox).reshape(own.shape)
 
-    steady: ClassVar[bool] = True  # whether a round on a GPU never asks the host, so that it can be captured
+    @property
+    def steady(self) -> bool:
+        """Whether a round on a GPU never asks the host, so that it can be captured."""
+        return True
 
     @abstractmethod
     def mix(self, inbox: Inbox) -> Tensor:

@@ -2,7 +2,6 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
 from math import comb
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -22,10 +21,13 @@ class MDA(LinearRule):
     (El Mhamdi et al.). Needs a bound f on the number of Byzantine neighbours; tries all subsets."""
 
     faulty: int
-    steady: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         at_least("faulty", self.faulty, 0)
+
+    @property
+    def steady(self) -> bool:
+        return False
 
     def check(self, neighbors: int) -> None:
         enough_neighbors("MDA", self.faulty, neighbors, self.faulty, neighbors)

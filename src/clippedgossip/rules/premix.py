@@ -22,6 +22,10 @@ class Premix(LinearRule):
     def premix(self, near: Neighborhood) -> tuple[Tensor, Tensor]:
         """(b, k'+1, k+1) rows that sum to 1, own first, and the weights (b, k') of the averages."""
 
+    @property
+    def steady(self) -> bool:
+        return self.rule.steady and isinstance(self.rule, LinearRule)
+
     def check(self, neighbors: int) -> None:
         self.rule.check(neighbors)
 

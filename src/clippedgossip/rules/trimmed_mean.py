@@ -31,6 +31,10 @@ class TrimmedMean(CoordinateRule):
                 f"trim at most {neighbors // 2}"
             )
 
+    @property
+    def steady(self) -> bool:
+        return not isinstance(self.trim, tuple)
+
     def per_node(self, rows: Tensor) -> Tensor:
         return _of_nodes(self.trim, rows)
 
@@ -58,6 +62,10 @@ class WeightedTrimmedMean(CoordinateRule):
     def __post_init__(self) -> None:
         for trim in _as_tuple(self.trim):
             fraction("trim", trim, below=0.5 + 1e-12)
+
+    @property
+    def steady(self) -> bool:
+        return not isinstance(self.trim, tuple)
 
     def per_node(self, rows: Tensor) -> Tensor:
         return _of_nodes(self.trim, rows)
