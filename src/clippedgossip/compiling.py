@@ -5,12 +5,17 @@ from typing import Any
 
 import torch
 
+from clippedgossip.randomness import purpose_word
+
 _COMPILED: dict[Hashable, Callable[..., Any]] = {}
 
 
 def compiled(kind: Hashable, function: Callable[..., Any]) -> Callable[..., Any]:
     """The compiled form of the first function of this kind; later ones of the kind must do the same work."""
     if kind not in _COMPILED:
+        torch.compiler.assume_constant_result(
+            purpose_word
+        )  # a digest: no compiler can look into it, nor need it
         config = torch._dynamo.config
         config.recompile_limit = max(
             config.recompile_limit, 64

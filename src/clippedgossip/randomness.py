@@ -7,7 +7,7 @@ in a CUDA graph with the round as a 0-dim tensor).
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from hashlib import blake2b
 
 import torch
@@ -48,14 +48,10 @@ def _mix(word: Word) -> Word:
     return _fold(word, 31)
 
 
-def _word_of(purpose: str) -> int:
+def purpose_word(purpose: str) -> int:
+    """The word that a purpose's draws start from."""
     word = int.from_bytes(blake2b(purpose.encode(), digest_size=8).digest(), "big")
     return ((word + (1 << 63)) & ((1 << 64) - 1)) - (1 << 63)
-
-
-# A compiler cannot look into the digest, and need not: it is a constant.
-_constant: Callable[[Callable[[str], int]], Callable[[str], int]] = torch.compiler.assume_constant_result
-_purpose = _constant(_word_of)
 
 
 def hash_bits(seed: Word, purpose: str, *counters: Word) -> Tensor:
@@ -63,7 +59,7 @@ def hash_bits(seed: Word, purpose: str, *counters: Word) -> Tensor:
 
     Put the counters of small shape first: the work is done at the shape reached so far.
     """
-    word: Word = _purpose(purpose)
+    word: Word = purpose_word(purpose)
     for counter in (seed, *counters):
         word = _mix(word ^ (counter if isinstance(counter, Tensor) else _wrap(int(counter))))
     return word if isinstance(word, Tensor) else torch.tensor(word)
