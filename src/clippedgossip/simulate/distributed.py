@@ -126,10 +126,12 @@ class Shard:
         self.mixer = SliceMixer(replace(setup, task=task), self.crew, self.turn)
         self.models = torch.empty(len(task.nodes), size, device=device)
         self.momentum = torch.zeros_like(self.models)
-        self.half = torch.empty_like(self.models)
         self.losses = torch.zeros(len(task.nodes), device=device)
-        self.slices = torch.empty(workers, self.turn.here.stop - self.turn.here.start, device=device)
-        self.mixed = torch.empty_like(self.slices)
+        # Two buffers, back and forth: x½ in one, packed in the other, slices in the one, mixed in the other.
+        self._one, self._other = (torch.empty(self.turn.room, device=device) for _ in range(2))
+        sliced = (workers, self.turn.here.stop - self.turn.here.start)
+        self.half = _shaped(self._one, *self.models.shape)
+        self.slices, self.mixed = _shaped(self._one, *sliced), _shaped(self._other, *sliced)
         self.round = 0
         self.clock = Clock(device)
         self._local_step = self.crew.local_step()
@@ -158,7 +160,7 @@ class Shard:
 
     def turn_out(self) -> None:
         """The first all-to-all."""
-        self.turn.slices_of(self.half, self.slices)
+        self.turn.slices_of(self.half, self.slices, self._other)
 
     def mix(self) -> None:
         """All workers, attackers and all, on the own coordinates."""
@@ -166,7 +168,7 @@ class Shard:
 
     def turn_home(self) -> None:
         """The second all-to-all."""
-        self.turn.models_of(self.mixed, self.models)
+        self.turn.models_of(self.mixed, self.models, self._one)
 
     def check(self, state: State | None) -> None:
         """Raise if a state is not one of this run."""
@@ -222,6 +224,10 @@ class Shard:
         for to, rows in enumerate(self.turn.rows[1:], 1):
             self.ranks.send(whole[rows], to)
         own.copy_(whole[self.turn.mine])
+
+
+def _shaped(room: Tensor, rows: int, columns: int) -> Tensor:
+    return room[: rows * columns].view(rows, columns)
 
 
 def share_of(task: Task, rows: slice) -> Task:

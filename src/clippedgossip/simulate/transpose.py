@@ -24,33 +24,41 @@ class Transpose:
         self.workers, self.size, self.ranks = workers, size, ranks
         self.rows, self.columns = shares(workers, ranks.size), shares(size, ranks.size)
         self.mine, self.here = self.rows[ranks.rank], self.columns[ranks.rank]
-        self._flat: Tensor | None = None
 
-    def slices_of(self, models: Tensor, out: Tensor) -> Tensor:
-        """(own workers, d) on each rank -> (all workers, own coordinates), written to `out`."""
-        flat = self._room(models)
+    @property
+    def room(self) -> int:
+        """Numbers that either form of this rank's part takes at most."""
+        return max(_length(self.mine) * self.size, self.workers * _length(self.here))
+
+    def slices_of(self, models: Tensor, out: Tensor, room: Tensor) -> Tensor:
+        """(own workers, d) on each rank -> (all workers, own coordinates), written to `out`.
+
+        `out` may lie where `models` do, since these are packed in `room` first.
+        """
         start = 0
         for part in self.columns:
             block = models[:, part]
-            flat[start : start + block.numel()].view(block.shape).copy_(block)
+            room[start : start + block.numel()].view(block.shape).copy_(block)
             start += block.numel()
         sent = [len(models) * _length(part) for part in self.columns]
         received = [_length(rows) * out.shape[1] for rows in self.rows]
-        self.ranks.exchange(flat[:start], sent, out.view(-1), received)
+        self.ranks.exchange(room[:start], sent, out.view(-1), received)
         return out
 
-    def models_of(self, slices: Tensor, out: Tensor) -> Tensor:
+    def models_of(self, slices: Tensor, out: Tensor, room: Tensor) -> Tensor:
         """(all workers, own coordinates) on each rank -> (own workers, d), written to `out`."""
-        return self.gather(slices, [_length(rows) for rows in self.rows], out)
+        return self.gather(slices, [_length(rows) for rows in self.rows], out, room)
 
-    def gather(self, slices: Tensor, counts: Sequence[int], out: Tensor) -> Tensor:
+    def gather(
+        self, slices: Tensor, counts: Sequence[int], out: Tensor, room: Tensor | None = None
+    ) -> Tensor:
         """Rows' slices (Σ counts, own coordinates), the first counts[0] of them for rank 0 and so on ->
         whole rows (counts[own rank], d), written to `out`."""
-        flat = self._room(out)
         own = counts[self.ranks.rank]
         received = [own * _length(part) for part in self.columns]
         sent = [count * slices.shape[1] for count in counts]
-        self.ranks.exchange(slices.contiguous().view(-1), sent, flat[: own * self.size], received)
+        flat = out.new_empty(sum(received)) if room is None else room[: sum(received)]
+        self.ranks.exchange(slices.contiguous().view(-1), sent, flat, received)
         start = 0
         for part in self.columns:
             block = out[:, part]
@@ -68,12 +76,6 @@ class Transpose:
         numbers = torch.zeros(total, *own.shape[1:], dtype=torch.float64, device=own.device)
         numbers[rows] = own.double()
         return self.ranks.sum(numbers)
-
-    def _room(self, like: Tensor) -> Tensor:
-        """One buffer for both directions, as large as the largest use so far."""
-        if self._flat is None or self._flat.numel() < like.numel() or self._flat.device != like.device:
-            self._flat = like.new_empty(like.numel())
-        return self._flat
 
 
 def _length(part: slice) -> int:
