@@ -2,13 +2,14 @@
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 if TYPE_CHECKING:
-    from clippedgossip.experiments import Options, Reproduction
+    from clippedgossip.experiments import Experiment, Options, Reproduction
 
 Out = Annotated[Path, typer.Option(metavar="DIR", help="Folder for pages and runs.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the rows as JSON, and nothing else.")]
@@ -20,31 +21,64 @@ def register(app: typer.Typer) -> None:
 
 
 def reproduce(
-    names: Annotated[list[str], typer.Argument(metavar="NAME", help="Figures by name (consensus), or all.")],
+    names: Annotated[
+        list[str],
+        typer.Argument(metavar="NAME", help="Figures by name, or all; an unknown name lists them."),
+    ],
     out: Out = Path("out"),
     scale: Annotated[
         Literal["quick", "paper"], typer.Option(help="Training figures: a miniature, or the paper's setting.")
     ] = "quick",
-    seeds: Annotated[int, typer.Option(min=1, help="Training figures: runs per curve.")] = 5,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Training figures: runs per curve [quick 3, paper 5].")
+    ] = None,
     device: Annotated[str, typer.Option(help="Training figures: cpu, cuda, or auto.")] = "auto",
+    precision: Annotated[
+        Literal["float32", "tf32", "bfloat16"] | None,
+        typer.Option(help="Of the gradients' products; models and mixing are float32."),
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes on a CPU [one per core, one thread each].")
+    ] = None,
+    source: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="PATH", help="Draw from results.json, or a folder, and run nothing."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Draw figures of the paper and check every claim; exit code 1 if one does not hold."""
-    from clippedgossip.experiments import Options, resolve
+    """Draw figures of the paper and check every claim; exit code 1 if one does not hold.
+
+    Runs that are finished are found, those that were stopped go on. Each figure gets a page and a small
+    results.json, from which --from draws it again anywhere; several figures get a page in common.
+    """
+    from clippedgossip.cli.progress import progress
+    from clippedgossip.experiments import Options, prepare, resolve, write_overview
 
     chosen = resolve(names)
-    options = Options(scale=scale, seeds=seeds, device=device, out=out)
+    options = Options(
+        scale=scale,
+        seeds=seeds,
+        device=device,
+        precision=precision,
+        workers=workers,
+        out=out,
+        source=source,
+        lenient=len(chosen) > 1,
+    )
+    with progress() as show:
+        prepare(chosen, options, show)
     done = [run(name, options, quiet=as_json) for name in chosen]
     if as_json:
         rows = {name: part.experiment.rows(part.result) for name, part in zip(chosen, done, strict=True)}
         print(json.dumps(rows[chosen[0]] if len(chosen) == 1 else rows, indent=1))
-    failed = sum(part.failed for part in done)
-    if failed:
-        print(f"{failed} of the claims {'does' if failed == 1 else 'do'} not hold", file=sys.stderr)
-        raise typer.Exit(1)
+    if len(done) > 1:
+        page = write_overview(done, options)
+        if not as_json:
+            print(f"all figures: {page}")
+    verdict(done)
 
 
-def run(name: str, options: "Options", *, quiet: bool) -> "Reproduction":
+def run(name: "str | Experiment[Any]", options: "Options", *, quiet: bool) -> "Reproduction":
     """One experiment, shown on the terminal unless quiet."""
     from rich.console import Console
 
@@ -58,3 +92,11 @@ def run(name: str, options: "Options", *, quiet: bool) -> "Reproduction":
         console.print(done.experiment.table(done.result), done.claims.to_rich(), sep="\n")
         print(f"page: {done.path}")
     return done
+
+
+def verdict(done: "Sequence[Reproduction]") -> None:
+    """End with code 1 if a claim does not hold."""
+    failed = sum(part.failed for part in done)
+    if failed:
+        print(f"{failed} of the claims {'does' if failed == 1 else 'do'} not hold", file=sys.stderr)
+        raise typer.Exit(1)

@@ -7,8 +7,21 @@ from clippedgossip.experiments.base import (
     Progress,
     Reproduction,
     load,
+    prepare,
     reproduce,
     resolve,
 )
+from clippedgossip.experiments.overview import write_overview
 
-__all__ = ["EXPERIMENTS", "Experiment", "Options", "Progress", "Reproduction", "load", "reproduce", "resolve"]
+__all__ = [
+    "EXPERIMENTS",
+    "Experiment",
+    "Options",
+    "Progress",
+    "Reproduction",
+    "load",
+    "prepare",
+    "reproduce",
+    "resolve",
+    "write_overview",
+]

@@ -14,6 +14,8 @@ from clippedgossip.report.page import Part, Section, page, write
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from clippedgossip.config import RunConfig
+
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is done, and how much there is."""
 
@@ -25,10 +27,28 @@ class Options:
     """How to run an experiment. One that is deterministic and small ignores them."""
 
     scale: Literal["quick", "paper"] = "quick"
-    seeds: int = 5
+    seeds: int | None = None
+    """Runs per curve; 3 at the quick scale and 5 at the paper's unless said."""
     device: str = "auto"
+    precision: Literal["float32", "tf32", "bfloat16"] | None = None
+    """Of the gradients' products; that of the scale unless said."""
+    workers: int | None = None
+    """Processes on a CPU; one per core unless said."""
     out: Path = Path("out")
     """Where runs, figures and pages go; each experiment has a folder of its own in it."""
+    source: Path | None = None
+    """Results to draw from, a file or a folder, instead of running."""
+    lenient: bool = False
+    """Where data or results of an experiment are missing, say so on its page and go on."""
+
+    @property
+    def seed_count(self) -> int:
+        return self.seeds or (3 if self.scale == "quick" else 5)
+
+    @property
+    def runs(self) -> Path:
+        """All experiments share their runs, so that one that two of them need is run once."""
+        return self.out / "runs"
 
 
 class Experiment(ABC, Generic[Result]):
@@ -37,6 +57,10 @@ class Experiment(ABC, Generic[Result]):
     name: ClassVar[str]
     title: ClassVar[str]
     lead: ClassVar[str]
+
+    def configs(self, options: Options) -> Sequence["RunConfig"]:
+        """The runs it needs, if it is made of runs: those of several experiments go best together."""
+        return ()
 
     @abstractmethod
     def run(self, options: Options, progress: Progress) -> Result:
@@ -70,7 +94,19 @@ class Experiment(ABC, Generic[Result]):
 
 
 EXPERIMENTS: Mapping[str, str] = {
-    "consensus": "clippedgossip.experiments.consensus",
+    name: f"clippedgossip.experiments.{name.replace('-', '_')}"
+    for name in (
+        "consensus",
+        "dumbbell",
+        "more-topologies",
+        "delta-max",
+        "no-honest-majority",
+        "clipping-radius",
+        "weaker-topology",
+        "cifar",
+        "adaptive-radius",
+        "newer-rules",
+    )
 }
 """Name -> module; each module holds its `EXPERIMENT` and is imported when it is asked for."""
 
@@ -106,9 +142,19 @@ def load(name: str) -> Experiment[Any]:
     return experiment
 
 
-def reproduce(name: str, options: Options, progress: Progress | None = None) -> Reproduction:
+def prepare(names: Iterable[str], options: Options, progress: Progress) -> None:
+    """Run whatever is missing for these experiments, all in one go."""
+    from clippedgossip.experiments.work import run_all
+
+    configs = [config for name in names for config in load(name).configs(options)]
+    run_all(configs, options.runs, device=options.device, workers=options.workers, progress=progress)
+
+
+def reproduce(
+    name: str | Experiment[Any], options: Options, progress: Progress | None = None
+) -> Reproduction:
     """Run an experiment, check it, and write its page to `index.html` in its folder."""
-    experiment = load(name)
+    experiment = load(name) if isinstance(name, str) else name
     result = experiment.run(options, progress or (lambda label, done, total: None))
-    path = write(options.out / name / "index.html", experiment.page(result))
+    path = write(options.out / experiment.name / "index.html", experiment.page(result))
     return Reproduction(experiment=experiment, result=result, claims=experiment.claims(result), path=path)

@@ -1,0 +1,78 @@
+"""Claims as numbers: a quantity per seed, and the interval its mean must lie in for the claim to hold."""
+
+import math
+from collections.abc import Iterable
+from typing import Literal
+
+import numpy as np
+
+from clippedgossip.experiments.results import Floats
+from clippedgossip.report.claims import Claim
+from clippedgossip.report.statistics import estimate
+
+Unit = Literal["%", "points", "×", ""]
+
+
+def check(
+    text: str,
+    numbers: Floats | Iterable[float] | float,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    unit: Unit = "%",
+    paper: str = "",
+    note: str = "",
+    digits: int = 1,
+) -> Claim:
+    """Holds iff low ≤ mean over seeds ≤ high; not run if a number is missing.
+
+    Percent and points are given as fractions: 0.5 is 50 %.
+    """
+    values = np.atleast_1d(np.asarray(numbers, dtype=np.float64))
+    test = _test(low, high, unit)
+    note = f"{note}; {test}" if note else test
+    if not len(values) or np.isnan(values).any():
+        return Claim(text=text, paper=paper, note=note)
+    factor = _factor(unit)
+    mean = float(values.mean())
+    shown = "∞" if math.isinf(mean) else f"{mean * factor:{'+' if unit == 'points' else ''}.{digits}f}"
+    found = estimate(values.tolist()) if len(values) > 1 and math.isfinite(mean) else None
+    margin = "" if found is None or found.high is None else f"± {(found.high - mean) * factor:.{digits}f} "
+    return Claim(
+        text=text,
+        paper=paper,
+        ours=shown,
+        interval=f"{margin}{unit}".strip(),
+        holds=(low is None or mean >= low) and (high is None or mean <= high),
+        note=note,
+    )
+
+
+def near(
+    text: str, numbers: Floats, target: float, within: float, *, paper: str = "", note: str = ""
+) -> Claim:
+    """An accuracy that must be near another number."""
+    return check(text, numbers, low=target - within, high=target + within, paper=paper, note=note)
+
+
+def worst(parts: Iterable[Floats]) -> Floats:
+    """Seed by seed the smallest."""
+    smallest: Floats = np.minimum.reduce(list(parts))
+    return smallest
+
+
+def best(parts: Iterable[Floats]) -> Floats:
+    """Seed by seed the largest."""
+    largest: Floats = np.maximum.reduce(list(parts))
+    return largest
+
+
+def _test(low: float | None, high: float | None, unit: Unit) -> str:
+    factor = _factor(unit)
+    bounds = [f"{bound * factor:g}" for bound in (low, high) if bound is not None]
+    words = "" if len(bounds) == 2 else "at most " if low is None else "at least "
+    return f"must be {words}{' to '.join(bounds)} {unit}".strip()
+
+
+def _factor(unit: Unit) -> float:
+    return 100.0 if unit in ("%", "points") else 1.0

@@ -1,0 +1,197 @@
+"""The parts of a training figure's page: curves, bars, tables, networks, and how it was run."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from clippedgossip.config import NetworkConfig
+from clippedgossip.draw import draw_on
+from clippedgossip.experiments.results import DISTANCE, Results
+from clippedgossip.experiments.scales import Scale, ScaleName
+from clippedgossip.network import Network
+from clippedgossip.report.figures import Mark, bars, curve_panels
+from clippedgossip.report.page import Cell, Code, Details, Figure, Panels, Part, Table, Text
+from clippedgossip.report.palette import styles
+from clippedgossip.report.statistics import Series
+from clippedgossip.report.svg import drawing, to_svg
+
+if TYPE_CHECKING:
+    from rich.table import Table as RichTable
+
+HALF = Mark(value=0.5, name="half")
+Measure = Callable[[str], str]
+"""Which measure a setting is reported by."""
+
+
+def constant(measure: str) -> Measure:
+    """The same for every setting."""
+    return lambda setting: measure
+
+
+def curves(
+    result: Results,
+    measure: Measure,
+    *,
+    caption: str,
+    settings: Sequence[str] | None = None,
+    marks: Sequence[Mark] = (),
+) -> Panels:
+    """Accuracy against the round, one plot per setting, bands over seeds."""
+    return curve_panels(
+        _panels(result, measure, settings), caption=_banded(result, caption), y_limits=(0, 1), marks=marks
+    )
+
+
+def agreement(result: Results, settings: Sequence[str] | None = None) -> Panels:
+    """Ξ against the round."""
+    caption = "How far apart the regular models are: Ξ, their mean squared distance to their mean."
+    return curve_panels(
+        _panels(result, constant(DISTANCE), settings),
+        caption=_banded(result, caption),
+        y_label="consensus distance Ξ",
+        y_scale="log",
+    )
+
+
+def end_bars(result: Results, measure: Measure, *, caption: str = "", marks: Sequence[Mark] = ()) -> Figure:
+    """Final accuracies, one group of bars per setting."""
+    values = {
+        rule: [result.estimate(setting, rule, measure(setting)) for setting in result.settings]
+        for rule in result.rules
+    }
+    wide = len(result.settings) * len(result.rules) > 20
+    size = (max(6.0, 0.25 * (len(result.rules) + 1.5) * len(result.settings)), 3.4) if wide else (6.4, 3.4)
+    svg = bars(
+        [_broken(setting) for setting in result.settings],
+        values,
+        y_scale="percent",
+        y_limits=(0, 1),
+        looks=styles(result.rules),
+        marks=marks,
+        size=size,
+    )
+    return Figure(svg, caption or "Means over the last rounds, with 95 % intervals over seeds.", wide=wide)
+
+
+def page_table(result: Results) -> Table:
+    """Every accuracy and Ξ, for the page."""
+    groups = list(
+        dict.fromkeys(
+            name for line in result.lines for run in line.runs for name in run.final if name != DISTANCE
+        )
+    )
+    rows: list[list[Cell]] = []
+    for line in result.lines:
+        estimates = [result.estimate(line.setting, line.rule, name) for name in groups]
+        shown = [None if found is None else found.text(scale=100) for found in estimates]
+        distance = result.estimate(line.setting, line.rule, DISTANCE)
+        diverged = sum(run.diverged for run in line.runs)
+        spread = f"{distance.mean:.3g}" if distance else "–"
+        rows.append(
+            [line.setting, line.rule, *shown, f"{diverged} diverged" if diverged else spread, len(line.runs)]
+        )
+    header = ["setting", "rule", *(f"{name}, %" for name in groups), "Ξ", "runs"]
+    return Table(header, rows, "Mean test accuracy over the last rounds of the model averaged over a group.")
+
+
+def terminal_table(result: Results, measure: Measure, title: str) -> "RichTable":
+    """For a terminal of 80 columns: the shorter of settings and rules goes across."""
+    from rich import box
+    from rich.table import Table as RichTable
+
+    table = RichTable(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    across = result.rules if len(result.rules) <= max(len(result.settings), 6) else result.settings
+    rules_across = across is not result.settings and across == result.rules
+    down = result.settings if rules_across else result.rules
+    table.add_column("", overflow="fold")
+    for name in across:
+        table.add_column(name, justify="right", overflow="fold")
+    for name in down:
+        pairs = [(name, other) if rules_across else (other, name) for other in across]
+        estimates = [result.estimate(setting, rule, measure(setting)) for setting, rule in pairs]
+        table.add_row(name, *("–" if found is None else _cell(found.mean, found.high) for found in estimates))
+    return table
+
+
+def networks(result: Results) -> Panels:
+    """Each network once, with its γ and δ_max."""
+    settings: dict[str, list[str]] = {}
+    for line in result.lines:
+        names = settings.setdefault(json.dumps(line.config["network"], sort_keys=True), [])
+        if line.setting not in names:
+            names.append(line.setting)
+    svgs = []
+    for text, names in settings.items():
+        network = NetworkConfig.from_value(json.loads(text)).build()
+        title = ", ".join(names) if len(settings) > 1 else ""
+        svgs.append(network_svg(network, title if len(title) <= 40 else f"{names[0]} and others"))
+    return Panels(svgs, "Blue: regular nodes. Red squares: Byzantine ones. γ is that of W̃.")
+
+
+def network_svg(network: Network, title: str = "") -> str:
+    """A drawing with the numbers that matter under it."""
+    numbers = f"γ = {network.spectral_gap:.4g}"
+    if len(network.byzantine):
+        numbers += f", δ_max = {network.delta_max:.3g}"
+    with drawing(4.2, 2.9) as figure:
+        axes = figure.add_subplot()
+        draw_on(axes, network)
+        if title:
+            axes.set_title(title, loc="left")
+        figure.supxlabel(numbers, fontsize=9)
+        regular, byzantine = len(network.regular), len(network.byzantine)
+        return to_svg(figure, f"{title}: {regular} regular and {byzantine} Byzantine nodes, {numbers}")
+
+
+def how(result: Results, scales: Mapping[ScaleName, Scale], remarks: str, command: str) -> list[Part]:
+    """The scale, what was settled, the command, the machine, the configs."""
+    about = next(scale.about for name, scale in scales.items() if name == result.scale)
+    parts: list[Part] = [Text("\n\n".join(part for part in (about, remarks) if part)), Code(command)]
+    if result.troubles:
+        parts.append(Text("Not everything could be run: " + "; ".join(result.troubles)))
+    if result.environments:
+        names = list(dict.fromkeys(name for entry in result.environments for name in entry))
+        parts.append(
+            Table(names, [[str(entry.get(name)) for name in names] for entry in result.environments])
+        )
+    configs = [
+        Details(
+            f"{line.setting} – {line.rule}",
+            [Code(json.dumps(dict(line.config), indent=1, ensure_ascii=False, sort_keys=True))],
+        )
+        for line in result.lines
+    ]
+    return [*parts, Details(f"The {len(configs)} configs", configs)]
+
+
+def _panels(
+    result: Results, measure: Measure, settings: Sequence[str] | None
+) -> Mapping[str, Sequence[Series]]:
+    panels = {}
+    for setting in settings or result.settings:
+        found = [result.series(setting, rule, measure(setting)) for rule in result.rules]
+        lines = [line for line in found if line is not None]
+        if lines:
+            panels[setting] = lines
+    return panels
+
+
+def _banded(result: Results, caption: str) -> str:
+    if result.seeds < 2:
+        return f"{caption} One seed."
+    return f"{caption} Lines are means over {result.seeds} seeds, bands their 95 % confidence intervals."
+
+
+def _broken(name: str) -> str:
+    """On two lines or three, where it is long."""
+    lines = [""]
+    for word in name.split(" "):
+        if lines[-1] and len(lines[-1]) + len(word) > 12:
+            lines.append(word)
+        else:
+            lines[-1] = f"{lines[-1]} {word}".strip()
+    return "\n".join(lines)
+
+
+def _cell(mean: float, high: float | None) -> str:
+    return f"{mean * 100:.1f}" if high is None else f"{mean * 100:.1f} ±{(high - mean) * 100:.1f}"

@@ -1,0 +1,159 @@
+"""The two sizes every training figure comes in, and the lines it is made of."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from clippedgossip.config import RunConfig
+from clippedgossip.records import canonical
+
+ScaleName = Literal["quick", "paper"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One line of a figure: a rule in a setting. Every seed of it is one run."""
+
+    setting: str
+    rule: str
+    config: RunConfig
+
+    @property
+    def mapping(self) -> dict[str, Any]:
+        """Its config without the seed, as JSON can say it."""
+        mapping: dict[str, Any] = json.loads(canonical(self.config.to_mapping()))
+        del mapping["seed"]
+        return mapping
+
+    def seeded(self, seed: int, device: str = "auto") -> RunConfig:
+        return replace(self.config, seed=seed, device=device)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """What all lines of a figure share: data, model, Algorithm 1's numbers, and the unit of τ."""
+
+    data: Mapping[str, Any]
+    model: str
+    training: Mapping[str, Any]
+    radius: float
+    about: str
+    rules: Mapping[str, Any] = field(default_factory=dict)
+
+    def case(
+        self,
+        setting: str,
+        rule: str,
+        how: str | Mapping[str, Any],
+        *,
+        network: Mapping[str, Any],
+        partition: str = "iid",
+        attack: str | Mapping[str, Any] | None = None,
+        **training: Any,
+    ) -> Case:
+        """A line. Byzantine nodes that train do so on copies, so that the regular ones keep all the data."""
+        raw: dict[str, Any] = {
+            "network": network,
+            "rule": how,
+            "data": {**self.data, "partition": partition, "byzantine_copies": attack is not None},
+            "model": self.model,
+            "training": {**self.training, **training},
+        }
+        if attack is not None:
+            raw["attack"] = attack
+        return Case(setting=setting, rule=rule, config=RunConfig.from_mapping(raw))
+
+    def cases(
+        self, setting: str, rules: Mapping[str, str | Mapping[str, Any]], **shared: Any
+    ) -> Sequence[Case]:
+        """One line for each rule."""
+        return [self.case(setting, name, how, **shared) for name, how in rules.items()]
+
+
+def clipped(radius: float) -> dict[str, Any]:
+    return {"name": "clipped-gossip", "radius": radius}
+
+
+def adaptive() -> dict[str, Any]:
+    """τ_i from the data and the true δ_max (§ Experiment: choosing clipping radius)."""
+    return {"name": "clipped-gossip", "radius": {"adaptive": "byzantine"}}
+
+
+def paper_rules(
+    radius: float, *, trim: int | str = "byzantine", keep: float = 0.99
+) -> dict[str, str | dict[str, Any]]:
+    """The five rules of the paper's figures. GM takes 8 iterations, Mozi a = 0.5 (§ aggregator setup)."""
+    return {
+        "Gossip": "gossip",
+        "ClippedGossip": clipped(radius),
+        "GM": "geometric-median",
+        "TM": {"name": "trimmed-mean", "trim": trim},
+        "Mozi": {"name": "mozi", "keep": keep, "self_weight": 0.5},
+    }
+
+
+def bucketed(rule: str | Mapping[str, Any]) -> dict[str, Any]:
+    """Bucketing with s = 2 (§ Techniques that improve information diffusion)."""
+    return {"name": "bucketing", "rule": rule, "size": 2}
+
+
+def _often(rounds: int, every: int) -> dict[str, Any]:
+    """Look at `every` rounds; the reported accuracy is the mean over the last sixth."""
+    return {
+        "rounds": rounds,
+        "evaluate_every": every,
+        "evaluate_last": rounds // 6,
+        "evaluate_last_every": every,
+        "evaluate_nodes": False,
+    }
+
+
+MNIST: Mapping[ScaleName, Scale] = {
+    "quick": Scale(
+        data={"name": "digits"},
+        model="mlp",
+        training={"batch": 32, "lr": 0.01, "momentum": 0.9, **_often(300, 10)},
+        radius=1.0,
+        about="The miniature: scikit-learn's 1,797 digits in place of MNIST, one hidden layer of 64 in place "
+        "of the CNN, 300 rounds in place of 900. Batch, learning rate, momentum and τ are the paper's.",
+    ),
+    "paper": Scale(
+        data={"name": "mnist"},
+        model="cnn",
+        training={"batch": 32, "lr": 0.01, "momentum": 0.9, "precision": "tf32", **_often(900, 30)},
+        radius=1.0,
+        about="The paper's setting: MNIST, its CNN of 1,199,882 parameters, batch 32, learning rate 0.01, "
+        "momentum 0.9, 900 rounds unless said otherwise; accuracies are means over the last 150 rounds.",
+    ),
+}
+
+EPOCH = 39  # rounds: 50,000 images, 20 workers, batch 64
+
+CIFAR: Mapping[ScaleName, Scale] = {
+    "quick": Scale(
+        data={"name": "digits"},
+        model="mlp",
+        training={"batch": 32, "lr": 0.1, "momentum": 0.9, **_often(300, 10)},
+        radius=10.0,
+        about="The miniature: the digits and the one hidden layer of the other figures, with this figure's "
+        "learning rate of 0.1 and τ = 10.",
+    ),
+    "paper": Scale(
+        data={"name": "cifar10", "augment": True},
+        model="vgg11",
+        training={
+            "batch": 64,
+            "lr": 0.1,
+            "lr_drops": [80 * EPOCH, 120 * EPOCH],
+            "momentum": 0.9,
+            "precision": "tf32",
+            **_often(150 * EPOCH, EPOCH),
+            "evaluate_last": 150,
+            "evaluate_last_every": 30,
+        },
+        radius=10.0,
+        about="The paper's setting: CIFAR-10, VGG-11 without batch normalisation, batch 64, learning rate "
+        "0.1, a tenth of it from epoch 80 and a hundredth from epoch 120, momentum 0.9, 150 epochs.",
+    ),
+}

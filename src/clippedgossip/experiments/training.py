@@ -1,0 +1,142 @@
+"""An experiment made of training runs: lines of rules in settings, over seeds."""
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from clippedgossip.config import RunConfig
+from clippedgossip.errors import DataError, RunError
+from clippedgossip.experiments import drawing
+from clippedgossip.experiments.base import Experiment, Options, Progress
+from clippedgossip.experiments.results import DISTANCE, Line, Results, found
+from clippedgossip.experiments.scales import MNIST, Case, Scale, ScaleName
+from clippedgossip.experiments.work import run_all
+from clippedgossip.report.page import Part, Section
+from clippedgossip.rules import RULES
+from clippedgossip.tasks import load as load_data
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+class TrainingExperiment(Experiment[Results]):
+    """A figure of the paper, or of ours. A subclass says its lines and its claims."""
+
+    scales: ClassVar[Mapping[ScaleName, Scale]] = MNIST
+    group: ClassVar[str] = "all"
+    """Whose averaged model is reported, unless `reported` says otherwise."""
+    remarks: ClassVar[str] = ""
+    """What the paper leaves open, and how it is settled here."""
+
+    @abstractmethod
+    def cases(self, scale: Scale, name: ScaleName) -> Sequence[Case]:
+        """The lines."""
+
+    def reported(self, setting: str) -> str:
+        """The group whose averaged model a setting is reported by."""
+        return self.group
+
+    def configs(self, options: Options) -> Sequence[RunConfig]:
+        if options.source is not None:
+            return ()
+        cases = self._cases(options)
+        try:
+            load_data(cases[0].config.data.name)
+        except DataError:
+            if options.lenient:
+                return ()
+            raise
+        return [case.seeded(seed, options.device) for seed in range(options.seed_count) for case in cases]
+
+    def run(self, options: Options, progress: Progress) -> Results:
+        if options.source is not None:
+            return self._loaded(options)
+        configs = self.configs(options)
+        run_all(configs, options.runs, device=options.device, workers=options.workers, progress=progress)
+        results = Results.read(
+            self.name, options.scale, self._cases(options), options.seed_count, options.runs
+        )
+        if not configs:
+            results = replace(results, troubles=[f"{self._cases(options)[0].config.data.name} is not here"])
+        elif results.troubles and not any(line.runs for line in results.lines):
+            raise RunError(results.troubles[0])
+        results.save(options.out / self.name / "results.json")
+        return results
+
+    def figures(self, result: Results) -> Mapping[str, Part]:
+        return {
+            "Accuracy over the rounds": drawing.curves(
+                result, self.reported, caption=f"Test accuracy of the model averaged over {whom(self.group)}."
+            ),
+            "Accuracy at the end": drawing.end_bars(result, self.reported),
+            "Agreement": drawing.agreement(result),
+        }
+
+    def rows(self, result: Results) -> list[dict[str, Any]]:
+        return [
+            {
+                "network": line.config["network"].get("name"),
+                "data": "IID" if line.config["data"]["partition"] == "iid" else "non-IID",
+                "attack": line.config.get("attack", {"name": "none"})["name"],
+                "rule": class_name(line.config["rule"]),
+                "accuracy": run.final.get(self.reported(line.setting)),
+                "group": self.reported(line.setting),
+                "setting": line.setting,
+                "label": line.rule,
+                "seed": run.seed,
+                "accuracies": {name: value for name, value in run.final.items() if name != DISTANCE},
+                "consensus_distance": run.final[DISTANCE],
+                "diverged": run.diverged,
+            }
+            for line in result.lines
+            for run in line.runs
+        ]
+
+    def table(self, result: Results) -> "Table":
+        return drawing.terminal_table(
+            result, self.reported, f"{self.title}: accuracy in %, {whom(self.group)}"
+        )
+
+    def notes(self, result: Results) -> Sequence[Section]:
+        return [
+            Section("Accuracies", [drawing.page_table(result)]),
+            Section("Networks", [drawing.networks(result)]),
+            Section("How it was run", drawing.how(result, self.scales, self.remarks, self.command(result))),
+        ]
+
+    def command(self, result: Results) -> str:
+        return f"clippedgossip reproduce {self.name} --scale {result.scale} --seeds {result.seeds}"
+
+    def _cases(self, options: Options) -> Sequence[Case]:
+        scale = self.scales[options.scale]
+        if options.precision is not None:
+            scale = replace(scale, training={**scale.training, "precision": options.precision})
+        return self.cases(scale, options.scale)
+
+    def _loaded(self, options: Options) -> Results:
+        assert options.source is not None
+        try:
+            return Results.load(found(options.source, self.name), self.name)
+        except RunError:
+            if not options.lenient:
+                raise
+        cases = self._cases(options)
+        lines = [Line(setting=case.setting, rule=case.rule, config=case.mapping) for case in cases]
+        return Results(
+            experiment=self.name,
+            scale=options.scale,
+            seeds=options.seed_count,
+            lines=lines,
+            troubles=["not run"],
+        )
+
+
+def whom(group: str) -> str:
+    return "all regular nodes" if group == "all" else group
+
+
+def class_name(rule: Mapping[str, Any]) -> str:
+    """`ClippedGossip`, or `Bucketing(TrimmedMean)`."""
+    name = RULES[rule["name"]].__name__
+    return f"{name}({class_name(rule['rule'])})" if "rule" in rule else name
