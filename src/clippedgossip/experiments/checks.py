@@ -24,15 +24,18 @@ def check(
     note: str = "",
     digits: int = 1,
 ) -> Claim:
-    """Holds iff low ≤ mean over seeds ≤ high; not run if a number is missing.
+    """Holds iff low ≤ mean ≤ high over the seeds that were run; not run if there are none.
 
     Percent and points are given as fractions: 0.5 is 50 %.
     """
     values = np.atleast_1d(np.asarray(numbers, dtype=np.float64))
     test = _test(low, high, unit)
     note = f"{note}; {test}" if note else test
-    if not len(values) or np.isnan(values).any():
+    asked, values = len(values), values[~np.isnan(values)]
+    if not len(values):
         return Claim(text=text, paper=paper, note=note)
+    if len(values) < asked:
+        note = f"{note}; {len(values)} of {asked} seeds"
     factor = _factor(unit)
     mean = float(values.mean())
     shown = "∞" if math.isinf(mean) else f"{mean * factor:{'+' if unit == 'points' else ''}.{digits}f}"
