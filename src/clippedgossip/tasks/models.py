@@ -24,6 +24,14 @@ def mlp(shape: Shape, classes: int, width: int = 64) -> nn.Module:
     )
 
 
+def deep_mlp(shape: Shape, classes: int, width: int = 32, depth: int = 6) -> nn.Module:
+    """Six narrow hidden layers: deep enough that workers who do not agree end in minima of their own."""
+    layers: list[nn.Module] = [nn.Flatten()]
+    for features in (math.prod(shape), *[width] * (depth - 1)):
+        layers += [nn.Linear(features, width), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(width, classes))
+
+
 def cnn(shape: Shape, classes: int) -> nn.Module:
     """The paper's CNN (§ Experiments), 1,199,882 parameters on MNIST; gives log-probabilities."""
     channels, height, width = _image("cnn", shape, smallest=6)
@@ -57,9 +65,13 @@ def vgg11(shape: Shape, classes: int) -> nn.Module:
 MODELS: dict[str, Callable[[Shape, int], nn.Module]] = {
     "linear": linear,
     "mlp": mlp,
+    "deep-mlp": deep_mlp,
     "cnn": cnn,
     "vgg11": vgg11,
 }
+
+HE: dict[str, tuple[type[nn.Module], ...]] = {"vgg11": (nn.Conv2d,), "deep-mlp": (nn.Linear,)}
+"""Deep models without normalisation, and the layers that start from He's law."""
 
 
 def build(name: str, shape: Shape, classes: int, *, seed: int) -> nn.Module:
@@ -68,15 +80,15 @@ def build(name: str, shape: Shape, classes: int, *, seed: int) -> nn.Module:
         raise DataError(unknown_name("model", name, MODELS))
     with torch.device("meta"):
         module = MODELS[name](shape, classes)
-    return initialise(module.to_empty(device="cpu"), seed, he=name == "vgg11")
+    return initialise(module.to_empty(device="cpu"), seed, he=HE.get(name, ()))
 
 
 @torch.no_grad()
-def initialise(module: nn.Module, seed: int, *, he: bool = False) -> nn.Module:
+def initialise(module: nn.Module, seed: int, *, he: tuple[type[nn.Module], ...] = ()) -> nn.Module:
     """Draw the parameters of every linear and convolutional layer, in place, without the global generator.
 
-    The law is PyTorch's own, U(-1/√fan_in, 1/√fan_in). With `he`, convolutions take the usual law of VGG
-    instead, N(0, 2/fan_out) and biases 0: the first lets the signal die in a deep net that has no
+    The law is PyTorch's own, U(-1/√fan_in, 1/√fan_in). Layers of the types in `he` take the usual law of
+    VGG instead, N(0, 2/fan_out) and biases 0: the first lets the signal die in a deep net that has no
     normalisation, and N(0, 2/fan_in) diverges at the paper's step size.
     """
     for place, layer in enumerate(module.modules()):
@@ -84,7 +96,7 @@ def initialise(module: nn.Module, seed: int, *, he: bool = False) -> nn.Module:
             draw = generator(seed, "init", place)
             bound = 1 / math.sqrt(layer.weight[0].numel())
             for parameter in layer.parameters(recurse=False):
-                if not (he and isinstance(layer, nn.Conv2d)):
+                if not isinstance(layer, he):
                     parameter.uniform_(-bound, bound, generator=draw)
                 elif parameter is layer.weight:
                     fan_out = layer.weight[:, 0].numel()
