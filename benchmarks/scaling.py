@@ -150,6 +150,10 @@ def plot(results: Results, path: Path) -> None:
     axes[1].set_ylim(bottom=0)
     axes[2].loglog(list(audits), [r["seconds"] for r in audits.values()], "o-")
     axes[2].set(title="audit", xlabel="nodes", ylabel="seconds")
+    for panel in axes:
+        panel.minorticks_off()
+    axes[0].set_xticks([2 * r["edges"] for r in sparse.values()])
+    axes[0].set_xticklabels([f"{2 * r['edges']:.0f}" for r in sparse.values()])
     figure.savefig(path)
 
 
