@@ -115,15 +115,12 @@ class Inbox:
     @cached_property
     def slots(self) -> Tensor:
         """The layout's slots; a message that is not finite counts as missing, its weight goes to self."""
-        own = torch.arange(len(self.models), device=self.layout.slots.device)[:, None]
-        slots = self.layout.slots
-        return torch.where((slots >= 0) & self.ok[slots.clamp(min=0)], slots, own)
+        return torch.where(self.ok[self.layout.slots], self.layout.slots, self.layout.own)
 
     @cached_property
     def closed_slots(self) -> Tensor:
         """(n, k+1) own row first, then the received ones."""
-        own = torch.arange(len(self.models), device=self.layout.slots.device)[:, None]
-        return torch.cat([own, self.slots], 1)
+        return torch.cat([self.layout.own, self.slots], 1)
 
     def rows(self, index: Tensor, part: slice = slice(None)) -> Tensor:
         """The rows named by `index`, on a slice of coordinates; there must be no linear ones."""
@@ -186,17 +183,17 @@ class Neighborhood:
     @cached_property
     def present(self) -> Tensor:
         """(b, k) which slots hold a neighbour."""
-        return self.weights > 0
+        return self.inbox.layout.present[self.group]
 
     @cached_property
     def closed_present(self) -> Tensor:
         """(b, k+1) the same with self in front."""
-        return torch.cat([torch.ones_like(self.weights[:, :1], dtype=torch.bool), self.present], 1)
+        return self.inbox.layout.closed_present[self.group]
 
     @cached_property
     def closed_weights(self) -> Tensor:
         """(b, k+1) W_ii, then W_ij."""
-        return from_neighbors(self.weights)
+        return self.inbox.layout.closed_weights[self.group]
 
     @property
     def context(self) -> Context:
@@ -227,7 +224,7 @@ class Neighborhood:
         products = self.inbox.inner_products
         norms = products.diagonal()
         own, other = self.slots[:, :1], self.slots[:, 1:]
-        return (norms[own] + norms[other] - 2 * products[own, other]).clamp(min=0)
+        return torch.add(norms[own] + norms[other], products[own, other], alpha=-2).clamp(min=0)
 
     @cached_property
     def distances(self) -> Tensor:
@@ -242,7 +239,7 @@ class Neighborhood:
         products = self.inbox.inner_products
         norms = products.diagonal()[self.slots]
         local = products[self.slots[:, :, None], self.slots[:, None, :]]
-        return (norms[:, :, None] + norms[:, None, :] - 2 * local).clamp(min=0)
+        return torch.add(norms[:, :, None] + norms[:, None, :], local, alpha=-2).clamp(min=0)
 
     @cached_property
     def own_norms(self) -> Tensor:
@@ -301,6 +298,11 @@ class _Mapped(Neighborhood):
         self.__dict__["weights"] = weights
         self.__dict__["pairs"] = pairs
         self.__dict__["squared"] = pairs[:, 0, 1:]
+        self.__dict__["present"] = weights > 0
+        self.__dict__["closed_weights"] = from_neighbors(weights)
+        self.__dict__["closed_present"] = torch.cat(
+            [torch.ones_like(weights[:, :1], dtype=torch.bool), weights > 0], 1
+        )
 
     def message(self, place: int) -> Tensor:
         shares = self.premix[:, place].to(self.inbox.models.dtype)

@@ -79,6 +79,26 @@ class Layout:
         )
 
     @cached_property
+    def own(self) -> Tensor:
+        """(n, 1) row of each node's own model."""
+        return torch.arange(len(self.slots), device=self.slots.device)[:, None]
+
+    @cached_property
+    def present(self) -> Tensor:
+        """(n, k) which slots hold a neighbour."""
+        return self.weights > 0
+
+    @cached_property
+    def closed_present(self) -> Tensor:
+        """(n, k+1) the same with self in front."""
+        return torch.cat([torch.ones_like(self.own, dtype=torch.bool), self.present], 1)
+
+    @cached_property
+    def closed_weights(self) -> Tensor:
+        """(n, k+1) W_ii, then W_ij."""
+        return torch.cat([1 - self.weights.sum(1, keepdim=True), self.weights], 1)
+
+    @cached_property
     def counts(self) -> tuple[int, ...]:
         """Number of neighbours of each node."""
         return tuple((self.weights > 0).sum(1).tolist())
