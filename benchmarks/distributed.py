@@ -1,0 +1,192 @@
+"""One run over several processes beside the same run in one: where a round's time goes, and its bytes.
+
+    python benchmarks/distributed.py [--cases …] [--ranks 2] [--repetitions 7] [--rounds 3]
+
+The ranks have one thread each, the single process has as many threads as there are ranks. They take turns;
+medians are printed. `speed` is the single process's time for a round over that of the ranks, `cpu` the same
+for processor time, which says more where others use the machine too. `MB sent` by a rank in a round is what
+crossed the loopback of a network namespace of our own, headers and all; `formula` is
+2·(workers/ranks)·d·4·(ranks−1)/ranks.
+"""
+
+import argparse
+import multiprocessing
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import torch
+
+from clippedgossip.attacks import Dissensus
+from clippedgossip.network import Network
+from clippedgossip.rules import ClippedGossip, Rule, TrimmedMean
+from clippedgossip.simulate import Setup, Training
+from clippedgossip.simulate.distributed import Shard
+from clippedgossip.simulate.joining import join
+from clippedgossip.simulate.train import Stack
+from clippedgossip.step import LearningRate
+from clippedgossip.tasks import DataSet, make_task, partition
+
+CASES = {
+    "cnn, complete, clipped": ("cnn", 8, "complete", ClippedGossip(0.5)),
+    "cnn, ring, clipped": ("cnn", 8, "ring", ClippedGossip(0.5)),
+    "cnn, complete, trimmed mean": ("cnn", 8, "complete", TrimmedMean(1)),
+    "mlp, complete, clipped": ("mlp", 32, "complete", ClippedGossip(0.5)),
+}
+PHASES = ("step", "turn_out", "mix", "turn_home")
+NAMESPACE = "CLIPPEDGOSSIP_BENCHMARK_NAMESPACE"
+
+
+def setup(model: str, workers: int, graph: str, rule: Rule) -> Setup:
+    """So many regular nodes and two attackers, each with sixty-four images of noise."""
+    n = workers + 2
+    network = Network(nx.complete_graph(n) if graph == "complete" else nx.cycle_graph(n), byzantine=[0, 1])
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn(64 * workers, 1, 28, 28, generator=generator)
+    labels = torch.arange(len(images)) % 10
+    data = DataSet.of(images, labels, images[:100], labels[:100])
+    shares = partition(labels, workers, "iid", seed=0)
+    task = make_task(data, shares, model, seed=0, batch=32, nodes=network.regular.tolist())
+    training = Training(rounds=10**6, evaluate_every=10**6, evaluate_last=0, lr=LearningRate(initial=1e-3))
+    return Setup(network=network, task=task, rule=rule, attack=Dissensus(), training=training)
+
+
+def alone(pipe: Connection, case: str, threads: int) -> None:
+    """The stacked engine."""
+    torch.set_num_threads(threads)
+    stack = Stack([setup(*CASES[case])], torch.device("cpu"), None)
+    stack.advance()
+    serve(pipe, stack.advance, {})
+
+
+def member(pipe: Connection, case: str, url: str) -> None:
+    """One rank, its phases timed."""
+    torch.set_num_threads(1)
+    with join(url=url) as ranks:
+        shard = Shard(setup(*CASES[case]), ranks, torch.device("cpu"))
+        shard.start(None)
+        shard.advance()
+        spent = dict.fromkeys(PHASES, 0.0)
+        for phase in PHASES:
+            setattr(shard, phase, timed(getattr(shard, phase), spent, phase))
+        serve(pipe, shard.advance, spent)
+
+
+def timed(call: Callable[[], None], spent: dict[str, float], phase: str) -> Callable[[], None]:
+    def wrapped() -> None:
+        begin = time.perf_counter()
+        call()
+        spent[phase] += time.perf_counter() - begin
+
+    return wrapped
+
+
+def serve(pipe: Connection, advance: Callable[[], object], spent: dict[str, float]) -> None:
+    """So many rounds whenever asked; what one took: seconds, of each phase too, and bytes on the loopback."""
+    while rounds := pipe.recv():
+        spent.update(dict.fromkeys(spent, 0.0))
+        before, begin, used = loopback(), time.perf_counter(), time.process_time()
+        for _ in range(rounds):
+            advance()
+        spent["round"], spent["cpu"] = time.perf_counter() - begin, time.process_time() - used
+        spent["bytes"] = loopback() - before
+        pipe.send({name: total / rounds for name, total in spent.items()})
+
+
+def loopback() -> int:
+    """Bytes sent over the loopback since the namespace began."""
+    for line in Path("/proc/net/dev").read_text().splitlines():
+        name, _, counts = line.partition(":")
+        if name.strip() == "lo":
+            return int(counts.split()[8])
+    return 0
+
+
+def measure(case: str, ranks: int, repetitions: int, rounds: int, folder: str) -> str:
+    context = multiprocessing.get_context("spawn")
+    url = f"file://{folder}/{time.monotonic_ns()}?world_size={ranks}"
+    started, pipes = [], []
+    works: list[tuple[Any, tuple[Any, ...]]] = [(alone, (case, ranks))]
+    works += [(member, (case, f"{url}&rank={rank}")) for rank in range(ranks)]
+    for work, arguments in works:
+        ours, theirs = context.Pipe()
+        process = context.Process(target=work, args=(theirs, *arguments), daemon=True)
+        process.start()
+        started.append(process)
+        pipes.append(ours)
+    single, many = pipes[0], pipes[1:]
+    stacked, sharded = [], []
+    for _ in range(repetitions):
+        single.send(rounds)
+        stacked.append(single.recv())
+        for pipe in many:
+            pipe.send(rounds)
+        each = [pipe.recv() for pipe in many]
+        sharded.append(each[0] | {"cpu": sum(one["cpu"] for one in each)})
+    for pipe in pipes:
+        pipe.send(0)
+    for process in started:
+        process.join(30)
+    return line(case, ranks, stacked, sharded)
+
+
+def line(case: str, ranks: int, stacked: list[dict[str, float]], sharded: list[dict[str, float]]) -> str:
+    one, many = medians(stacked), medians(sharded)
+    turns = many["turn_out"] + many["turn_home"]
+    parts = [one["round"], many["round"], many["step"], turns, many["mix"]]
+    run = setup(*CASES[case])
+    formula = 2 * len(run.task.nodes) / ranks * run.task.layout.size * 4 * (ranks - 1) / ranks
+    sent = f"{many['bytes'] / ranks / 1e6:8.2f}" if NAMESPACE in os.environ else f"{'-':>8}"
+    return (
+        f"{case:<28} {' '.join(f'{seconds * 1e3:7.0f}' for seconds in parts)} "
+        f"{one['round'] / many['round']:6.2f} {one['cpu'] / many['cpu']:5.2f} {sent} {formula / 1e6:8.2f}"
+    )
+
+
+def medians(found: list[dict[str, float]]) -> dict[str, float]:
+    return {name: statistics.median(one[name] for one in found) for name in found[0]}
+
+
+def in_own_namespace() -> None:
+    """Start again where the loopback carries nothing but our own bytes, if the system lets us."""
+    if NAMESPACE in os.environ or shutil.which("unshare") is None or shutil.which("ip") is None:
+        return
+    if subprocess.run(["unshare", "-rn", "ip", "link", "set", "lo", "up"], capture_output=True).returncode:
+        return
+    inside = 'ip link set lo up && exec "$@"'
+    os.environ[NAMESPACE] = "yes"
+    os.execvp("unshare", ["unshare", "-rn", "sh", "-c", inside, "sh", sys.executable, *sys.argv])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--cases", nargs="*", choices=CASES, default=list(CASES))
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--repetitions", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    os.environ["OMP_WAIT_POLICY"] = "passive"  # a thread that waits must not burn what others could use
+    in_own_namespace()
+    print(
+        f"{options.ranks} ranks with a thread each, and one process with {options.ranks} threads; ms a round"
+    )
+    heads = ("single", "ranks", "step", "turns", "mixing")
+    print(f"{'':<28} {' '.join(f'{head:>7}' for head in heads)}  speed   cpu  MB sent  formula")
+    with tempfile.TemporaryDirectory() as folder:
+        for case in options.cases:
+            print(measure(case, options.ranks, options.repetitions, options.rounds, folder), flush=True)
+
+
+if __name__ == "__main__":
+    main()
