@@ -131,7 +131,7 @@ def test_plan_runs_nothing(config: str, capsys: pytest.CaptureFixture[str]) -> N
     assert max(map(len, out.splitlines())) <= 80
     assert cli("run", config, "--plan", "--ranks", "2", "--json") == 0
     planned = read(capsys)
-    assert planned["models_bytes"] == 3 * 4 * 650 * 4
+    assert planned["models_bytes"] == 7 * 4 * 650 * 4 // 2
     assert planned["traffic_bytes"] > 0
     assert planned["seconds_per_round"] > 0
     assert not Path("runs").exists()

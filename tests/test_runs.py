@@ -274,8 +274,8 @@ def test_the_plan_knows_the_data_and_the_formulas() -> None:
     d, n = 1_199_882, 20
     assert (one.workers, one.parameters, one.models_bytes, one.traffic_bytes) == (n, d, 6 * n * d * 4, 0)
     four = plan.plan(config, ranks=4)
-    assert four.models_bytes == 6 * n * d
-    assert four.traffic_bytes == 2 * 5 * d * 4 * 3 // 4 + 2 * 20 * 20 * 8 * 3 // 4
+    assert four.models_bytes == 7 * n * d
+    assert four.traffic_bytes == (2 * 5 * d * 4 + 2 * 21 * 21 * 8) * 3 // 4
     with pytest.raises(RunError, match="1 to 20 ranks"):
         plan.plan(config, ranks=21)
 
@@ -303,6 +303,6 @@ def test_a_plan_allocates_nothing_and_scales() -> None:
     )
     one, eight = plan.plan(big, device="cuda"), plan.plan(big, ranks=8, device="cuda")
     assert one.memory_bytes > 56e9
-    assert eight.models_bytes * 8 == one.models_bytes
+    assert eight.models_bytes * 8 == one.models_bytes * 7 // 6
     assert eight.seconds(plan.Ceilings(flops=1e15, bandwidth=4e12)) > 0
     assert replace(big, seed=1) != big

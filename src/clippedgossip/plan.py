@@ -5,13 +5,18 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import nn
 
+from clippedgossip.attacks import Attack, LinearAttack, Tuned
 from clippedgossip.config import RunConfig
 from clippedgossip.errors import RunError
+from clippedgossip.network import Network
+from clippedgossip.rules import Mozi, Rule
+from clippedgossip.rules.premix import Premix
 from clippedgossip.simulate import layers
-from clippedgossip.simulate.memory import MODEL_COPIES
+from clippedgossip.simulate.memory import MODEL_COPIES, RANK_COPIES
 from clippedgossip.tasks import MODELS
 
 SAMPLES = {  # data set: samples to train on and to test on, shape of one, in bytes
@@ -45,7 +50,9 @@ class Plan:
     activations_bytes: int
     data_bytes: int
     traffic_bytes: int
-    """Sent by the rank in a round: two transposes and the inner products."""
+    """Sent by the rank in a round: two transposes and the inner products; what Mozi and tuned attacks add."""
+    gathered_bytes: int
+    """Of the host's memory on rank 0, while it writes a checkpoint."""
     operations: float
     """Of the rank's gradients and mixing in a round."""
     touched_bytes: float
@@ -62,7 +69,7 @@ class Plan:
 
 
 def plan(config: RunConfig, *, ranks: int = 1, device: str = "cpu") -> Plan:
-    """6·n·d·4 bytes of models in all; each rank sends 2·(n/ranks)·d·4·(ranks−1)/ranks bytes a round."""
+    """6·n·d·4 bytes of models; over ranks 7·n·d·4, and each sends 2·(n/ranks)·d·4·(ranks−1)/ranks a round."""
     network = config.network.build()
     attack = None if config.attack is None else config.attack.build()
     n = len(network.regular) + (len(network.byzantine) if attack is not None and attack.trains else 0)
@@ -78,8 +85,8 @@ def plan(config: RunConfig, *, ranks: int = 1, device: str = "cpu") -> Plan:
     at_once = mine if device.startswith("cuda") or not layers.has_convolutions(module) else 1
     itemsize = 2 if config.training.precision == "bfloat16" else 4
     gradient = 6.0 * batch * products(module, shape)  # 2 operations each, forward once and backward twice
-    copies = MODEL_COPIES * n * d * 4
-    rows = n + len(network.byzantine)
+    rows = n + (0 if attack is None or isinstance(attack, LinearAttack) else lies(network))
+    copies = ((RANK_COPIES if ranks > 1 else MODEL_COPIES) * n + rows - n) * d * 4
     return Plan(
         workers=n,
         parameters=d,
@@ -87,7 +94,8 @@ def plan(config: RunConfig, *, ranks: int = 1, device: str = "cpu") -> Plan:
         models_bytes=math.ceil(copies / ranks),
         activations_bytes=at_once * batch * layers.activation_elements(module, shape) * itemsize,
         data_bytes=(train + test) * (math.prod(shape) + 8),
-        traffic_bytes=_traffic(n, rows, d, mine, ranks),
+        traffic_bytes=_traffic(config.rule.build(network), attack, network, rows, mine * d * 4, ranks),
+        gathered_bytes=2 * n * d * 4 if ranks > 1 else 0,
         operations=mine * gradient + 2 * 2 * rows * n * d / ranks,
         touched_bytes=2 * copies / ranks,
     )
@@ -130,10 +138,22 @@ def measure(device: str = "cpu") -> Ceilings:
     return Ceilings(flops=2 * size**3 / product, bandwidth=2 * b.numel() * 4 / copied)
 
 
-def _traffic(n: int, rows: int, d: int, mine: int, ranks: int) -> int:
-    transposes = 2 * mine * d * 4 * (ranks - 1) // ranks
-    reduced = 2 * rows * rows * 8 * (ranks - 1) // ranks
-    return transposes + reduced
+def lies(network: Network) -> int:
+    """Edges from a Byzantine node to a regular one: each carries a message of its own."""
+    liar = np.zeros(network.n, dtype=bool)
+    liar[network.byzantine] = True
+    receiver = np.repeat(np.arange(network.n), network.degrees)
+    return int((liar[network.indices] & ~liar[receiver]).sum())
+
+
+def _traffic(rule: Rule, attack: Attack | None, network: Network, rows: int, stack: int, ranks: int) -> int:
+    """`stack` are the bytes of the rank's own models; each time they are turned, 1/ranks of them stays."""
+    while isinstance(rule, Premix):
+        rule = rule.rule
+    mixings = 2 + 2 * (attack.steps + attack.refinements) if isinstance(attack, Tuned) else 1
+    messages = int(network.degrees.max(initial=0)) + 1 if isinstance(rule, Mozi) else 0
+    inner_products = 2 * 8 * (rows + 1) ** 2
+    return ((2 + mixings * messages) * stack + mixings * inner_products) * (ranks - 1) // ranks
 
 
 def _fastest(work: Callable[[], object], device: str, times: int = 5) -> float:

@@ -192,17 +192,17 @@ def _plan(config: "RunConfig", ranks: int, as_json: bool) -> None:
     ]
     if ranks > 1:
         rows.append(("sent per rank and round", planned.traffic_bytes))
+        rows.append(("rank 0's host, checkpoints", planned.gathered_bytes))
     for name, count in rows:
         print(f"  {name:<28} {count:>20,} bytes")
-    link = f" and {LINK * 8 / 1e9:.0f} Gbit/s between ranks" if ranks > 1 else ""
-    print(f"a round takes {_time(seconds)} or more, by this machine's measured ceilings{link}:")
-    print(
-        f"  {ceilings.flops / 1e9:,.0f} Gflop/s in products, {ceilings.bandwidth / 1e9:,.1f} GB/s of memory"
-    )
+    print(f"a round takes {_time(seconds)} or more, by this machine's measured ceilings:")
+    print(f"  {ceilings.flops / 1e9:,.0f} Gflop/s in products")
+    print(f"  {ceilings.bandwidth / 1e9:,.1f} GB/s of memory")
+    if ranks > 1:
+        print(f"  and, taken for granted, {LINK * 8 / 1e9:.0f} Gbit/s between ranks")
     if planned.memory_bytes > free:
-        print(
-            f"it does not fit: {planned.memory_bytes:,} bytes needed, {free:,} free; spread it with torchrun"
-        )
+        print(f"it does not fit: {planned.memory_bytes:,} bytes needed, {free:,} free")
+        print("spread it over more ranks with torchrun")
 
 
 def _time(seconds: float) -> str:

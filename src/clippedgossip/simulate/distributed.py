@@ -11,7 +11,7 @@ from clippedgossip.records import Round
 from clippedgossip.simulate.agreement import disagreement, fingerprint
 from clippedgossip.simulate.consensus import refuse_disconnected
 from clippedgossip.simulate.crew import Crew
-from clippedgossip.simulate.memory import refuse_what_does_not_fit
+from clippedgossip.simulate.memory import RANK_COPIES, refuse_what_does_not_fit
 from clippedgossip.simulate.ranks import STOP, Ranks
 from clippedgossip.simulate.setup import Setup
 from clippedgossip.simulate.sliced import SliceMixer
@@ -122,7 +122,7 @@ class Shard:
         self.initial = setup.task.initial()
         task = share_of(setup.task, self.turn.mine).to(device)
         self.crew = Crew([task], setup.training.precision)
-        refuse_what_does_not_fit(self.crew, device)
+        refuse_what_does_not_fit(self.crew, device, RANK_COPIES)
         self.mixer = SliceMixer(replace(setup, task=task), self.crew, self.turn)
         self.models = torch.empty(len(task.nodes), size, device=device)
         self.momentum = torch.zeros_like(self.models)
