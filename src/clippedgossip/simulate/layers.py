@@ -67,6 +67,7 @@ def forward_one(module: nn.Sequential, parameters: Parameters, x: Tensor, masks:
             h = functional.conv2d(h, weight, parameters.get(f"{name}.bias"), padding=layer.padding)
         elif isinstance(layer, nn.MaxPool2d):
             h = functional.max_pool2d(h, _pair(layer.kernel_size)[0])
+            h = _channels_last_backwards(h)
         elif isinstance(layer, nn.Linear):
             h = functional.linear(h, parameters[f"{name}.weight"], parameters.get(f"{name}.bias"))
         elif isinstance(layer, nn.Dropout):
@@ -74,6 +75,14 @@ def forward_one(module: nn.Sequential, parameters: Parameters, x: Tensor, masks:
                 h = h * masks(place, tuple(h.shape)) / (1 - layer.p)
         else:
             h = layer(h)
+    return h
+
+
+def _channels_last_backwards(h: Tensor) -> Tensor:
+    """Have the gradient arrive channels last: pooling's backward is half as fast on the other layout."""
+    pooled: Any = h
+    if h.requires_grad:
+        pooled.register_hook(lambda gradient: gradient.contiguous(memory_format=torch.channels_last))
     return h
 
 
