@@ -114,15 +114,14 @@ def test_help_of_consensus_names_networks_rules_and_attacks(capsys: pytest.Captu
     assert max(map(len, out.splitlines())) <= 80
 
 
-def test_demo_prints_rows_alone_and_writes_its_page(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [*COMMAND, "demo", "--json"], capture_output=True, text=True, check=False, cwd=tmp_path
-    )
+def test_reproduce_prints_rows_alone_and_writes_its_page(tmp_path: Path) -> None:
+    command = [*COMMAND, "reproduce", "consensus", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)
     assert len(rows) == 265
     assert set(rows[0]) == {"rule", "beta", "delta", "gamma", "ratio", "error"}
     published = [row["error"] for row in rows if row["rule"] == "ClippedGossip" and row["beta"] == 0.02]
     assert [round(error) for error in published][::2] == [937, 3373, 4918]
-    page = tmp_path / "out" / "demo" / "consensus" / "index.html"
+    page = tmp_path / "out" / "consensus" / "index.html"
     assert page.read_text(encoding="utf-8").count("✓") >= 28

@@ -12,7 +12,7 @@ from clippedgossip.report.claims import Claims
 from clippedgossip.report.page import Part, Section, page, write
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import RenderableType
 
     from clippedgossip.config import RunConfig
 
@@ -79,18 +79,19 @@ class Experiment(ABC, Generic[Result]):
         """The numbers behind the figures, for `--json`."""
 
     @abstractmethod
-    def table(self, result: Result) -> "Table":
+    def table(self, result: Result) -> "RenderableType":
         """The numbers in a few lines of at most 80 columns, for a terminal."""
 
     def notes(self, result: Result) -> Sequence[Section]:
         """What else the page should say, below the figures."""
         return ()
 
-    def page(self, result: Result) -> str:
-        """The whole as one HTML page."""
-        figures = [Section(title, [figure]) for title, figure in self.figures(result).items()]
+    def page(self, result: Result, figures: Mapping[str, Part] | None = None) -> str:
+        """The whole as one HTML page, with the figures if they are already drawn."""
+        figures = self.figures(result) if figures is None else figures
+        drawn = [Section(title, [figure]) for title, figure in figures.items()]
         claims = Section("Claims", [self.claims(result)])
-        return page(self.title, self.lead, [*figures, claims, *self.notes(result)])
+        return page(self.title, self.lead, [*drawn, claims, *self.notes(result)])
 
 
 EXPERIMENTS: Mapping[str, str] = {
@@ -118,6 +119,7 @@ class Reproduction:
     experiment: Experiment[Any]
     result: Any
     claims: Claims
+    figures: Mapping[str, Part]
     path: Path
 
     @property
@@ -156,5 +158,12 @@ def reproduce(
     """Run an experiment, check it, and write its page to `index.html` in its folder."""
     experiment = load(name) if isinstance(name, str) else name
     result = experiment.run(options, progress or (lambda label, done, total: None))
-    path = write(options.out / experiment.name / "index.html", experiment.page(result))
-    return Reproduction(experiment=experiment, result=result, claims=experiment.claims(result), path=path)
+    figures = experiment.figures(result)
+    path = write(options.out / experiment.name / "index.html", experiment.page(result, figures))
+    return Reproduction(
+        experiment=experiment,
+        result=result,
+        claims=experiment.claims(result),
+        figures=figures,
+        path=path,
+    )

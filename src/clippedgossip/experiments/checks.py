@@ -10,6 +10,7 @@ from clippedgossip.experiments.results import Floats
 from clippedgossip.report.claims import Claim
 from clippedgossip.report.statistics import estimate
 
+ROUNDING = 1e-9
 Unit = Literal["%", "points", "×", ""]
 
 
@@ -46,7 +47,7 @@ def check(
         paper=paper,
         ours=shown,
         interval=f"{margin}{unit}".strip(),
-        holds=(low is None or mean >= low) and (high is None or mean <= high),
+        holds=(low is None or mean >= low - ROUNDING) and (high is None or mean <= high + ROUNDING),
         note=note,
     )
 

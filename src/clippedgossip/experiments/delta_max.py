@@ -35,9 +35,9 @@ class DeltaMax(TrainingExperiment):
         "vary_deltamax of the paper."
     )
     remarks = (
-        "ε = 1.5, 1500 rounds at the paper's scale, learning rate 0.001 as in the released runs (0.002 and "
-        "500 rounds at the quick scale). The data are sorted by label and cut into equal shards: clique A "
-        "first, then clique B, then the hub."
+        "ε = 1.5, 1500 rounds at the paper's scale, learning rate 0.001 as in the released runs (0.005 and "
+        "600 rounds at the quick scale). Clique A holds the digits 0 to 4 and clique B 5 to 9; the hub, "
+        "which is in neither, trains on clique A's."
     )
 
     def cases(self, scale: Scale, name: ScaleName) -> Sequence[Case]:
@@ -48,10 +48,10 @@ class DeltaMax(TrainingExperiment):
                 f"δ_max = {label}",
                 clipped(scale.radius),
                 network=network(delta),
-                partition="sorted",
+                partition="clique",
                 attack={"name": "dissensus", "epsilon": 1.5} if delta else None,
                 rounds=rounds,
-                lr=0.001 if name == "paper" else 0.002,
+                lr=0.001 if name == "paper" else 0.005,
             )
             for label, delta in DELTAS.items()
         ]
@@ -137,7 +137,7 @@ def _torn(result: Results) -> list[Claim]:
         check(
             "large δ_max: the global model is worse than the cliques'",
             worst(cliques.values()) - result.final(SETTING, rule, "all"),
-            low=0.0,
+            low=0.01,
             unit="points",
             paper="+29.0 points",
             note="the worse clique against all, δ_max = 1/4",

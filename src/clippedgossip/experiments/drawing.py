@@ -16,9 +16,10 @@ from clippedgossip.report.statistics import Series
 from clippedgossip.report.svg import drawing, to_svg
 
 if TYPE_CHECKING:
-    from rich.table import Table as RichTable
+    from rich.console import RenderableType
 
 HALF = Mark(value=0.5, name="half")
+WIDTH, CELL = 80, 10  # columns of a terminal, and those of a number with its interval
 Measure = Callable[[str], str]
 """Which measure a setting is reported by."""
 
@@ -60,7 +61,7 @@ def end_bars(result: Results, measure: Measure, *, caption: str = "", marks: Seq
         for rule in result.rules
     }
     wide = len(result.settings) * len(result.rules) > 20
-    size = (max(6.0, 0.25 * (len(result.rules) + 1.5) * len(result.settings)), 3.4) if wide else (6.4, 3.4)
+    size = (max(6.0, 0.25 * (len(result.rules) + 1.5) * len(result.settings)), 3.4) if wide else (4.9, 3.2)
     svg = bars(
         [_broken(setting) for setting in result.settings],
         values,
@@ -70,7 +71,7 @@ def end_bars(result: Results, measure: Measure, *, caption: str = "", marks: Seq
         marks=marks,
         size=size,
     )
-    return Figure(svg, caption or "Means over the last rounds, with 95 % intervals over seeds.", wide=wide)
+    return Figure(svg, caption or _ends(result), wide=wide)
 
 
 def page_table(result: Results) -> Table:
@@ -94,23 +95,40 @@ def page_table(result: Results) -> Table:
     return Table(header, rows, "Mean test accuracy over the last rounds of the model averaged over a group.")
 
 
-def terminal_table(result: Results, measure: Measure, title: str) -> "RichTable":
-    """For a terminal of 80 columns: the shorter of settings and rules goes across."""
+def terminal_table(result: Results, measure: Measure, title: str) -> "RenderableType":
+    """For a terminal of 80 columns: what is fewer goes across, in several tables where it must."""
     from rich import box
+    from rich.console import Group
     from rich.table import Table as RichTable
 
-    table = RichTable(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    across = result.rules if len(result.rules) <= max(len(result.settings), 6) else result.settings
-    rules_across = across is not result.settings and across == result.rules
-    down = result.settings if rules_across else result.rules
-    table.add_column("", overflow="fold")
-    for name in across:
-        table.add_column(name, justify="right", overflow="fold")
-    for name in down:
-        pairs = [(name, other) if rules_across else (other, name) for other in across]
-        estimates = [result.estimate(setting, rule, measure(setting)) for setting, rule in pairs]
-        table.add_row(name, *("–" if found is None else _cell(found.mean, found.high) for found in estimates))
-    return table
+    turned = len(result.settings) < len(result.rules)
+    down, across = (result.rules, result.settings) if turned else (result.settings, result.rules)
+    tables = []
+    for names in _fitting(across, WIDTH - max(map(len, down)) - 2):
+        table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
+        table.add_column("", no_wrap=True)
+        for name in names:
+            table.add_column(name, justify="right", min_width=CELL)
+        for name in down:
+            pairs = [(other, name) if turned else (name, other) for other in names]
+            found = [result.estimate(setting, rule, measure(setting)) for setting, rule in pairs]
+            table.add_row(name, *("–" if one is None else _cell(one.mean, one.high) for one in found))
+        tables.append(table)
+    return Group(title, *tables)
+
+
+def _fitting(names: Sequence[str], width: int) -> list[list[str]]:
+    """Columns, as many side by side as fit; a name takes a line for each of its words."""
+    groups: list[list[str]] = [[]]
+    used = 0
+    for name in names:
+        need = max(CELL, *map(len, name.split())) + 2
+        if groups[-1] and used + need > width:
+            groups.append([])
+            used = 0
+        groups[-1].append(name)
+        used += need
+    return groups
 
 
 def networks(result: Results) -> Panels:
@@ -123,8 +141,7 @@ def networks(result: Results) -> Panels:
     svgs = []
     for text, names in settings.items():
         network = NetworkConfig.from_value(json.loads(text)).build()
-        title = ", ".join(names) if len(settings) > 1 else ""
-        svgs.append(network_svg(network, title if len(title) <= 40 else f"{names[0]} and others"))
+        svgs.append(network_svg(network, _common(names) if len(settings) > 1 else ""))
     return Panels(svgs, "Blue: regular nodes. Red squares: Byzantine ones. γ is that of W̃.")
 
 
@@ -180,6 +197,20 @@ def _banded(result: Results, caption: str) -> str:
     if result.seeds < 2:
         return f"{caption} One seed."
     return f"{caption} Lines are means over {result.seeds} seeds, bands their 95 % confidence intervals."
+
+
+def _ends(result: Results) -> str:
+    return "Means over the last sixth of the rounds" + (
+        ", with 95 % confidence intervals over seeds." if result.seeds > 1 else "; one seed."
+    )
+
+
+def _common(names: Sequence[str]) -> str:
+    """`torus` of `torus, ALIE` and `torus, IPM`."""
+    if len(names) == 1:
+        return names[0]
+    first = {name.partition(",")[0] for name in names}
+    return first.pop() if len(first) == 1 else f"{names[0]} and others"
 
 
 def _broken(name: str) -> str:

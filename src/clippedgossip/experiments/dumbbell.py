@@ -45,7 +45,8 @@ class Dumbbell(TrainingExperiment):
         "would pass everything on. The released runs drop one per side on this network, and so do we; "
         "that one is the other clique's model, for it is the extreme in nearly every coordinate. Mozi has "
         "a = 0.5 and ρ = 0.99. Weights are equal, 1/(d_max + 1), with d_max = 11 where there is one more "
-        "edge, which gives the two spectral gaps of the text. Half the workers at the quick scale: 5 + 5."
+        "edge, which gives the two spectral gaps of the text. Buckets are shuffled afresh in every round; in "
+        "the released runs the shuffle was the same throughout. Half the workers at the quick scale: 5 + 5."
     )
 
     def cases(self, scale: Scale, name: ScaleName) -> Sequence[Case]:

@@ -82,6 +82,9 @@ class NewerRules(TrainingExperiment):
     def reported(self, setting: str) -> str:
         return "clique A" if setting == DUMBBELL else "all"
 
+    def whom(self) -> str:
+        return "all regular nodes; dumbbell: clique A"
+
     def figures(self, result: Results) -> Mapping[str, Part]:
         return {
             "Accuracy at the end": drawing.end_bars(result, self.reported),

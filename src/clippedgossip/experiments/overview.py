@@ -34,7 +34,7 @@ def write_overview(done: Sequence[Reproduction], options: Options) -> Path:
 
 
 def _parts(part: Reproduction, out: Path) -> list[Part]:
-    figures = list(part.experiment.figures(part.result).values())
+    figures = list(part.figures.values())
     link = Link("The whole figure: more plots, networks, configs", part.path.relative_to(out).as_posix())
     return [Text(part.experiment.lead), *figures[:1], link, part.claims]
 

@@ -98,7 +98,7 @@ def bucketed(rule: str | Mapping[str, Any]) -> dict[str, Any]:
     return {"name": "bucketing", "rule": rule, "size": 2}
 
 
-def _often(rounds: int, every: int) -> dict[str, Any]:
+def often(rounds: int, every: int) -> dict[str, Any]:
     """Look at `every` rounds; the reported accuracy is the mean over the last sixth."""
     return {
         "rounds": rounds,
@@ -113,15 +113,15 @@ MNIST: Mapping[ScaleName, Scale] = {
     "quick": Scale(
         data={"name": "digits"},
         model="mlp",
-        training={"batch": 32, "lr": 0.01, "momentum": 0.9, **_often(300, 10)},
+        training={"batch": 32, "lr": 0.01, "momentum": 0.9, **often(360, 12)},
         radius=1.0,
         about="The miniature: scikit-learn's 1,797 digits in place of MNIST, one hidden layer of 64 in place "
-        "of the CNN, 300 rounds in place of 900. Batch, learning rate, momentum and τ are the paper's.",
+        "of the CNN, 360 rounds in place of 900. Batch, learning rate, momentum and τ are the paper's.",
     ),
     "paper": Scale(
         data={"name": "mnist"},
         model="cnn",
-        training={"batch": 32, "lr": 0.01, "momentum": 0.9, "precision": "tf32", **_often(900, 30)},
+        training={"batch": 32, "lr": 0.01, "momentum": 0.9, "precision": "tf32", **often(900, 30)},
         radius=1.0,
         about="The paper's setting: MNIST, its CNN of 1,199,882 parameters, batch 32, learning rate 0.01, "
         "momentum 0.9, 900 rounds unless said otherwise; accuracies are means over the last 150 rounds.",
@@ -133,11 +133,12 @@ EPOCH = 39  # rounds: 50,000 images, 20 workers, batch 64
 CIFAR: Mapping[ScaleName, Scale] = {
     "quick": Scale(
         data={"name": "digits"},
-        model="mlp",
-        training={"batch": 32, "lr": 0.1, "momentum": 0.9, **_often(300, 10)},
+        model="deep-mlp",
+        training={"batch": 32, "lr": 0.07, "momentum": 0.9, **often(360, 12)},
         radius=10.0,
-        about="The miniature: the digits and the one hidden layer of the other figures, with this figure's "
-        "learning rate of 0.1 and τ = 10.",
+        about="The miniature: scikit-learn's 1,797 digits in place of CIFAR-10, six hidden layers of 32 in "
+        "place of VGG-11 (averaging models of one hidden layer costs them little, wherever they are), a "
+        "learning rate of 0.07, which is as much as they bear, and 360 rounds. τ = 10 is the paper's.",
     ),
     "paper": Scale(
         data={"name": "cifar10", "augment": True},
@@ -148,7 +149,7 @@ CIFAR: Mapping[ScaleName, Scale] = {
             "lr_drops": [80 * EPOCH, 120 * EPOCH],
             "momentum": 0.9,
             "precision": "tf32",
-            **_often(150 * EPOCH, EPOCH),
+            **often(150 * EPOCH, EPOCH),
             "evaluate_last": 150,
             "evaluate_last_every": 30,
         },

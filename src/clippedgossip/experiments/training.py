@@ -17,7 +17,7 @@ from clippedgossip.rules import RULES
 from clippedgossip.tasks import load as load_data
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import RenderableType
 
 
 class TrainingExperiment(Experiment[Results]):
@@ -36,6 +36,10 @@ class TrainingExperiment(Experiment[Results]):
     def reported(self, setting: str) -> str:
         """The group whose averaged model a setting is reported by."""
         return self.group
+
+    def whom(self) -> str:
+        """The same in words."""
+        return "all regular nodes" if self.group == "all" else self.group
 
     def configs(self, options: Options) -> Sequence[RunConfig]:
         if options.source is not None:
@@ -67,7 +71,7 @@ class TrainingExperiment(Experiment[Results]):
     def figures(self, result: Results) -> Mapping[str, Part]:
         return {
             "Accuracy over the rounds": drawing.curves(
-                result, self.reported, caption=f"Test accuracy of the model averaged over {whom(self.group)}."
+                result, self.reported, caption=f"Test accuracy of the model averaged over {self.whom()}."
             ),
             "Accuracy at the end": drawing.end_bars(result, self.reported),
             "Agreement": drawing.agreement(result),
@@ -93,10 +97,9 @@ class TrainingExperiment(Experiment[Results]):
             for run in line.runs
         ]
 
-    def table(self, result: Results) -> "Table":
-        return drawing.terminal_table(
-            result, self.reported, f"{self.title}: accuracy in %, {whom(self.group)}"
-        )
+    def table(self, result: Results) -> "RenderableType":
+        title = f"{self.title}\naccuracy in %, {self.whom()}"
+        return drawing.terminal_table(result, self.reported, title)
 
     def notes(self, result: Results) -> Sequence[Section]:
         return [
@@ -130,10 +133,6 @@ class TrainingExperiment(Experiment[Results]):
             lines=lines,
             troubles=["not run"],
         )
-
-
-def whom(group: str) -> str:
-    return "all regular nodes" if group == "all" else group
 
 
 def class_name(rule: Mapping[str, Any]) -> str:

@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from clippedgossip.config import RunConfig
@@ -58,7 +59,7 @@ def _in_processes(
                 )
                 workers.append(worker)
                 assert worker.stdin is not None
-                with worker.stdin as pipe:
+                with suppress(BrokenPipeError), worker.stdin as pipe:  # its end says more
                     pipe.write(json.dumps(request))
             meter = _Meter(configs, root, progress)
             while any(worker.poll() is None for worker in workers):

@@ -11,7 +11,7 @@ from clippedgossip.report.claims import Claims
 from clippedgossip.report.page import Part, Section, Table, Text
 
 if TYPE_CHECKING:
-    from rich.table import Table as RichTable
+    from rich.console import RenderableType
 
 LISTED = (0.06, 0.05, 0.04, 0.03, 0.02, 0.01, 0.005, 0.0014, 3.7e-4, 1e-4, 1e-5)  # "p" in the text
 CLASSES = {
@@ -73,7 +73,7 @@ class Consensus(Experiment[Outcome]):
         )
         return [Section("The networks", [Text(words), table])]
 
-    def table(self, result: Outcome) -> "RichTable":
+    def table(self, result: Outcome) -> "RenderableType":
         from rich import box
         from rich.table import Table
 
