@@ -90,7 +90,7 @@ def test_interrupt_stops_everyone(tmp_path: Path) -> None:
         metrics = urllib.request.urlopen(f"http://{status[0]['metrics']}/metrics", timeout=10).read().decode()
         assert "clippedgossip_round" in metrics
         process.send_signal(signal.SIGINT)
-        process.wait(30)
+        process.wait(100)
     finally:
         process.kill()
         process.wait(5)

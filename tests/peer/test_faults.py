@@ -24,8 +24,9 @@ def test_many_faults_at_once() -> None:
         Fault.CONNECTION_FLOOD,
         Fault.NAN,
     ]
-    result = Drill(faults, peers=5, rounds=60, model="linear").run()
-    unharmed(result, 60)
+    rounds = 250  # enough that a busy machine does every fault before the last round
+    result = Drill(faults, peers=5, rounds=rounds, model="linear").run()
+    unharmed(result, rounds)
     assert result.rejected
     assert result.accuracy > 0.8
     assert not multiprocessing.active_children()

@@ -177,10 +177,12 @@ class Drill:
                 crowd.start(self.victim)
                 yield 0.1
             elif fault is Fault.STOP:
-                pid = crowd.processes[str(int(self.victim) + 2)].pid or 0
-                os.kill(pid, signal.SIGSTOP)
+                stopped = crowd.processes[str(int(self.victim) + 2)]
+                if not stopped.is_alive():  # it has finished its rounds: too late for this fault to fire
+                    continue
+                os.kill(stopped.pid or 0, signal.SIGSTOP)
                 yield 3 * DEADLINES.least
-                os.kill(pid, signal.SIGCONT)
+                os.kill(stopped.pid or 0, signal.SIGCONT)
                 self.fired.add(fault)
             elif fault is Fault.RESET:
                 for _ in range(10):
