@@ -139,7 +139,7 @@ def outcome(moments: Sequence[Any]) -> tuple[list[dict[str, Any]], np.ndarray, n
     """Records, models and clips of a run: arrays, since tensors would be sent as open files."""
     tensors = moments[-1].state().tensors
     records = [moment.record.to_json() for moment in moments if moment.record is not None]
-    return records, tensors["models"].numpy(), tensors["clips"].numpy()
+    return records, tensors["models"].cpu().numpy(), tensors["clips"].cpu().numpy()
 
 
 Work = Callable[..., Any]
@@ -161,7 +161,7 @@ def together(size: int, work: Work, *arguments: Any, folder: Path, timeout: floa
         theirs.close()
         pipes.append(ours)
         processes.append(process)
-    results = [_result(pipe, 120 if rank == 0 else 10) for rank, pipe in enumerate(pipes)]
+    results = [_result(pipe, 120 if rank == 0 else 5) for rank, pipe in enumerate(pipes)]
     for process, result in zip(processes, results, strict=True):
         process.join(0 if result is None else 10)
         process.kill()
@@ -185,13 +185,13 @@ def _result(pipe: Connection, seconds: float) -> Any:
         return None
 
 
-def run_cases(ranks: Ranks, chosen: Sequence[tuple[str, str]]) -> dict[str, Any] | None:
+def run_cases(ranks: Ranks, chosen: Sequence[tuple[str, str]], device: str = "cpu") -> dict[str, Any] | None:
     """The cases one after the other, in one group of processes."""
     each = cases(chosen)
     if ranks.rank:
         follow(lambda: next(each)[1], ranks=ranks)
         return None
-    return {name: outcome(list(train_distributed(case, ranks=ranks))) for name, case in each}
+    return {name: outcome(list(train_distributed(case, ranks=ranks, device=device))) for name, case in each}
 
 
 def long_run() -> Setup:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
@@ -56,6 +57,18 @@ def test_every_rule_and_attack_gives_the_stacked_engine_s_numbers(size: int, tmp
 @pytest.mark.timeout(900)
 def test_every_rule_under_every_attack(tmp_path: Path) -> None:
     check(3, cases.ALL_PAIRS, tmp_path)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that PyTorch can use")
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_ranks_on_gpus_give_the_stacked_engine_s_models(size: int, tmp_path: Path) -> None:
+    """One rank goes over NCCL, and more where each has a GPU of its own; else they share one, over gloo."""
+    chosen = cases.pairs(size)[:8]
+    got, *_ = cases.together(size, cases.run_cases, chosen, "cuda", folder=tmp_path)
+    assert isinstance(got, dict), got
+    for name, case in cases.cases(chosen):
+        _, models, _ = cases.outcome(list(train(case, device="cuda")))
+        np.testing.assert_allclose(got[name][1], models, atol=2e-4, rtol=1e-3, err_msg=name)
 
 
 def check(size: int, chosen: list[tuple[str, str]], folder: Path) -> None:
