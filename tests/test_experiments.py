@@ -3,16 +3,19 @@
 import json
 import math
 import re
+import runpy
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from clippedgossip import simulate
 from clippedgossip.config import NetworkConfig
 from clippedgossip.errors import ConfigError, DataError, RunError
 from clippedgossip.experiments import (
@@ -337,6 +340,18 @@ def test_a_run_that_diverged_ends_as_it_stood() -> None:
     assert results.final("s", "r", "all").tolist() == [0.1]
     assert results.final("s", "r", DISTANCE).tolist() == [math.inf]
     assert np.isnan(results.final("s", "other", "all")).all()
+
+
+def test_the_example_with_a_users_own_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    example = Path(__file__).parent.parent / "examples" / "own_model.py"
+    assert len(example.read_text(encoding="utf-8").splitlines()) <= 15
+    whole = simulate.train
+    monkeypatch.setattr(simulate, "train", lambda setup: islice(whole(setup), 90))
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    monkeypatch.chdir(tmp_path)
+    seen = runpy.run_path(str(example))["seen"]
+    assert list(seen) == [30, 60, 90]
+    assert (tmp_path / "accuracy.png").stat().st_size > 1000
 
 
 def test_names() -> None:

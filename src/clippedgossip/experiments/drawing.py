@@ -36,10 +36,14 @@ def curves(
     caption: str,
     settings: Sequence[str] | None = None,
     marks: Sequence[Mark] = (),
+    lowest: float = 0.0,
 ) -> Panels:
     """Accuracy against the round, one plot per setting, bands over seeds."""
     return curve_panels(
-        _panels(result, measure, settings), caption=_banded(result, caption), y_limits=(0, 1), marks=marks
+        _panels(result, measure, settings),
+        caption=_banded(result, caption),
+        y_limits=(lowest, 1),
+        marks=marks,
     )
 
 
@@ -56,14 +60,15 @@ def agreement(result: Results, settings: Sequence[str] | None = None) -> Panels:
 
 def end_bars(result: Results, measure: Measure, *, caption: str = "", marks: Sequence[Mark] = ()) -> Figure:
     """Final accuracies, one group of bars per setting."""
+    settings = list(dict.fromkeys(line.setting for line in result.lines if line.runs))
     values = {
-        rule: [result.estimate(setting, rule, measure(setting)) for setting in result.settings]
+        rule: [result.estimate(setting, rule, measure(setting)) for setting in settings]
         for rule in result.rules
     }
-    wide = len(result.settings) * len(result.rules) > 20
-    size = (max(6.0, 0.25 * (len(result.rules) + 1.5) * len(result.settings)), 3.4) if wide else (4.9, 3.2)
+    wide = len(settings) * len(result.rules) > 20
+    size = (max(6.0, 0.25 * (len(result.rules) + 1.5) * len(settings)), 3.4) if wide else (4.9, 3.2)
     svg = bars(
-        [_broken(setting) for setting in result.settings],
+        [_broken(setting) for setting in settings],
         values,
         y_scale="percent",
         y_limits=(0, 1),
@@ -194,9 +199,11 @@ def _panels(
 
 
 def _banded(result: Results, caption: str) -> str:
-    if result.seeds < 2:
+    counts = sorted({len(line.runs) for line in result.lines if line.runs} or {0})
+    if counts[-1] < 2:
         return f"{caption} One seed."
-    return f"{caption} Lines are means over {result.seeds} seeds, bands their 95 % confidence intervals."
+    many = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else f"{counts[0]}"
+    return f"{caption} Lines are means over {many} seeds, bands their 95 % confidence intervals."
 
 
 def _ends(result: Results) -> str:

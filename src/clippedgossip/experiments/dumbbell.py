@@ -67,7 +67,7 @@ class Dumbbell(TrainingExperiment):
         caption = "Test accuracy of the model averaged over clique A, which trains on half of the digits."
         return {
             "Accuracy over the rounds": drawing.curves(
-                result, self.reported, caption=caption, marks=[drawing.HALF]
+                result, self.reported, caption=caption, marks=[drawing.HALF], lowest=0.4
             ),
             "Accuracy at the end": drawing.end_bars(result, self.reported, marks=[drawing.HALF]),
             "Agreement": drawing.agreement(result),
