@@ -186,6 +186,7 @@ class Shard:
             self.ranks.tell(self.round)
         else:
             self.round = self.ranks.hear()
+        self.mixer.share_constants()
         if self.round == 0:
             self.models.copy_(self.ranks.share(self.initial))
             return

@@ -5,6 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from clippedgossip.attacks import SpectralHeterogeneity, Tuned
 from clippedgossip.inbox import Context, Neighborhood
 from clippedgossip.randomness import Word
 from clippedgossip.records import Round
@@ -31,6 +32,14 @@ class SliceMixer(Mixer):
     def context(self, round: Word, rounds: int) -> Context:
         offset, reduce = self.turn.here.start, self.turn.ranks.sum
         return replace(super().context(round, rounds), offset=offset, reduce=reduce)
+
+    def share_constants(self) -> None:
+        """Take rank 0's eigenvector: where eigenvalues coincide, another machine may find another."""
+        attack = self.attack.attack if isinstance(self.attack, Tuned) else self.attack
+        mode = self.network.gap.fiedler if isinstance(attack, SpectralHeterogeneity) else None
+        if mode is not None:
+            held = self.layout.remember("fiedler", lambda: mode)
+            held.copy_(self.turn.ranks.share(held))
 
     def evaluate_slices(
         self, slices: Tensor, models: Tensor, losses: Tensor, round: int, training: Training
