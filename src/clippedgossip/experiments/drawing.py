@@ -10,7 +10,8 @@ from clippedgossip.experiments.results import DISTANCE, Results
 from clippedgossip.experiments.scales import Scale, ScaleName
 from clippedgossip.network import Network
 from clippedgossip.report.figures import Mark, bars, curve_panels
-from clippedgossip.report.page import Cell, Code, Details, Figure, Panels, Part, Table, Text
+from clippedgossip.report.figures.axes import MARK_LOOK
+from clippedgossip.report.page import Cell, Code, Details, Panels, Part, Table, Text
 from clippedgossip.report.palette import styles
 from clippedgossip.report.statistics import Series
 from clippedgossip.report.svg import drawing, to_svg
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 HALF = Mark(value=0.5, name="half")
+BARS = 22  # that one plot can hold
 WIDTH, CELL = 80, 10  # columns of a terminal, and those of a number with its interval
 Measure = Callable[[str], str]
 """Which measure a setting is reported by."""
@@ -58,25 +60,31 @@ def agreement(result: Results, settings: Sequence[str] | None = None) -> Panels:
     )
 
 
-def end_bars(result: Results, measure: Measure, *, caption: str = "", marks: Sequence[Mark] = ()) -> Figure:
-    """Final accuracies, one group of bars per setting."""
+def end_bars(result: Results, measure: Measure, *, marks: Sequence[Mark] = ()) -> Panels:
+    """Final accuracies, one group of bars per setting, a few settings to a plot."""
     settings = list(dict.fromkeys(line.setting for line in result.lines if line.runs))
-    values = {
-        rule: [result.estimate(setting, rule, measure(setting)) for setting in settings]
-        for rule in result.rules
-    }
-    wide = len(settings) * len(result.rules) > 20
-    size = (max(6.0, 0.25 * (len(result.rules) + 1.5) * len(settings)), 3.4) if wide else (4.9, 3.2)
-    svg = bars(
-        [_broken(setting) for setting in settings],
-        values,
-        y_scale="percent",
-        y_limits=(0, 1),
-        looks=styles(result.rules),
-        marks=marks,
-        size=size,
-    )
-    return Figure(svg, caption or _ends(result), wide=wide)
+    looks = styles(result.rules)
+    step = max(1, BARS // max(1, len(result.rules)))
+    svgs = []
+    for start in range(0, len(settings), step):
+        shown = settings[start : start + step]
+        values = {
+            rule: [result.estimate(setting, rule, measure(setting)) for setting in shown]
+            for rule in result.rules
+        }
+        svgs.append(
+            bars(
+                [_broken(setting) for setting in shown],
+                values,
+                y_scale="percent",
+                y_limits=(0, 1),
+                looks=looks,
+                marks=marks,
+                legend=False,
+                size=(4.2, 2.8),
+            )
+        )
+    return Panels(svgs, _ends(result), looks | {mark.name: MARK_LOOK for mark in marks})
 
 
 def page_table(result: Results) -> Table:

@@ -58,6 +58,7 @@ def bars(
         finish(axes, title=title, x_label="", y_label=y_label, y_scale=y_scale)
         axes.grid(axis="x", visible=False)
         axes.set_xticks(range(len(groups)), groups)
+        axes.set_xlim(-0.55, len(groups) - 0.45)
         if y_limits:
             axes.set_ylim(*y_limits)
         draw_marks(axes, marks)
