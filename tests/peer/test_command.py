@@ -79,7 +79,9 @@ def test_interrupt_stops_everyone(tmp_path: Path) -> None:
     net = tmp_path / "net"
     peer("network", "ring", "--nodes", 3, "--out", net, "--model", "linear")
     process = subprocess.Popen(
-        [*COMMAND, "peer", "up", str(net), "--rounds", "1000000"], stdout=subprocess.PIPE
+        [*COMMAND, "peer", "up", str(net), "--rounds", "1000000"],
+        stdout=subprocess.PIPE,
+        preexec_fn=_hear_interrupts,
     )
     try:
         until = time.monotonic() + 60
@@ -95,6 +97,11 @@ def test_interrupt_stops_everyone(tmp_path: Path) -> None:
         process.kill()
         process.wait(5)
     assert not any(_running(row["pid"]) for row in status)
+
+
+def _hear_interrupts() -> None:
+    """A shell's background jobs inherit that they ignore them."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _running(pid: int) -> bool:
