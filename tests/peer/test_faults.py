@@ -5,13 +5,25 @@ import multiprocessing
 import pytest
 
 from clippedgossip.peer.drill import Drill, Fault, Result
+from clippedgossip.peer.memory import steady_growth
 
 
 def unharmed(result: Result, rounds: int) -> None:
     assert result.fired
     assert not result.ended_badly
     assert result.rounds == rounds
-    assert result.growth < 64
+    assert result.growth < 16
+    assert result.peak < 2000  # a process with torch in it takes some 300; nobody believed 10 GB
+
+
+def test_a_leak_is_told_from_what_fills_once() -> None:
+    leak = [300_000_000 + 100_000 * i for i in range(200)]
+    assert steady_growth(leak) == pytest.approx(100_000 * 200)
+    assert steady_growth([*leak[:100], *[leak[100]] * 100]) == 0
+    step = [300_000_000] * 90 + [400_000_000] * 110
+    assert steady_growth(step) == 0
+    noisy = [h + 50_000_000 * (i % 2) for i, h in enumerate(leak)]
+    assert steady_growth(noisy) == pytest.approx(100_000 * 200, rel=0.1)
 
 
 def test_many_faults_at_once() -> None:

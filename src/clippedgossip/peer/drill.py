@@ -18,6 +18,7 @@ from clippedgossip.errors import PeerError
 from clippedgossip.peer import identity
 from clippedgossip.peer.config import Address, Config, Deadlines, Limits
 from clippedgossip.peer.launch import Crowd, free_ports, read_network, write_network
+from clippedgossip.peer.memory import Memory
 from clippedgossip.peer.proxy import Proxy
 
 DEADLINES = Deadlines(least=1.0, most=4.0, join=20.0, linger=3.0)
@@ -77,7 +78,9 @@ class Result:
     overrun: float
     """By how many seconds an exchange exceeded its deadline, at worst."""
     growth: float
-    """Memory: how many MB an honest peer grew after its first rounds, at worst."""
+    """Memory: by how many MB an honest peer kept growing, at worst."""
+    peak: float
+    """Memory: the most MB an honest peer ever held."""
     seconds: float
 
 
@@ -144,9 +147,9 @@ class Drill:
             found[str(a), str(b)] = proxy
         return found
 
-    def _drive(self, crowd: Crowd, proxies: Mapping[tuple[str, str], Proxy]) -> dict[str, list[int]]:
+    def _drive(self, crowd: Crowd, proxies: Mapping[tuple[str, str], Proxy]) -> Memory:
         """Waits for the network to be under way, does the faults, waits for its end; watches memory."""
-        memory: dict[str, list[int]] = {name: [] for name in crowd.configs}
+        memory, honest = Memory(), self.honest(crowd)
         begun = iter(self._actions(crowd, proxies))
         until = time.monotonic() + 60 + 3.0 * self.rounds
         waiting: float | None = None
@@ -155,8 +158,10 @@ class Drill:
                 break
             status = crowd.status()
             rounds = [status.get(name, {}).get("round", 0) for name in crowd.configs]
-            for name in crowd.alive():
-                memory[name].append(_resident(crowd.processes[name].pid))
+            for name in honest:
+                last = status.get(name, {})
+                if last.get("running"):
+                    memory.look(last["pid"], last["round"])
             if min(rounds) >= min(10, self.rounds // 4) and (waiting is None or time.monotonic() >= waiting):
                 waiting = time.monotonic() + next(begun, 1e9)
             time.sleep(0.1)
@@ -201,13 +206,12 @@ class Drill:
                     proxy.set("pass")
                 self.fired.add(fault)
 
-    def _judge(self, crowd: Crowd, memory: Mapping[str, list[int]], seconds: float) -> Result:
+    def _judge(self, crowd: Crowd, memory: Memory, seconds: float) -> Result:
         honest, status = self.honest(crowd), crowd.status()
         bad = {name for name in honest if crowd.processes[name].exitcode != 0}
         rows = [status.get(name, {}) for name in honest]
         accuracies = [float(row.get("accuracy") or 0.0) for row in rows]
         self._find_traces(crowd, rows)
-        growth = [max(m) - m[len(m) // 3] for name, m in memory.items() if name in honest and len(m) > 6]
         return Result(
             fault=self.faults[0],
             fired=set(self.faults) - {Fault.NONE} <= self.fired,
@@ -218,7 +222,8 @@ class Drill:
             missing=sum(int(row.get("missing", 0)) for row in rows),
             rejected=sum(int(row.get("rejected", 0)) for row in rows),
             overrun=max(float(row.get("overrun", 0.0)) for row in rows),
-            growth=max(growth, default=0) / 1e6,
+            growth=memory.growth() / 1e6,
+            peak=memory.peak / 1e6,
             seconds=seconds,
         )
 
@@ -307,13 +312,6 @@ def _fill_disk(folder: Path, stack: contextlib.ExitStack) -> None:
         folder.write_text("not a folder")
 
 
-def _resident(pid: int | None) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
-    except (OSError, IndexError, ValueError):
-        return 0
-
-
 def table(results: Sequence[Result]) -> str:
     """The results as a Markdown table."""
     head = (
@@ -326,6 +324,7 @@ def table(results: Sequence[Result]) -> str:
         "rejected",
         "overrun s",
         "grew MB",
+        "peak MB",
     )
     base = next((r.accuracy for r in results if r.fault is Fault.NONE), None)
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
@@ -337,7 +336,7 @@ def table(results: Sequence[Result]) -> str:
             str(r.missing),
             str(r.rejected),
         ]
-        cells += [f"{max(r.overrun, 0):.2f}", f"{r.growth:.1f}"]
+        cells += [f"{max(r.overrun, 0):.2f}", f"{r.growth:.1f}", f"{r.peak:.0f}"]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -351,7 +350,10 @@ A ring of {peers} real processes learns `digits` for {rounds} rounds while one f
 
 Accuracy is the mean over the honest peers, `change` its difference in points to the run without a fault.
 `overrun` is by how much an exchange exceeded its deadline at worst; a stopped process counts the time it was
-stopped. `grew` is the growth of the largest honest process after its first rounds.
+stopped. `grew` is by how much the honest process that grew most *kept* growing: once it has done its first
+rounds its life is cut into four, and the part that added least counts four times, so that a cache that fills
+once does not count and a leak does. `peak` is the most any honest process ever
+held.
 
 {table(results)}
 """
