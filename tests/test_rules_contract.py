@@ -24,6 +24,7 @@ from clippedgossip.rules import (
     Rule,
     TrimmedMean,
 )
+from clippedgossip.rules.premix import Premix
 from tests.samples import sample_rule
 
 CASES: dict[str, Rule] = {name: sample_rule(name) for name in RULES} | {
@@ -32,6 +33,8 @@ CASES: dict[str, Rule] = {name: sample_rule(name) for name in RULES} | {
     "clipped-gossip, oracle": ClippedGossip(radius=Oracle()),
     "bucketing of trimmed mean": Bucketing(TrimmedMean(trim=1)),
     "nnm of trimmed mean": NNM(rule=TrimmedMean(trim=1), faulty=1),
+    "bucketing of bucketing": Bucketing(Bucketing(ClippedGossip())),
+    "bucketing of nnm of trimmed mean": Bucketing(NNM(rule=TrimmedMean(trim=1), faulty=1)),
 }
 NOT_TRANSLATED = {"balance", "mozi"}  # they look at ‖x_i‖, or at a loss
 
@@ -47,16 +50,19 @@ def neighbourhood(seed: int = 0, dtype: torch.dtype = torch.float64) -> tuple[Te
     return own, received, weights
 
 
+def by_coordinates(rule: Rule) -> bool:
+    return isinstance(rule.innermost if isinstance(rule, Premix) else rule, CoordinateRule)
+
+
 LIES = Context(byzantine=torch.arange(K) == 2)
 
 
 @rules
 def test_batched_equals_one_node_at_a_time(rule: Rule) -> None:
     own, received, weights = neighbourhood()
-    if isinstance(rule, Bucketing):
-        rule = replace(rule, size=1)  # one node alone is node 0, which shuffles differently
     together = rule(own, received, weights, LIES)
-    alone = torch.stack([rule(own[i], received[i], weights[i], LIES) for i in range(B)])
+    named = [replace(LIES, nodes=torch.tensor(i)) for i in range(B)]
+    alone = torch.stack([rule(own[i], received[i], weights[i], named[i]) for i in range(B)])
     torch.testing.assert_close(together, alone)
 
 
@@ -71,13 +77,10 @@ def test_extra_batch_dimensions_are_kept(rule: Rule) -> None:
 @rules
 def test_order_of_neighbours_does_not_matter(rule: Rule) -> None:
     own, received, weights = neighbourhood()
-    if isinstance(rule, Bucketing):
-        rule = replace(rule, size=1)  # plain tensors carry no names to shuffle by
     shuffle = torch.tensor([3, 0, 5, 2, 4, 1])
     assert LIES.byzantine is not None
-    shuffled = rule(
-        own, received[:, shuffle], weights[:, shuffle], Context(byzantine=LIES.byzantine[shuffle])
-    )
+    context = Context(byzantine=LIES.byzantine[shuffle], senders=shuffle)
+    shuffled = rule(own, received[:, shuffle], weights[:, shuffle], context)
     torch.testing.assert_close(shuffled, rule(own, received, weights, LIES))
 
 
@@ -94,7 +97,7 @@ def test_translation(rule: Rule, request: pytest.FixtureRequest) -> None:
 
 @rules
 def test_rotation(rule: Rule) -> None:
-    if isinstance(getattr(rule, "rule", rule), CoordinateRule):
+    if by_coordinates(rule):
         pytest.skip("works by coordinates, so the basis matters")
     own, received, weights = neighbourhood()
     turn = torch.linalg.qr(torch.randn(D, D, dtype=own.dtype, generator=torch.Generator().manual_seed(1)))[0]
@@ -131,8 +134,6 @@ def test_nothing_finite_leaves_the_node_alone(rule: Rule) -> None:
 @rules
 def test_a_slot_of_weight_zero_is_no_neighbour(rule: Rule) -> None:
     own, received, weights = neighbourhood()
-    if isinstance(rule, Bucketing):
-        rule = replace(rule, size=1)  # another number of slots is another shuffle
     padded = torch.cat([received, 100 * torch.ones(B, 2, D, dtype=own.dtype)], 1)
     empty = torch.cat([weights, torch.zeros(B, 2, dtype=weights.dtype)], 1)
     torch.testing.assert_close(
@@ -161,14 +162,13 @@ def test_a_whole_network_equals_its_nodes(rule: Rule, graph: str) -> None:
     mixed = rule.mix(inbox)
     for i in range(n):
         near = layout.weights[i] > 0
-        if isinstance(rule, Bucketing):
-            continue
-        alone = rule(
-            models[i],
-            rows[layout.slots[i][near]],
-            layout.weights[i][near],
-            Context(byzantine=layout.byzantine[i][near]),
+        context = Context(
+            seed=7,
+            nodes=layout.nodes[i],
+            senders=layout.senders[i][near],
+            byzantine=layout.byzantine[i][near],
         )
+        alone = rule(models[i], rows[layout.slots[i][near]], layout.weights[i][near], context)
         torch.testing.assert_close(mixed[i], alone)
     assert torch.isfinite(mixed).all()
 
@@ -199,7 +199,7 @@ def test_linear_coefficients_sum_to_one_and_skip_empty_slots() -> None:
     layout = Layout.of(network)
     models = torch.randn(network.n, D, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     for name, rule in CASES.items():
-        if not isinstance(rule, LinearRule) or isinstance(getattr(rule, "rule", rule), CoordinateRule):
+        if not isinstance(rule, LinearRule) or by_coordinates(rule):
             continue
         try:
             plan = rule.plan(Inbox(layout=layout, models=models))

@@ -20,7 +20,7 @@ from clippedgossip.rules import (
     Rule,
     TrimmedMean,
 )
-from clippedgossip.rules.from_table import rule_from
+from clippedgossip.rules.from_table import rule_from, table_of
 
 
 @pytest.mark.parametrize(
@@ -32,6 +32,7 @@ from clippedgossip.rules.from_table import rule_from
         ("clipped-gossip", {"radius": "adaptive", "delta_max": "0.2"}, ClippedGossip(Adaptive(0.2))),
         ("clipped-gossip", {"radius": "adaptive", "radius.delta-max": 0.2}, ClippedGossip(Adaptive(0.2))),
         ("clipped-gossip", {"radius": {"name": "adaptive", "delta_max": 0.2}}, ClippedGossip(Adaptive(0.2))),
+        ("clipped-gossip", {"radius": {"adaptive": 0.2}}, ClippedGossip(Adaptive(0.2))),
         ("trimmed-mean", {"trim": "1"}, TrimmedMean(trim=1)),
         ("trimmed-mean", {"trim": "0,1,1,0"}, TrimmedMean(trim=(0, 1, 1, 0))),
         ("trimmed-mean", {"trim": [0, 1]}, TrimmedMean(trim=(0, 1))),
@@ -42,6 +43,8 @@ from clippedgossip.rules.from_table import rule_from
 )
 def test_rules(name: str, values: Mapping[str, object], rule: Rule) -> None:
     assert rule_from(name, values) == rule
+    table = table_of(rule)
+    assert rule_from(str(table.pop("name")), table) == rule
 
 
 @pytest.mark.parametrize(

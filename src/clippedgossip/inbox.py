@@ -27,6 +27,8 @@ class Context:
     rounds: int | None = None
     seed: int = 0
     byzantine: Tensor | None = None  # (*batch, k) who lies: for the oracle radius alone
+    nodes: Tensor | None = None  # (*batch,) who mixes, and
+    senders: Tensor | None = None  # (*batch, k) who sent: rules that draw derive their draws from them
     offset: int = 0  # the slice's first coordinate
     reduce: Callable[[Tensor], Tensor] = field(default=_whole, repr=False)  # sums over the slices
 
@@ -303,6 +305,13 @@ class _Mapped(Neighborhood):
         self.__dict__["closed_present"] = torch.cat(
             [torch.ones_like(weights[:, :1], dtype=torch.bool), weights > 0], 1
         )
+
+    @property
+    def senders(self) -> Tensor:
+        """Averages that do not stand for one message each have a place for a sender."""
+        if self.base.senders.shape == self.weights.shape:
+            return self.base.senders
+        return torch.arange(self.weights.shape[1], device=self.weights.device).expand_as(self.weights)
 
     def message(self, place: int) -> Tensor:
         shares = self.premix[:, place].to(self.inbox.models.dtype)

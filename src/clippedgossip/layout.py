@@ -66,15 +66,21 @@ class Layout:
         )
 
     @staticmethod
-    def explicit(weights: Tensor, byzantine: Tensor | None = None) -> "Layout":
-        """Every message in a row of its own, for weights of shape (n, k)."""
+    def explicit(
+        weights: Tensor,
+        byzantine: Tensor | None = None,
+        nodes: Tensor | None = None,
+        senders: Tensor | None = None,
+    ) -> "Layout":
+        """Every message in a row of its own, for weights of shape (n, k); nodes and senders that are not
+        named are numbered."""
         n, k = weights.shape
         index = torch.arange(n * k, device=weights.device).view(n, k)
         return Layout(
             slots=n + index,
             weights=weights.double(),
-            nodes=torch.arange(n, device=weights.device),
-            senders=torch.arange(k, device=weights.device).expand(n, k),
+            nodes=torch.arange(n, device=weights.device) if nodes is None else nodes,
+            senders=torch.arange(k, device=weights.device).expand(n, k) if senders is None else senders,
             byzantine=byzantine,
         )
 

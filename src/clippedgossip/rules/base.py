@@ -30,9 +30,13 @@ class Rule(ABC):
         self._check_shapes(own, received, weights)
         k, d = received.shape[-2:]
         flat = weights.reshape(-1, k)
-        lies = None if context.byzantine is None else context.byzantine.expand(weights.shape).reshape(-1, k)
+        lies, senders = (
+            None if known is None else known.expand(weights.shape).reshape(-1, k)
+            for known in (context.byzantine, context.senders)
+        )
+        nodes = None if context.nodes is None else context.nodes.expand(weights.shape[:-1]).reshape(-1)
         inbox = Inbox(
-            layout=Layout.explicit(flat, lies),
+            layout=Layout.explicit(flat, lies, nodes, senders),
             models=own.reshape(-1, d),
             extra=received.reshape(-1, d),
             context=context,
@@ -51,6 +55,10 @@ class Rule(ABC):
     def check(self, neighbors: int) -> None:
         """Raise a RuleError if the rule cannot work with this number of neighbours."""
         return
+
+    def at(self, node: int) -> "Rule":
+        """The rule as this node alone runs it, where nodes differ."""
+        return self
 
     @staticmethod
     def _check_shapes(own: Tensor, received: Tensor, weights: Tensor) -> None:

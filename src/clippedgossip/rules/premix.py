@@ -1,7 +1,7 @@
 """Rules that first replace the messages by averages of them."""
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -18,13 +18,25 @@ class Premix(LinearRule):
 
     rule: Rule
 
+    @property
+    def innermost(self) -> Rule:
+        """The rule that sees the averages at last."""
+        return self.rule.innermost if isinstance(self.rule, Premix) else self.rule
+
+    def around(self, rule: Rule) -> "Premix":
+        """The same averages, handed to another rule at last."""
+        return replace(self, rule=self.rule.around(rule) if isinstance(self.rule, Premix) else rule)
+
+    def at(self, node: int) -> Rule:
+        return replace(self, rule=self.rule.at(node))
+
     @abstractmethod
     def premix(self, near: Neighborhood) -> tuple[Tensor, Tensor]:
         """(b, k'+1, k+1) rows that sum to 1, own first, and the weights (b, k') of the averages."""
 
     @property
     def steady(self) -> bool:
-        return self.rule.steady and isinstance(self.rule, LinearRule)
+        return self.rule.steady and isinstance(self.innermost, LinearRule)
 
     def check(self, neighbors: int) -> None:
         self.rule.check(neighbors)
@@ -36,7 +48,7 @@ class Premix(LinearRule):
         return (inner[:, None] @ premix)[:, 0]
 
     def mix(self, inbox: Inbox) -> Tensor:
-        if isinstance(self.rule, LinearRule):
+        if isinstance(self.innermost, LinearRule):
             return super().mix(inbox)
         inbox = inbox.explicit()
         for count in set(inbox.layout.counts):
@@ -44,11 +56,19 @@ class Premix(LinearRule):
         return torch.cat([self._mix_by_coordinate(near) for near in inbox.neighborhoods()])
 
     def _mix_by_coordinate(self, near: Neighborhood) -> Tensor:
-        premix, weights = self.premix(near)
+        premix, weights = self._through(near)
         layout = Layout.explicit(weights)
         output = torch.empty_like(near.inbox.models[near.group])
         for part in kernels.column_chunks(near.slots.numel(), output.shape[1], 4, EDGE_BYTES):
             mixed = premix.to(output.dtype) @ near.inbox.rows(near.slots, part)
             averages = Inbox(layout=layout, models=mixed[:, 0], extra=mixed[:, 1:].flatten(0, 1))
-            output[:, part] = self.rule.mix(averages)
+            output[:, part] = self.innermost.mix(averages)
         return output
+
+    def _through(self, near: Neighborhood) -> tuple[Tensor, Tensor]:
+        """What the innermost rule sees: `premix` of this one, and of those within."""
+        premix, weights = self.premix(near)
+        if not isinstance(self.rule, Premix):
+            return premix, weights
+        inner, weights = self.rule._through(near.mapped(premix, weights))
+        return inner @ premix, weights

@@ -1,12 +1,15 @@
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from clippedgossip.errors import RuleError
 from clippedgossip.rules._checks import at_least, fraction
-from clippedgossip.rules.base import CoordinateRule
+from clippedgossip.rules.base import CoordinateRule, Rule
 from clippedgossip.rules.sorting import select, sorted_with_weights
+
+Bound = TypeVar("Bound", int, float)
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,9 @@ class TrimmedMean(CoordinateRule):
     @property
     def steady(self) -> bool:
         return not isinstance(self.trim, tuple)
+
+    def at(self, node: int) -> Rule:
+        return replace(self, trim=_of_node(self.trim, node))
 
     def per_node(self, rows: Tensor) -> Tensor:
         return _of_nodes(self.trim, rows)
@@ -67,6 +73,9 @@ class WeightedTrimmedMean(CoordinateRule):
     def steady(self) -> bool:
         return not isinstance(self.trim, tuple)
 
+    def at(self, node: int) -> Rule:
+        return replace(self, trim=_of_node(self.trim, node))
+
     def per_node(self, rows: Tensor) -> Tensor:
         return _of_nodes(self.trim, rows)
 
@@ -80,6 +89,14 @@ class WeightedTrimmedMean(CoordinateRule):
 
 def _as_tuple(trim: float | tuple[float, ...]) -> tuple[float, ...]:
     return trim if isinstance(trim, tuple) else (trim,)
+
+
+def _of_node(trim: Bound | tuple[Bound, ...], node: int) -> Bound:
+    if not isinstance(trim, tuple):
+        return trim
+    if not 0 <= node < len(trim):
+        raise RuleError(f"trim gives {len(trim)} values and none for node {node}; give one for each node")
+    return trim[node]
 
 
 def _of_nodes(trim: float | tuple[float, ...], rows: Tensor) -> Tensor:

@@ -1,7 +1,5 @@
 """One run's exchange: what the attackers send, what the rule makes of it, and how the result is doing."""
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
@@ -10,8 +8,8 @@ from clippedgossip.inbox import Context, Inbox, Neighborhood
 from clippedgossip.layout import Layout
 from clippedgossip.randomness import Word
 from clippedgossip.records import Round
-from clippedgossip.rules import ClippedGossip, CSPlus, LinearRule, Mozi, Rule
-from clippedgossip.rules.premix import Premix
+from clippedgossip.rules import ClippedGossip, CSPlus, LinearRule, Rule
+from clippedgossip.rules.losses import needs_losses, with_losses
 from clippedgossip.simulate.consensus import byzantine_rows
 from clippedgossip.simulate.crew import Crew
 from clippedgossip.simulate.setup import Setup, Training
@@ -119,11 +117,7 @@ class Mixer:
 
     def _bind(self, rule: Rule) -> Rule:
         """A rule that compares losses is given each node's own fresh sample."""
-        if isinstance(rule, Mozi) and rule.loss is None and rule.loss_of is None:
-            return replace(rule, loss_of=self._losses_near)
-        if isinstance(rule, Premix):
-            return replace(rule, rule=self._bind(rule.rule))
-        return rule
+        return with_losses(rule, self._losses_near) if needs_losses(rule) else rule
 
     def _losses_near(self, near: Neighborhood) -> Tensor:
         """(b, k+1) loss of own and received models on each node's sample."""
