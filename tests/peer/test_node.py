@@ -72,7 +72,7 @@ async def run_to(node: Node, round: int) -> Exchange:
 
 def mixed(own: torch.Tensor, exchange: Exchange) -> torch.Tensor:
     there = exchange.received.nan_to_num(0.0) + exchange.received.isnan() * own
-    return own + (exchange.weights[:, None] * (there - own)).sum(0)
+    return own + (exchange.weights.float()[:, None] * (there - own)).sum(0)
 
 
 @pytest.mark.parametrize("options", [Wire(), Wire(dtype="bfloat16", zstd=True), Wire(dtype="float16")])

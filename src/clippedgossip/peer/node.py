@@ -196,7 +196,7 @@ class Node:
         """Metropolis–Hastings from exchanged degrees: whatever degree is claimed, at most 1/(d_i+1)."""
         own = self.config.degree
         weights = [1.0 / (max(own, peer.degree) + 1) for peer in self.peers.values()]
-        return torch.tensor(weights, dtype=torch.float32)
+        return torch.tensor(weights, dtype=torch.float64)
 
     async def _wait(
         self, fetches: list[_Fetch], tasks: list[asyncio.Task[None]], started: float, patience: float
