@@ -10,7 +10,7 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from clippedgossip.randomness import Word, batch_indices, hash_bits, keep_mask, key
-from clippedgossip.simulate import layers
+from clippedgossip.simulate import cores, layers
 from clippedgossip.tasks import Task, crop_flip
 from clippedgossip.tasks.poison import Poison
 
@@ -36,6 +36,8 @@ class Work:
         self.stacks = layers.supported(task.module) and (
             task.device.type == "cuda" or not layers.has_convolutions(task.module)
         )
+        # Other modules have state that workers would share: their parameters are swapped in, their draws global.
+        self._pure = layers.supported(task.module)
         self.rates = [layer.p if isinstance(layer, nn.Dropout) else 0.0 for layer in task.module.children()]
 
     def draw(self, workers: Workers, round: Word, purpose: str | None = None) -> tuple[Tensor, Tensor]:
@@ -128,18 +130,21 @@ class Work:
         self, workers: Workers, models: Tensor, x: Tensor, y: Tensor, round: Word
     ) -> tuple[list[Tensor], Tensor]:
         gradients = torch.empty_like(models)
-        losses = []
-        for i, model in enumerate(models):
-            parameters = _leaves(self.task.layout.views(model))
+
+        @torch.no_grad()
+        def one(i: int) -> Tensor:
+            parameters = _leaves(self.task.layout.views(models[i]))
             with torch.enable_grad():
                 loss = self.task.loss(self._forward(workers, i, parameters, x[i], round), y[i])
-            losses.append(loss.detach())
             views = self.task.layout.views(gradients[i]).values()
             for view, gradient in zip(
                 views, torch.autograd.grad(loss, list(parameters.values())), strict=True
             ):
                 view.copy_(gradient)
-        return [gradients], torch.stack(losses)
+            return loss.detach()
+
+        each = cores.each if self._pure and not models.is_cuda else map
+        return [gradients], torch.stack(list(each(one, range(len(models)))))
 
     def _forward(
         self, workers: Workers, row: int, parameters: layers.Parameters, x: Tensor, round: Word
