@@ -197,6 +197,13 @@ def test_any_module_of_the_users_own() -> None:
     assert str(first.record) == str(second.record)
 
 
+def test_the_last_rounds_are_never_looked_at_less_often() -> None:
+    training = Training(rounds=20, evaluate_every=2, evaluate_last=10, evaluate_last_every=5)
+    assert [r for r in range(1, 21) if training.evaluates(r)] == list(range(2, 21, 2))
+    often = Training(rounds=20, evaluate_every=10, evaluate_last=6, evaluate_last_every=2)
+    assert [r for r in range(1, 21) if often.evaluates(r)] == [10, 16, 18, 20]
+
+
 def test_groups_are_evaluated_by_name() -> None:
     network = Network(graphs.dumbbell(clique=3))
     data = tiny_data()

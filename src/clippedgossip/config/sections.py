@@ -13,7 +13,7 @@ from clippedgossip.config.named import AttackConfig, RuleConfig
 from clippedgossip.config.network import NetworkConfig
 from clippedgossip.errors import ConfigError, unknown_name
 from clippedgossip.simulate.setup import Precision, Training
-from clippedgossip.step import Averaged, HeavyBall, LearningRate, Momentum
+from clippedgossip.step import LearningRate, momentum_of
 from clippedgossip.tasks import MODELS
 from clippedgossip.tasks.catalog import CATALOG
 
@@ -96,15 +96,13 @@ class TrainingConfig:
         self.build()
 
     def build(self) -> Training:
-        old = round(1 - self.momentum, 12)
-        momentum: Momentum = HeavyBall(self.momentum) if self.momentum_form == "pytorch" else Averaged(old)
         return Training(
             rounds=self.rounds,
             lr=LearningRate(initial=self.lr, drops=self.lr_drops, factor=self.lr_factor),
-            momentum=momentum,
+            momentum=momentum_of(self.momentum_form, self.momentum),
             evaluate_every=self.evaluate_every,
             evaluate_last=self.evaluate_last,
-            evaluate_last_every=min(self.evaluate_last_every, self.evaluate_every),
+            evaluate_last_every=self.evaluate_last_every,
             evaluate_nodes=self.evaluate_nodes,
             precision=self.precision,
         )

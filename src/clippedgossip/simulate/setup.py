@@ -38,7 +38,7 @@ class Training:
     def evaluates(self, round: int) -> bool:
         """Whether to evaluate after this many rounds."""
         last = round > self.rounds - self.evaluate_last
-        every = self.evaluate_last_every if last else self.evaluate_every
+        every = min(self.evaluate_every, self.evaluate_last_every) if last else self.evaluate_every
         return round == self.rounds or round % every == 0
 
 
