@@ -70,6 +70,15 @@ def test_a_run_leaves_records_and_a_summary(tmp_path: Path) -> None:
     assert run.config == json.loads(json.dumps(tiny().to_mapping()))
 
 
+def test_a_run_leaves_a_drawing_of_its_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = execute(tiny(), tmp_path / "small").drawing_path.read_text()
+    assert text.startswith("<?xml")
+    assert "4 regular and 1 Byzantine nodes" in text
+    assert execute(tiny(seed=1), tmp_path / "small").drawing_path.read_text() == text
+    monkeypatch.setattr(runs, "DRAWN", 4)
+    assert not execute(tiny(), tmp_path / "large").drawing_path.exists()
+
+
 def test_groups_are_summed_up(tmp_path: Path) -> None:
     config = tiny(network={"name": "dumbbell", "clique": 2}, attack="none")
     summary = execute(config, tmp_path).summary

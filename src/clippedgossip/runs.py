@@ -13,11 +13,13 @@ from safetensors import SafetensorError, safe_open
 
 from clippedgossip.config import RunConfig, build
 from clippedgossip.errors import RunError, UserError
-from clippedgossip.records import Lock, Round, RunDirectory, run_name
+from clippedgossip.network import Network
+from clippedgossip.records import Lock, Round, RunDirectory, canonical, run_name
 from clippedgossip.simulate.setup import Setup
 from clippedgossip.simulate.state import Moment, State
 from clippedgossip.simulate.train import train_together
 
+DRAWN = 200  # nodes, at most: beyond, a picture takes longer than it tells
 OnRound = Callable[[RunConfig, Moment], None]
 Engine = Callable[..., Iterator[list[Moment]]]
 
@@ -106,6 +108,11 @@ class Attempt:
         config = self.config
         RunDirectory.open(self.run.path.parent, config.to_mapping(), config.label, device=self.device)
 
+    def draw(self, network: Network) -> None:
+        """Leave a picture of a network that is small enough for one."""
+        if network.n <= DRAWN and not self.run.drawing_path.exists():
+            self.run.write_drawing(_picture(canonical(self.config.network.to_mapping()), network))
+
     def stands_at(self) -> int:
         """The round of its checkpoint; 0 without one."""
         return _round(self.run.checkpoint_path)
@@ -171,6 +178,8 @@ def _train(
         attempt.run.failure_path.unlink(missing_ok=True)
     setups = [build(attempt.config) for attempt in attempts]
     states = _states(attempts)
+    for attempt, setup in zip(attempts, setups, strict=True):
+        attempt.draw(setup.network)
     saved_round, saved_at = attempts[0].began, time.monotonic()
     for moments in engine(setups, device=attempts[0].device, states=states):
         now = moments[0].round
@@ -188,6 +197,19 @@ def _train(
                 with attempt.run.writing_checkpoint() as path:
                     moment.state().save(path)
             saved_round, saved_at = now, time.monotonic()
+
+
+_PICTURES: dict[str, str] = {}
+"""Many runs of one process have one network, and drawing it takes as long as many of their rounds."""
+
+
+def _picture(identity: str, network: Network) -> str:
+    from clippedgossip.pictures import network_svg  # matplotlib, a second that a run found finished is spared
+    from clippedgossip.report.svg import standalone
+
+    if identity not in _PICTURES:
+        _PICTURES[identity] = standalone(network_svg(network))
+    return _PICTURES[identity]
 
 
 def _states(attempts: Sequence[Attempt]) -> list[State] | None:

@@ -5,16 +5,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from clippedgossip.config import NetworkConfig
-from clippedgossip.draw import draw_on
 from clippedgossip.experiments.results import DISTANCE, Results
 from clippedgossip.experiments.scales import Scale, ScaleName
-from clippedgossip.network import Network
+from clippedgossip.pictures import network_svg
 from clippedgossip.report.figures import Mark, bars, curve_panels
 from clippedgossip.report.figures.axes import MARK_LOOK
 from clippedgossip.report.page import Cell, Code, Details, Panels, Part, Table, Text
 from clippedgossip.report.palette import styles
 from clippedgossip.report.statistics import Series
-from clippedgossip.report.svg import drawing, to_svg
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -156,21 +154,6 @@ def networks(result: Results) -> Panels:
         network = NetworkConfig.from_value(json.loads(text)).build()
         svgs.append(network_svg(network, _common(names) if len(settings) > 1 else ""))
     return Panels(svgs, "Blue: regular nodes. Red squares: Byzantine ones. γ is that of W̃.")
-
-
-def network_svg(network: Network, title: str = "") -> str:
-    """A drawing with the numbers that matter under it."""
-    numbers = f"γ = {network.spectral_gap:.4g}"
-    if len(network.byzantine):
-        numbers += f", δ_max = {network.delta_max:.3g}"
-    with drawing(4.2, 2.9) as figure:
-        axes = figure.add_subplot()
-        draw_on(axes, network)
-        if title:
-            axes.set_title(title, loc="left")
-        figure.supxlabel(numbers, fontsize=9)
-        regular, byzantine = len(network.regular), len(network.byzantine)
-        return to_svg(figure, f"{title}: {regular} regular and {byzantine} Byzantine nodes, {numbers}")
 
 
 def how(result: Results, scales: Mapping[ScaleName, Scale], remarks: str, command: str) -> list[Part]:

@@ -221,6 +221,11 @@ class RunDirectory:
             write_atomic(self.summary_path, to_text(summary))
             self.failure_path.unlink(missing_ok=True)
 
+    def write_drawing(self, svg: str) -> None:
+        """A picture of the network, for whoever looks into the folder."""
+        with _writing(self.drawing_path):
+            write_atomic(self.drawing_path, svg)
+
     def write_failure(self, error: BaseException | str) -> None:
         """Say why this attempt ended. Best effort: it must not hide the error itself."""
         with suppress(OSError):
