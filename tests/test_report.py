@@ -10,6 +10,7 @@ from html.parser import HTMLParser
 from importlib.resources import files
 from io import StringIO
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -53,6 +54,7 @@ from clippedgossip.report.legend import swatch
 from clippedgossip.report.page import Part
 from clippedgossip.report.palette import RULE_STYLES, rule_of, styles
 from clippedgossip.report.runs import report
+from clippedgossip.report.summary import to_rich
 from clippedgossip.report.svg import standalone
 from clippedgossip.rules.registry import RULES
 
@@ -455,7 +457,28 @@ def test_no_two_lines_have_one_name(tmp_path: Path) -> None:
         {"rule": {"name": "krum"}},
     )
     assert len(set(found)) == 4
-    assert ("all runs", "bucketing rule=gossip") in found
+    assert ("all runs", "bucketing(gossip)") in found
+
+
+def test_a_rule_of_a_rule_is_named_with_what_differs(tmp_path: Path) -> None:
+    def bucketing(**rule: Any) -> dict[str, Any]:
+        return {"rule": {"name": "bucketing", "size": 2, "rule": rule}, "attack": {"name": "none"}}
+
+    found = labels(
+        tmp_path,
+        bucketing(name="clipped-gossip", radius=1.0),
+        bucketing(name="clipped-gossip", radius={"adaptive": 0.1}),
+        bucketing(name="median"),
+        {"rule": {"name": "median"}, "attack": {"name": "tuned", "attack": {"name": "ipm"}}},
+        {"rule": {"name": "median"}, "attack": {"name": "tuned", "attack": {"name": "dissensus"}}},
+    )
+    assert {rule for _, rule in found} == {
+        "bucketing(clipped-gossip) radius=1",
+        "bucketing(clipped-gossip) adaptive=0.1",
+        "bucketing(median)",
+        "median",
+    }
+    assert {setting for setting, rule in found if rule == "median"} == {"tuned(ipm)", "tuned(dissensus)"}
 
 
 def test_a_bare_config_still_has_a_name(tmp_path: Path) -> None:
@@ -509,7 +532,26 @@ def test_a_failed_run_says_why(tmp_path: Path) -> None:
     run = RunDirectory.open(tmp_path, {"rule": "gossip"}, "run")
     run.append(Round(round=0, loss=1.0))
     run.write_failure("the loss is not finite in round 1")
-    assert "failed: the loss is not finite in round 1" in report([tmp_path]).html
+    for name in ("krum", "mda", "nna"):
+        RunDirectory.open(tmp_path, {"rule": name}, "other").write_failure("there is no room")
+    text = check_page(report([tmp_path]).html).text
+    assert f"Failed: {run.path.name}. the loss is not finite in round 1" in text
+    assert text.count("there is no room") == 1
+
+
+def test_long_settings_stay_whole_in_a_narrow_terminal(tmp_path: Path) -> None:
+    for lr in (0.1, 0.01):
+        for rule in ("gossip", "a-rule-with-quite-a-long-name-that-must-not-squeeze-the-numbers"):
+            config = {"rule": rule, "training": {"lr": lr, "momentum": 1 - lr, "momentum_form": f"form {lr}"}}
+            run = RunDirectory.open(tmp_path, config, "run")
+            run.append(*(Round(round=i, accuracy={"all": 0.5, "clique A": 0.25}) for i in range(3)))
+    output = StringIO()
+    Console(width=80, file=output, color_system=None).print(to_rich(report([tmp_path]).rows))
+    text = output.getvalue()
+    assert all(len(line) <= 80 for line in text.splitlines())
+    assert "…" not in text
+    assert text.count("lr=0.01 momentum=0.99 momentum_form=form 0.01\n") == 1
+    assert text.count("50.0") == 4
 
 
 # --- the command -----------------------------------------------------------------------------------------

@@ -43,6 +43,7 @@ class Group:
     setting: str
     rule: str
     runs: Sequence[Run]
+    network: str = ""
 
 
 def find(paths: Sequence[Path]) -> tuple[list[Run], list[Path]]:
@@ -80,7 +81,7 @@ def group(runs: Sequence[Run]) -> list[Group]:
         rule = _label("rule", config, configs, always=True) or "run"
         if any((entry.setting, entry.rule) == (setting, rule) for entry in groups):
             rule += f" ({members[0].directory.path.name})"
-        groups.append(Group(setting, rule, members))
+        groups.append(Group(setting, rule, members, _label("network", config, configs, always=True)))
     return sorted(groups, key=lambda entry: (entry.setting, _rule_order(entry.rule), entry.rule))
 
 
@@ -103,7 +104,7 @@ def _label(key: str, config: Mapping[str, Any], configs: Sequence[Mapping[str, A
     parameters = [
         f"{_short(field)}={_text(mine[field])}"
         for field in varying
-        if field in mine and not (field in _own(key) and isinstance(mine[field], str))
+        if field in mine and not (_is_name(field, key) and isinstance(mine[field], str))
     ]
     names_differ = len({_name(key, value) for value in values}) > 1
     if name in (None, "none") and key in _ALWAYS and (mine or names_differ):
@@ -113,20 +114,24 @@ def _label(key: str, config: Mapping[str, Any], configs: Sequence[Mapping[str, A
 
 
 def _name(key: str, flat: Flat) -> str | None:
-    """`gossip` of {"rule": "gossip"} and of {"rule": {"name": "gossip"}}."""
-    for field in _own(key):
-        if isinstance(flat.get(field), str):
-            return str(flat[field])
-    return None
+    """`gossip` of {"rule": "gossip"} and of {"rule": {"name": "gossip"}}; `bucketing(median)` of a rule of a
+    rule."""
+    fields = [key, *(f"{key}.{name}" for name in _NAMES)]
+    own = next((flat[field] for field in fields if isinstance(flat.get(field), str)), None)
+    if own is None:
+        return None
+    inner = _name(f"{key}.{key.rpartition('.')[2]}", flat)
+    return str(own) if inner is None else f"{own}({inner})"
 
 
-def _own(key: str) -> list[str]:
-    """The fields that may hold the name of an entry."""
-    return [key, *(f"{key}.{name}" for name in _NAMES)]
+def _is_name(field: str, key: str) -> bool:
+    """Whether a field holds the name of an entry, or of one of the same kind within it."""
+    parts = field.split(".")
+    return set(parts[:-1] if parts[-1] in _NAMES else parts) == {key}
 
 
 def _short(field: str) -> str:
-    """`radius` of rule.radius, and `rule` of rule.rule.name."""
+    """`radius` of rule.radius."""
     return next(part for part in reversed(field.split(".")) if part not in _NAMES)
 
 

@@ -69,11 +69,14 @@ class Panels:
     svgs: Sequence[str]
     caption: str = ""
     legend: Mapping[str, Style] = field(default_factory=dict)
+    titles: Sequence[str] = ()
+    """One above each drawing, as long as they need be."""
 
     def to_html(self) -> str:
         entries = "".join(f"<li>{swatch(look)}{html.escape(name)}</li>" for name, look in self.legend.items())
         legend = f'<ul class="legend">{entries}</ul>' if entries else ""
-        panels = "".join(f"<div>{svg}</div>" for svg in self.svgs)
+        titles = [f"<h3>{html.escape(title)}</h3>" for title in self.titles] or [""] * len(self.svgs)
+        panels = "".join(f"<div>{title}{svg}</div>" for title, svg in zip(titles, self.svgs, strict=True))
         return f'<figure>{legend}<div class="panels">{panels}</div>{_caption(self.caption)}</figure>'
 
 
@@ -84,6 +87,8 @@ class Table:
     header: Sequence[str]
     rows: Sequence[Sequence[Cell]]
     caption: str = ""
+    headings: Mapping[int, str] = field(default_factory=dict)
+    """What rows from this one on have in common, as a line of its own."""
 
     def to_html(self) -> str:
         rows = [[_cell(cell) for cell in row] for row in self.rows]
@@ -96,13 +101,21 @@ class Table:
             for name, kind in zip(self.header, kinds, strict=True)
         )
         body = "".join(
-            "<tr>"
+            self._heading(number)
+            + "<tr>"
             + "".join(f"<td{kind}>{html.escape(cell)}</td>" for cell, kind in zip(row, kinds, strict=True))
             + "</tr>"
-            for row in rows
+            for number, row in enumerate(rows)
         )
         table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
         return f"<figure>{_caption(self.caption)}{_scroll(table, self.caption or 'table')}</figure>"
+
+    def _heading(self, row: int) -> str:
+        text = self.headings.get(row)
+        if not text:
+            return ""
+        span = f'class="heading" scope="rowgroup" colspan="{len(self.header)}"'
+        return f"<tr><th {span}><span>{html.escape(text)}</span></th></tr>"
 
 
 @dataclass(frozen=True)

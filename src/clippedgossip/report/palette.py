@@ -84,7 +84,7 @@ _SPARE = tuple(
 
 def rule_of(name: str) -> str | None:
     """The rule a label speaks of: `ClippedGossip`, `clipped-gossip`, `ClippedGossip τ=1` are one."""
-    words = name.lower().replace("-", " ").replace("_", " ").split()
+    words = name.lower().replace("-", " ").replace("_", " ").replace("(", " (").split()
     for count in range(len(words), 0, -1):
         key = " ".join(words[:count]).rstrip(",:")
         key = _ALIASES.get(key, key)

@@ -5,13 +5,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from clippedgossip.records import canonical
+from clippedgossip.records import RunDirectory, canonical
 from clippedgossip.report.figures import Scale, curve_panels
 from clippedgossip.report.grouping import Group, Run, find, group, seed_of
 from clippedgossip.report.measures import Measure, accuracy_of, by_round, field
 from clippedgossip.report.page import Cell, Code, Details, Figure, Panels, Part, Section, Table, Text, page
 from clippedgossip.report.statistics import Series, over_seeds
 from clippedgossip.report.summary import Row, row, to_table
+from clippedgossip.report.svg import inline
+
+NAMED = 3  # runs in trouble, before the others are counted
+_DRAWN = (
+    "Circles are regular nodes, red squares Byzantine ones. γ is the spectral gap of the regular nodes' "
+    "weights: the larger, the better connected. δ_max is the most weight that Byzantine nodes have at a node."
+)
 
 
 @dataclass(frozen=True)
@@ -43,9 +50,10 @@ def report(paths: Sequence[Path]) -> Report:
     groups = [*group([run for run in runs if run.peer is None]), *map(_peer, sorted(peers, key=_natural))]
     rows = [row(entry) for entry in groups]
     count = _count(len(runs), "run")
+    settings = _count(len({entry.setting for entry in groups}), "setting")
     title = f"Report on {count}"
     lead = (
-        f"{count} in {_count(len(groups), 'setting')}. A line is the mean of runs that differ only in their "
+        f"{count} in {settings}. A line is the mean of runs that differ only in their "
         "seed; the band around it is a 95 % confidence interval."
     )
     if len(peers) == len(runs):
@@ -144,26 +152,39 @@ def _panels(groups: Sequence[Group], view: View) -> Panels | None:
 
 
 def _troubles(runs: Sequence[Run], empty: Sequence[Path]) -> list[Part]:
-    lines = [
-        f"{run.directory.path.name} failed: {run.directory.failure}"
-        for run in runs
-        if run.directory.state == "failed"
-    ]
-    if empty:
-        lines.append(f"No records yet: {', '.join(path.name for path in empty)}.")
+    failures: dict[str, list[str]] = {}
+    for run in runs:
+        if run.directory.state == "failed":
+            failures.setdefault(str(run.directory.failure), []).append(run.directory.path.name)
+    waiting = []
+    for path in empty:
+        why = RunDirectory(path).failure
+        failures.setdefault(why, []).append(path.name) if why else waiting.append(path.name)
+    lines = [f"Failed: {_some(names)}. {why}" for why, names in failures.items()]
+    if waiting:
+        lines.append(f"No records yet: {_some(waiting)}.")
     return [Text("\n\n".join(lines))] if lines else []
 
 
+def _some(names: Sequence[str]) -> str:
+    """The first few."""
+    more = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
 def _drawings(groups: Sequence[Group]) -> list[Section]:
-    """The network of each run whose engine left a drawing; equal drawings once."""
-    drawings: dict[str, str] = {}
+    """The networks of runs whose engine left a drawing; equal drawings once."""
+    drawings: dict[str, dict[str, None]] = {}
     for entry in groups:
-        path = entry.runs[0].directory.drawing_path
-        if path.is_file():
-            drawings.setdefault(path.read_text(encoding="utf-8"), entry.setting)
+        for run in entry.runs:
+            path = run.directory.drawing_path
+            if path.is_file():
+                text = path.read_text(encoding="utf-8")
+                drawings.setdefault(inline(text), {})[entry.network] = None
     if not drawings:
         return []
-    return [Section("Networks", [Figure(svg[svg.find("<svg") :], title) for svg, title in drawings.items()])]
+    figures = [Figure(svg, "; ".join(names)) for svg, names in drawings.items()]
+    return [Section("Networks", [Text(_DRAWN), *figures])]
 
 
 def _config(entry: Group) -> Details:

@@ -10,7 +10,9 @@ from clippedgossip.report.page import Cell, Table
 from clippedgossip.report.statistics import Estimate
 
 if TYPE_CHECKING:
-    import rich.table
+    import rich.console
+
+WIDTH = 80
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,12 +49,9 @@ def row(group: Group) -> Row:
 
 
 def to_table(rows: Sequence[Row]) -> Table:
-    """For the page: every column that has something in it."""
+    """For the page: every column that has something in it, the rows of a setting under its name."""
     peers = _are_peers(rows)
-    columns: dict[str, list[Cell]] = {}
-    if _named(rows):
-        columns["run" if peers else "setting"] = [entry.setting for entry in rows]
-    columns["peer" if peers else "rule"] = [entry.rule for entry in rows]
+    columns: dict[str, list[Cell]] = {"peer" if peers else "rule": [entry.rule for entry in rows]}
     for name in _groups(rows):
         columns[f"accuracy {name} %"] = [_percent(entry.accuracy.get(name)) for entry in rows]
     columns |= {
@@ -67,40 +66,58 @@ def to_table(rows: Sequence[Row]) -> Table:
     filled = {name: cells for name, cells in columns.items() if any(cell is not None for cell in cells)}
     caption = "Accuracy and consensus distance are means over the last sixth of the rounds"
     caption += "." if peers else "; ± is half of the 95 % interval over seeds."
-    return Table(list(filled), list(zip(*filled.values(), strict=True)), caption)
+    headings = {number: entry.setting for number, entry in enumerate(rows) if _opens(rows, number)}
+    return Table(list(filled), list(zip(*filled.values(), strict=True)), caption, headings)
 
 
-def to_rich(rows: Sequence[Row]) -> "rich.table.Table":
-    """For a terminal of 80 columns: what matters most."""
-    import rich.box
-    import rich.markup
+def to_rich(rows: Sequence[Row]) -> "rich.console.Group":
+    """For a terminal of 80 columns: what matters most, the rows of a setting under its name."""
+    import rich.console
     import rich.table
+    import rich.text
 
     peers = _are_peers(rows)
     names = _groups(rows)[:2]
     last = ["missing", "refused"] if peers else ["runs"]
-    table = rich.table.Table(box=rich.box.SIMPLE, pad_edge=False)
-    if _named(rows):
-        table.add_column("run" if peers else "setting", overflow="fold")
-    table.add_column("peer" if peers else "rule", no_wrap=True)
-    for title in (*(f"accuracy\n{name} %" for name in names), "consensus\ndistance", *last):
-        table.add_column(title, justify="right", no_wrap=True)
-    for entry in rows:
-        distance = entry.consensus_distance
-        counts = [entry.missing, entry.rejected] if peers else [entry.runs]
-        table.add_row(
-            *([rich.markup.escape(entry.setting)] if _named(rows) else []),
-            rich.markup.escape(entry.rule),
-            *(_percent(entry.accuracy.get(name)) or "–" for name in names),
-            "–" if distance is None else f"{distance.mean:.3g}",
-            *map(str, counts),
-        )
-    return table
+    titles = [*(f"accuracy\n{name} %" for name in names), "consensus\ndistance", *last]
+    cells = [_cells(entry, names, peers) for entry in rows]
+    widths = [max(len(part) for part in title.split("\n")) for title in titles]
+    widths = [max(width, *(len(row[place]) for row in cells)) for place, width in enumerate(widths)]
+    left = max(len(entry.rule) for entry in rows)
+    left = max(12, min(left, WIDTH - sum(widths) - 2 * len(widths)))
+
+    def table(header: bool = False) -> rich.table.Table:
+        empty = rich.table.Table(box=None, show_header=header, pad_edge=False, padding=(0, 1))
+        empty.add_column("peer" if peers else "rule", width=left, overflow="fold")
+        for title, width in zip(titles, widths, strict=True):
+            empty.add_column(title, justify="right", width=width, no_wrap=True)
+        return empty
+
+    parts: list[rich.console.RenderableType] = [table(header=True)]
+    under = table()
+    for number, entry in enumerate(rows):
+        if number == 0 or _opens(rows, number):
+            under = table()
+            heading = [rich.text.Text(f"\n{entry.setting}", style="bold")] if _opens(rows, number) else []
+            parts += [*heading, under]
+        under.add_row(rich.text.Text(entry.rule), *cells[number])
+    return rich.console.Group(*parts)
 
 
-def _named(rows: Sequence[Row]) -> bool:
-    """Whether the setting belongs in the table: peers of one run share it."""
-    return not _are_peers(rows) or len({entry.setting for entry in rows}) > 1
+def _cells(entry: Row, names: Sequence[str], peers: bool) -> list[str]:
+    distance = entry.consensus_distance
+    return [
+        *(_percent(entry.accuracy.get(name)) or "–" for name in names),
+        "–" if distance is None else f"{distance.mean:.3g}",
+        *map(str, [entry.missing, entry.rejected] if peers else [entry.runs]),
+    ]
+
+
+def _opens(rows: Sequence[Row], number: int) -> bool:
+    """Whether a setting begins with this row; peers of one run share it, and need not be told."""
+    if _are_peers(rows) and len({entry.setting for entry in rows}) == 1:
+        return False
+    return number == 0 or rows[number].setting != rows[number - 1].setting
 
 
 def _are_peers(rows: Sequence[Row]) -> bool:

@@ -31,7 +31,7 @@ def to_svg(figure: "Figure", description: str) -> str:
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     text = buffer.getvalue()
-    body = _small(text[text.index(">", text.index("<svg")) + 1 :])
+    body = _small(text[text.index(">", text.index("<svg")) + 1 :], description)
     width, height = figure.get_size_inches()
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width * 72:g} {height * 72:g}" '
@@ -41,14 +41,21 @@ def to_svg(figure: "Figure", description: str) -> str:
     )
 
 
+_LOOK = "<style>svg{color:#1b1f24}@media(prefers-color-scheme:dark){svg{color:#e6e8ea}}</style>"
+
+
 def standalone(svg: str) -> str:
     """The same as a file of its own, readable on light and dark backgrounds."""
-    look = "<style>svg{color:#1b1f24}@media(prefers-color-scheme:dark){svg{color:#e6e8ea}}</style>"
     end = svg.index(">") + 1
-    return f'<?xml version="1.0" encoding="UTF-8"?>\n{svg[:end]}{look}{svg[end:]}\n'
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{svg[:end]}{_LOOK}{svg[end:]}\n'
 
 
-def _small(text: str) -> str:
+def inline(text: str) -> str:
+    """A file's drawing for a page, which has its own look."""
+    return text[text.find("<svg") :].replace(_LOOK, "").strip()
+
+
+def _small(text: str, description: str) -> str:
     """Without what a page does not need: half the size, the same picture."""
     text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->|<style.*?</style>", "", text, flags=re.DOTALL)
     text = re.sub(r"<[^>]+>", lambda tag: re.sub(r"-?\d+\.\d{3,}", _rounded, tag[0]), text)
@@ -58,7 +65,7 @@ def _small(text: str) -> str:
     text = re.sub(r"\s+", " ", text).replace("> <", "><").replace("; ", ";").replace(" z ", "z")
     text = re.sub(r"(fill|stroke|text|font)([a-z-]*): ", r"\1\2:", text)
     text = re.sub(r"([ML]) (\S+) (\S+) (?=[MLz\"])", r"\1\2 \3", text)
-    return _own_names(_unwrapped(text)).replace("<defs></defs>", "")
+    return _own_names(_unwrapped(text), description).replace("<defs></defs>", "")
 
 
 def _rounded(number: re.Match[str]) -> str:
@@ -79,9 +86,9 @@ def _unwrapped(text: str) -> str:
     return re.sub(r"<g(?: [^>]*)?>|</g>", keep, named)
 
 
-def _own_names(text: str) -> str:
+def _own_names(text: str, description: str) -> str:
     """Drop ids nobody refers to; make the others this drawing's own, for many share one page."""
-    prefix = "g" + sha256(text.encode()).hexdigest()[:8]
+    prefix = "g" + sha256(f"{description}{text}".encode()).hexdigest()[:8]
     used = set(re.findall(r'href="#([^"]+)"|url\(#([^)]+)\)', text))
     names = {first or second for first, second in used}
     text = re.sub(r' id="([^"]+)"', lambda m: f' id="{prefix}{m[1]}"' if m[1] in names else "", text)

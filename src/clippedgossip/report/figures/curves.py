@@ -32,15 +32,17 @@ def curves(
     marks: Sequence[Mark] = (),
     looks: Mapping[str, Style] | None = None,
     legend: bool = True,
+    titled: bool = True,
     size: tuple[float, float] = (4.6, 3.1),
 ) -> str:
-    """Lines with their confidence bands, e.g. accuracy in [0, 1] against the round."""
+    """Lines with their confidence bands, e.g. accuracy in [0, 1] against the round. If not `titled`, the
+    title stands in the description alone."""
     looks = looks or styles(line.name for line in series)
     with drawing(*size) as figure:
         axes = figure.add_subplot()
         for order, line in enumerate(series):
             draw_line(axes, line, looks[line.name], points=120, markers=8, order=order, y_scale=y_scale)
-        finish(axes, title=title, x_label=x_label, y_label=y_label, y_scale=y_scale)
+        finish(axes, title=title if titled else "", x_label=x_label, y_label=y_label, y_scale=y_scale)
         if x_limits:
             axes.set_xlim(*x_limits)
         if y_limits:
@@ -76,11 +78,12 @@ def curve_panels(
             marks=marks,
             looks=looks,
             legend=False,
-            size=(4.2, 2.8),
+            titled=False,
+            size=(4.2, 2.7),
         )
         for title, series in panels.items()
     ]
-    return Panels(svgs, caption, looks | {mark.name: MARK_LOOK for mark in marks})
+    return Panels(svgs, caption, looks | {mark.name: MARK_LOOK for mark in marks}, list(panels))
 
 
 def _describe(title: str, x_label: str, y_label: str, series: Sequence[Series], scale: Scale) -> str:
