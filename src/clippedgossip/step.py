@@ -47,6 +47,11 @@ class Averaged(Momentum):
         return (0.0, 1.0) if first else (1 - self.alpha, self.alpha)
 
 
+def momentum_of(form: str, weight: float) -> Momentum:
+    """`weight` is that of the old momentum in either form; the paper's α is what it leaves."""
+    return HeavyBall(weight) if form == "pytorch" else Averaged(round(1 - weight, 12))
+
+
 @dataclass(frozen=True, kw_only=True)
 class LearningRate:
     """η, multiplied by `factor` at each of the rounds in `drops`."""
