@@ -15,9 +15,9 @@ from clippedgossip.network import Network
 from clippedgossip.rules import Bucketing, ClippedGossip, GeometricMedian, Gossip, Mozi, Rule, TrimmedMean
 from clippedgossip.simulate import Setup, State, Training, train, train_together
 from clippedgossip.simulate.crew import Crew
-from clippedgossip.simulate.layers import forward_one, forward_stacked, supported
 from clippedgossip.step import Averaged, HeavyBall, LearningRate
 from clippedgossip.tasks import DataSet, FlipLabels, build, make_task, partition
+from clippedgossip.tasks.layers import forward_one, forward_stacked, supported
 from clippedgossip.tasks.vector import Layout
 
 

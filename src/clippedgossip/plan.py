@@ -15,9 +15,8 @@ from clippedgossip.errors import RunError
 from clippedgossip.network import Network
 from clippedgossip.rules import Mozi, Rule
 from clippedgossip.rules.premix import Premix
-from clippedgossip.simulate import layers
 from clippedgossip.simulate.memory import MODEL_COPIES, RANK_COPIES
-from clippedgossip.tasks import MODELS
+from clippedgossip.tasks import MODELS, layers
 
 SAMPLES = {  # data set: samples to train on and to test on, shape of one, in bytes
     "digits": (1442, 355, (1, 8, 8)),

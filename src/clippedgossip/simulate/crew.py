@@ -10,9 +10,9 @@ from torch.nn import functional
 from clippedgossip.compiling import compiled
 from clippedgossip.errors import RunError
 from clippedgossip.randomness import Word
-from clippedgossip.simulate.work import Work, Workers
 from clippedgossip.step import half_step
 from clippedgossip.tasks import Task
+from clippedgossip.tasks.work import Work, Workers
 
 DTYPES = {"float32": torch.float32, "tf32": torch.float32, "bfloat16": torch.bfloat16}
 

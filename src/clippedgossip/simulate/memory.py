@@ -4,8 +4,8 @@ import torch
 from torch import nn
 
 from clippedgossip.errors import RunError
-from clippedgossip.simulate import layers
 from clippedgossip.simulate.crew import Crew
+from clippedgossip.tasks import layers
 
 MODEL_COPIES = 6  # models, momentum, half-step, gradients, and two on the way through them
 RANK_COPIES = 7  # and one on the way between ranks

@@ -13,7 +13,7 @@ from clippedgossip.simulate.crew import Crew
 from clippedgossip.simulate.mixing import Mixer
 from clippedgossip.simulate.setup import Setup, Training
 from clippedgossip.simulate.transpose import Transpose, shares
-from clippedgossip.simulate.work import Work
+from clippedgossip.tasks.work import Work
 
 
 class SliceMixer(Mixer):

@@ -1,7 +1,7 @@
 """A core for each worker: small products gain more from it than from sharing one worker among all cores."""
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from threading import Barrier
@@ -9,13 +9,16 @@ from typing import TypeVar
 
 import torch
 
-_In, _Out = TypeVar("_In"), TypeVar("_Out")
+_In = TypeVar("_In")
+_Out = TypeVar("_Out")
 
 
-def each(function: Callable[[_In], _Out], items: Iterable[_In]) -> Iterable[_Out]:
-    """`map`, one item to a thread, with as many threads as PyTorch may use; each computes with one."""
+def each(function: Callable[[_In], _Out], items: Sequence[_In]) -> Iterable[_Out]:
+    """`map`, one item to a thread, with as many threads as PyTorch may use; each computes with one. A single
+    item has all threads to itself."""
     threads = torch.get_num_threads()
-    return map(function, items) if threads == 1 else _pool(threads, os.getpid()).map(function, items)
+    alone = threads == 1 or len(items) == 1
+    return map(function, items) if alone else _pool(threads, os.getpid()).map(function, items)
 
 
 @cache

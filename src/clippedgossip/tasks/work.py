@@ -10,9 +10,10 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from clippedgossip.randomness import Word, batch_indices, hash_bits, keep_mask, key
-from clippedgossip.simulate import cores, layers
-from clippedgossip.tasks import Task, crop_flip
+from clippedgossip.tasks import cores, layers
+from clippedgossip.tasks.augment import crop_flip
 from clippedgossip.tasks.poison import Poison
+from clippedgossip.tasks.task import Task
 
 
 class Workers(NamedTuple):
@@ -26,6 +27,19 @@ class Workers(NamedTuple):
     train_y: Tensor
     spoiled: tuple[Tensor, ...] = ()
 
+    @classmethod
+    def of(cls, task: Task) -> "Workers":
+        """Those of one task."""
+        return cls(
+            seeds=torch.full_like(task.nodes, task.seed),
+            nodes=task.nodes,
+            table=task.table,
+            sizes=task.sizes,
+            train_x=task.data.train_x,
+            train_y=task.data.train_y,
+            spoiled=() if task.poisoned is None else (task.poisoned,),
+        )
+
 
 class Work:
     """A model, its loss and its data, for any workers."""
@@ -36,7 +50,7 @@ class Work:
         self.stacks = layers.supported(task.module) and (
             task.device.type == "cuda" or not layers.has_convolutions(task.module)
         )
-        # Other modules have state that workers would share: their parameters are swapped in, their draws global.
+        # Other modules have state that workers would share: parameters are swapped in, draws are global.
         self._pure = layers.supported(task.module)
         self.rates = [layer.p if isinstance(layer, nn.Dropout) else 0.0 for layer in task.module.children()]
 
