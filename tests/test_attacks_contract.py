@@ -313,3 +313,13 @@ def test_tuned_is_at_least_as_harmful_as_its_grid_and_as_the_attack_itself(
 def test_errors_say_what_is_wrong(make: Callable[[], object], says: str) -> None:
     with pytest.raises(AttackError, match=says):
         make()
+
+
+def test_alie_keeps_its_digits_where_neighbours_nearly_agree() -> None:
+    network = Network(nx.complete_graph(8), byzantine=[7])
+    models = 100 + 1e-3 * torch.randn(7, 40, generator=torch.Generator().manual_seed(0))
+    layout = Layout.of(network)
+    inbox = ALIE(z=1.0).inbox(View(network=network, layout=layout, models=models))
+    assert inbox.extra is not None
+    exact = models.double().mean(0) - models.double().std(0, unbiased=False)
+    assert torch.allclose(inbox.extra[0].double(), exact, rtol=0, atol=1e-5)  # half a unit of 100 in float32

@@ -4,6 +4,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from clippedgossip import kernels
 from clippedgossip.attacks.base import FreeAttack, View
 
 HIGHEST_SHARE = 0.999  # where attackers are the majority the formula gives z = ∞
@@ -20,11 +21,15 @@ class ALIE(FreeAttack):
     def messages(self, view: View) -> Tensor:
         count = view.among.sum(1, keepdim=True)
         share = view.among / count
-        centre = view.models.mean(0)  # squares of what is left after centring keep their digits
-        around = view.models - centre
-        mean = view.combined(share, around)
-        spread = (view.combined(share, around.square()) - mean.square()).clamp(min=0).sqrt()
-        return centre + mean - self._z(view, count).to(mean.dtype) * spread
+        z = self._z(view, count)
+        messages = view.models.new_empty(len(count), view.models.shape[1])
+        budget = kernels.CHUNK_BYTES if not messages.is_cuda else 1 << 30
+        for part in kernels.column_chunks(len(view.models), messages.shape[1], 8, budget):
+            models = view.models[:, part].double()  # the spread is what squares leave of each other
+            mean = view.combined(share, models)
+            squares = view.combined(share, models.square())
+            messages[:, part] = mean - z * (squares - mean.square()).clamp(min=0).sqrt()
+        return messages
 
     def _z(self, view: View, honest: Tensor) -> Tensor:
         if self.z is not None:

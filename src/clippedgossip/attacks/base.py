@@ -90,15 +90,11 @@ class View:
 
     def combined(self, coefficients: Tensor, values: Tensor) -> Tensor:
         """(e, d) sums of rows of `values` (r, d), by coefficients of the victim and its slots, (e, k+1)."""
-        e, r = len(coefficients), len(values)
-        if r <= DENSE * coefficients.shape[1]:
+        if len(values) <= DENSE * coefficients.shape[1]:
             return self.table(coefficients).to(values.dtype) @ values
-        edges = torch.arange(e, device=values.device)[:, None].expand_as(self.places)
-        index = torch.stack([edges.flatten(), self.places.flatten()])
-        entries = coefficients.flatten().to(values.dtype)
-        sparse = torch.sparse_coo_tensor(index, entries, (e, r), check_invariants=False)
-        written: Tensor = torch.sparse.mm(sparse, values)
-        return written
+        return torch.nn.functional.embedding_bag(  # a sparse product would stop to ask the host
+            self.places, values, per_sample_weights=coefficients.to(values.dtype), mode="sum"
+        )
 
 
 @dataclass(frozen=True)
