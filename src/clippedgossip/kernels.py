@@ -5,10 +5,24 @@ float64, where products of float32 are exact, so eight digits are left even for 
 their norm, whatever huge row stands beside them; a GPU kernel may centre the rows instead (see `gram`).
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor
 
 CHUNK_BYTES = 4 << 20
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """No TF32 in a float32 product, whatever the training step asked for."""
+    matmul = torch.backends.cuda.matmul
+    before, matmul.allow_tf32 = matmul.allow_tf32, False
+    try:
+        yield
+    finally:
+        matmul.allow_tf32 = before
 
 
 def column_chunks(rows: int, columns: int, itemsize: int, budget: int = CHUNK_BYTES) -> list[slice]:

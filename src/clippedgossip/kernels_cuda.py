@@ -11,9 +11,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from clippedgossip.kernels import column_chunks
+from clippedgossip.kernels import column_chunks, full_precision
 
 MOST_ROWS = 128
+FARTHEST_CENTRE = tl.constexpr(1e4)  # a diverging model would take the others' digits with it
 PROGRAMS = 528  # four for each of an H200's multiprocessors
 
 
@@ -39,7 +40,7 @@ def _gram_kernel(
         column = (program * steps + step) * BLOCK + tl.arange(0, BLOCK)
         inside = column < columns
         centre = tl.load(models + column, mask=inside, other=0.0)
-        centre = tl.where(tl.abs(centre) < float("inf"), centre, 0.0)  # false for NaN as well
+        centre = tl.where(tl.abs(centre) < FARTHEST_CENTRE, centre, 0.0)  # false for NaN as well
         tile = tl.load(
             models + row[:, None].to(tl.int64) * models_stride + column[None, :],
             mask=(row < n)[:, None] & inside[None, :],
@@ -269,24 +270,13 @@ def combine_cuda(coefficients: list[Tensor], blocks: list[Tensor], ok: Tensor, o
 def _combine_chunked(coefficients: list[Tensor], blocks: list[Tensor], ok: Tensor, out: Tensor) -> Tensor:
     start = 0
     out.zero_()
-    with _full_precision():
-        for weights, block in zip(coefficients, blocks, strict=True):
-            fine = ok[start : start + len(block), None]
-            start += len(block)
-            for part in column_chunks(len(block), block.shape[1], 4, 1 << 30):
+    for weights, block in zip(coefficients, blocks, strict=True):
+        fine = ok[start : start + len(block), None]
+        start += len(block)
+        for part in column_chunks(len(block), block.shape[1], 4, 1 << 30):
+            with full_precision():
                 out[:, part] += weights.float() @ torch.where(fine, block[:, part], 0.0)
     return out
-
-
-class _full_precision:
-    """No TF32 in a float32 product, whatever the training step asked for."""
-
-    def __enter__(self) -> None:
-        self._before = torch.backends.cuda.matmul.allow_tf32
-        torch.backends.cuda.matmul.allow_tf32 = False
-
-    def __exit__(self, *_: object) -> None:
-        torch.backends.cuda.matmul.allow_tf32 = self._before
 
 
 def _two(blocks: list[Tensor]) -> tuple[Tensor, Tensor]:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from clippedgossip.errors import RunError
+from clippedgossip.kernels import full_precision
 from clippedgossip.records import Round
 from clippedgossip.simulate.agreement import disagreement, fingerprint
 from clippedgossip.simulate.consensus import refuse_disconnected
@@ -164,7 +165,8 @@ class Shard:
 
     def mix(self) -> None:
         """All workers, attackers and all, on the own coordinates."""
-        self.mixer.mix(self.slices, self.mixed, self.clock.round, self.training.rounds)
+        with full_precision():
+            self.mixer.mix(self.slices, self.mixed, self.clock.round, self.training.rounds)
 
     def turn_home(self) -> None:
         """The second all-to-all."""

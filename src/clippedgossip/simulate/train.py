@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from clippedgossip.errors import RunError
+from clippedgossip.kernels import full_precision
 from clippedgossip.records import Round
 from clippedgossip.simulate.consensus import refuse_disconnected
 from clippedgossip.simulate.crew import Crew
@@ -90,8 +91,9 @@ class Stack:
     def _plain(self) -> None:
         with torch.no_grad():
             self._local_step(self.models, self.momentum, self.half, self.losses, *self.clock.hands)
-            for mixer, part in zip(self.mixers, self.parts, strict=True):
-                mixer.mix(self.half[part], self.models[part], self.clock.round, self.training.rounds)
+            with full_precision():
+                for mixer, part in zip(self.mixers, self.parts, strict=True):
+                    mixer.mix(self.half[part], self.models[part], self.clock.round, self.training.rounds)
 
     def _captured(self) -> None:
         """The whole round as one CUDA graph, where nothing in it must ask the host."""
@@ -176,4 +178,6 @@ def find_device(device: torch.device) -> torch.device:
         raise RunError(
             "device is 'cuda', but this machine has no GPU that PyTorch can use; take device 'cpu'"
         )
+    if device.type == "cuda" and device.index is not None:
+        torch.cuda.set_device(device)  # kernels are launched, and graphs captured, on the current device
     return device
