@@ -221,3 +221,21 @@ def test_bucketing_draws_afresh_each_round_and_alike_everywhere() -> None:
     assert (mixed(round=3, seed=1) == mixed(round=3, seed=1)).all()
     assert not np.allclose(mixed(round=3, seed=1), mixed(round=4, seed=1))
     assert not np.allclose(mixed(round=3, seed=1), mixed(round=3, seed=2))
+
+
+def test_trims_of_single_nodes_stay_theirs_however_nodes_are_grouped(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = Network(nx.complete_graph(12))
+    models = torch.randn(12, 30, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    rule = Bucketing(TrimmedMean(trim=(0, 1, 2) * 4), size=2)
+    inbox = Inbox(layout=Layout.of(network), models=models)
+    together = rule.mix(inbox)
+    monkeypatch.setattr("clippedgossip.inbox.PAIRS_BYTES", 8 * 12**2 * 5)
+    assert torch.equal(rule.mix(inbox), together)
+
+
+def test_the_oracle_radius_cannot_judge_averages() -> None:
+    lies = torch.tensor([False, True, False])
+    with pytest.raises(RuleError, match="oracle"):
+        Bucketing(ClippedGossip(radius=Oracle()))(
+            torch.zeros(2), torch.ones(3, 2), torch.full((3,), 0.2), Context(byzantine=lies)
+        )

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from clippedgossip import kernels
+from clippedgossip.errors import RuleError
 from clippedgossip.layout import Layout
 
 PAIRS_BYTES = 256 << 20
@@ -312,6 +313,10 @@ class _Mapped(Neighborhood):
         if self.base.senders.shape == self.weights.shape:
             return self.base.senders
         return torch.arange(self.weights.shape[1], device=self.weights.device).expand_as(self.weights)
+
+    @property
+    def byzantine(self) -> Tensor | None:
+        raise RuleError("no average of messages is Byzantine or not; the oracle radius cannot be wrapped")
 
     def message(self, place: int) -> Tensor:
         shares = self.premix[:, place].to(self.inbox.models.dtype)

@@ -109,6 +109,10 @@ class CoordinateRule(Rule):
         """(b,) what makes a node different besides its messages and weights."""
         return torch.zeros_like(rows)
 
+    def among(self, rows: slice) -> "CoordinateRule":
+        """The rule as these nodes alone run it."""
+        return self
+
     def mix(self, inbox: Inbox) -> Tensor:
         inbox = inbox.explicit()
         if inbox.models.is_cuda:

@@ -6,6 +6,8 @@ from clippedgossip.inbox import Neighborhood
 from clippedgossip.rules._checks import at_least
 from clippedgossip.rules.base import LinearRule
 
+MOST_IN_ONE_KERNEL = 128  # a GPU program keeps the distances between so many messages at hand
+
 
 @dataclass(frozen=True)
 class GeometricMedian(LinearRule):
@@ -20,7 +22,7 @@ class GeometricMedian(LinearRule):
         at_least("smoothing", self.smoothing, 1e-12)
 
     def coefficients(self, near: Neighborhood) -> Tensor:
-        if near.weights.is_cuda:
+        if near.weights.is_cuda and near.closed_present.shape[1] <= MOST_IN_ONE_KERNEL:
             from clippedgossip.kernels_cuda import weiszfeld_cuda as weiszfeld_here
         else:
             weiszfeld_here = weiszfeld

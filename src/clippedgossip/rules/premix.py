@@ -9,7 +9,7 @@ from torch import Tensor
 from clippedgossip import kernels
 from clippedgossip.inbox import EDGE_BYTES, Inbox, Neighborhood
 from clippedgossip.layout import Layout
-from clippedgossip.rules.base import LinearRule, Rule
+from clippedgossip.rules.base import CoordinateRule, LinearRule, Rule
 
 
 @dataclass(frozen=True)
@@ -57,12 +57,14 @@ class Premix(LinearRule):
 
     def _mix_by_coordinate(self, near: Neighborhood) -> Tensor:
         premix, weights = self._through(near)
-        layout = Layout.explicit(weights)
+        layout, rule = Layout.explicit(weights), self.innermost
+        if isinstance(rule, CoordinateRule):
+            rule = rule.among(near.group)
         output = torch.empty_like(near.inbox.models[near.group])
         for part in kernels.column_chunks(near.slots.numel(), output.shape[1], 4, EDGE_BYTES):
             mixed = premix.to(output.dtype) @ near.inbox.rows(near.slots, part)
             averages = Inbox(layout=layout, models=mixed[:, 0], extra=mixed[:, 1:].flatten(0, 1))
-            output[:, part] = self.innermost.mix(averages)
+            output[:, part] = rule.mix(averages)
         return output
 
     def _through(self, near: Neighborhood) -> tuple[Tensor, Tensor]:

@@ -41,6 +41,9 @@ class TrimmedMean(CoordinateRule):
     def at(self, node: int) -> Rule:
         return replace(self, trim=_of_node(self.trim, node))
 
+    def among(self, rows: slice) -> CoordinateRule:
+        return replace(self, trim=self.trim[rows]) if isinstance(self.trim, tuple) else self
+
     def per_node(self, rows: Tensor) -> Tensor:
         return _of_nodes(self.trim, rows)
 
@@ -75,6 +78,9 @@ class WeightedTrimmedMean(CoordinateRule):
 
     def at(self, node: int) -> Rule:
         return replace(self, trim=_of_node(self.trim, node))
+
+    def among(self, rows: slice) -> CoordinateRule:
+        return replace(self, trim=self.trim[rows]) if isinstance(self.trim, tuple) else self
 
     def per_node(self, rows: Tensor) -> Tensor:
         return _of_nodes(self.trim, rows)
