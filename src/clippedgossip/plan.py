@@ -161,6 +161,6 @@ def _fastest(work: Callable[[], object], device: str, times: int = 5) -> float:
         start = time.perf_counter()
         work()
         if device.startswith("cuda"):
-            torch.cuda.synchronize()
+            torch.cuda.synchronize(device)
         best = min(best, time.perf_counter() - start)
     return best

@@ -1,6 +1,7 @@
 """The exchange as one rank sees it: all workers, a slice of the coordinates."""
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -61,6 +62,10 @@ class SliceMixer(Mixer):
             self.turn.spread(losses[:count], self.own, self.regular).to(losses.dtype),
             self.turn.ranks.sum(self.apart(slices)),
         )
+
+    def record(self, *measured: Any) -> Round:
+        self.turn.ranks.settle(self.clips.device)  # reading a number waits for ranks that may be lost
+        return super().record(*measured)
 
     def _accuracy(self, models: Tensor) -> Tensor:
         right = torch.zeros(len(models), dtype=torch.float64, device=models.device)
