@@ -6,7 +6,7 @@ import networkx as nx
 
 from clippedgossip.config import NetworkConfig
 from clippedgossip.experiments import drawing
-from clippedgossip.experiments.checks import check, near, worst
+from clippedgossip.experiments.checks import best, check, near, worst
 from clippedgossip.experiments.drawing import constant
 from clippedgossip.experiments.results import DISTANCE, Results
 from clippedgossip.experiments.scales import Case, Scale, ScaleName, paper_rules
@@ -107,10 +107,10 @@ def _consensus(result: Results) -> list[Claim]:
         ),
         check(
             "non-IID: ClippedGossip performs better empirically",
-            final("non-IID", "ClippedGossip") - final("non-IID", "GM"),
+            final("non-IID", "ClippedGossip") - best(final("non-IID", rule) for rule in others),
             low=0.03,
             unit="points",
-            note="clique A, against GM",
+            note="clique A, against the better of GM and TM",
         ),
     ]
 

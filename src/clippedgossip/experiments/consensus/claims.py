@@ -54,6 +54,7 @@ def _findings(result: Outcome) -> list[Claim]:
     return [
         _stuck(result, "TM"),
         _stuck(result, "Median"),
+        _identical(result),
         _stuck(result, "Median*", most_delta=0.4),
         *_weighted(result),
         _better(ours[told], weighted[told], "TM*", f"; settings where either is above {NOTHING:g}"),
@@ -63,8 +64,32 @@ def _findings(result: Outcome) -> list[Claim]:
             ours="always" if _monotone(ours) else "not always",
             holds=_monotone(ours),
         ),
+        _threshold(result),
         *_explained(result),
     ]
+
+
+def _identical(result: Outcome) -> Claim:
+    apart = float(np.abs(result.errors["TM"] - result.errors["Median"]).max())
+    return Claim(
+        text="TM and Median have identical performance",
+        ours=f"{apart:.2g}",
+        holds=apart < 1e-6 * INITIAL,
+        note="largest difference of their errors, all settings and rounds",
+    )
+
+
+def _threshold(result: Outcome) -> Claim:
+    """Where ClippedGossip stops being excellent: every setting below converges, none far above does."""
+    fine = result.last("ClippedGossip") < CONVERGED
+    threshold = float(result.ratios[~fine].min())
+    latest = float(result.ratios[fine].max())
+    return Claim(
+        text="ClippedGossip is excellent below a threshold of δ/γ², degrades above",
+        ours=f"{threshold:.3g}",
+        holds=latest < 10 * threshold,
+        note=f"smallest δ/γ² with an error above {CONVERGED:g}; the largest with one below is {latest:.3g}",
+    )
 
 
 def _weighted(result: Outcome) -> list[Claim]:
