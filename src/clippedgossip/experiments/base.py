@@ -107,6 +107,7 @@ EXPERIMENTS: Mapping[str, str] = {
         "cifar",
         "adaptive-radius",
         "newer-rules",
+        "precision",
     )
 }
 """Name -> module; each module holds its `EXPERIMENT` and is imported when it is asked for."""
