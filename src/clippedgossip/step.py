@@ -85,10 +85,14 @@ def half_step(
 
         half_step_cuda(models, momentum, half, gradients, gain, lr)
         return
-    start = 0
+    start, (keep, take), rate = 0, (float(gain[0]), float(gain[1])), float(lr)
     for piece in gradients:
         flat = piece.flatten(1)
         part = slice(start, start + flat.shape[1])
         start += flat.shape[1]
-        moved = momentum[:, part].mul_(gain[0]).add_(gain[1] * flat)
-        torch.sub(models[:, part], lr * moved, out=half[:, part])
+        moved = momentum[:, part]
+        if take == 1:
+            torch.add(flat, moved, alpha=keep, out=moved)  # a pass less
+        else:
+            moved.mul_(keep).add_(flat, alpha=take)
+        torch.sub(models[:, part], moved, alpha=rate, out=half[:, part])

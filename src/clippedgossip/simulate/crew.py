@@ -57,8 +57,9 @@ class Crew:
     def local_step(self) -> Step:
         """(models, momentum, half, losses, round, lr, keep, gain) -> None: Algorithm 1 up to the exchange,
         written into momentum, half and losses."""
-        draw = self._cached("draw", self.work.draw)
-        differentiate = self._cached("gradients", self.work.gradients)
+        work, workers = self.work, self.workers
+        draw = self._cached("draw", work.draw)
+        differentiate = self._cached("gradients", work.gradients)
 
         def local_step(
             models: Tensor,
@@ -71,10 +72,18 @@ class Crew:
             gain: Tensor,
         ) -> None:
             # Drawn apart: a compiler that sees both draws each image anew for every pixel that uses it.
-            x, y = draw(self.workers, round)
-            gradients, found = differentiate(self.workers, models, x, y, round)
-            half_step(models, momentum, half, gradients, (keep, gain), lr)
-            losses.copy_(found)
+            x, y = draw(workers, round)
+            if work.stacks:
+                gradients, found = differentiate(workers, models, x, y, round)
+                half_step(models, momentum, half, gradients, (keep, gain), lr)
+                losses.copy_(found)
+                return
+
+            def step(i: int, gradient: Sequence[Tensor]) -> None:
+                row, pieces = slice(i, i + 1), [piece[None] for piece in gradient]
+                half_step(models[row], momentum[row], half[row], pieces, (keep, gain), lr)
+
+            losses.copy_(work.one_by_one(workers, models, x, y, round, step))
 
         return local_step
 

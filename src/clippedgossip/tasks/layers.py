@@ -38,7 +38,7 @@ def forward_stacked(
     """
     images = x.dim() == 5
     h = (x.permute(0, 1, 3, 4, 2) if images else x).to(dtype)
-    for place, (name, layer) in enumerate(module.named_children()):
+    for place, name, layer in _in_order(module):
         if isinstance(layer, nn.Conv2d):
             h = _convolve(h, layer, parameters[f"{name}.weight"].to(dtype), _bias(parameters, name, dtype))
         elif isinstance(layer, nn.MaxPool2d):
@@ -61,7 +61,7 @@ def forward_stacked(
 def forward_one(module: nn.Sequential, parameters: Parameters, x: Tensor, masks: Masks | None) -> Tensor:
     """Outputs (batch, classes) of one worker; its dropout is that of its row in `forward_stacked`."""
     h = x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
-    for place, (name, layer) in enumerate(module.named_children()):
+    for place, name, layer in _in_order(module):
         if isinstance(layer, nn.Conv2d):
             weight = parameters[f"{name}.weight"].contiguous(memory_format=torch.channels_last)
             h = functional.conv2d(h, weight, parameters.get(f"{name}.bias"), padding=layer.padding)
@@ -76,6 +76,15 @@ def forward_one(module: nn.Sequential, parameters: Parameters, x: Tensor, masks:
         else:
             h = layer(h)
     return h
+
+
+def _in_order(module: nn.Sequential) -> list[tuple[int, str, nn.Module]]:
+    """Place, name and layer; pooling before a ReLU that precedes it: they commute, and less is left to do."""
+    found = [(place, name, layer) for place, (name, layer) in enumerate(module.named_children())]
+    for i in range(len(found) - 1):
+        if isinstance(found[i][2], nn.ReLU) and isinstance(found[i + 1][2], nn.MaxPool2d):
+            found[i], found[i + 1] = found[i + 1], found[i]
+    return found
 
 
 def _channels_last_backwards(h: Tensor) -> Tensor:

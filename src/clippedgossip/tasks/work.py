@@ -1,6 +1,6 @@
 """The workers' gradients and losses, as functions of tensors: one compilation serves all runs of a shape."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -14,6 +14,9 @@ from clippedgossip.tasks import cores, layers
 from clippedgossip.tasks.augment import crop_flip
 from clippedgossip.tasks.poison import Poison
 from clippedgossip.tasks.task import Task
+
+Take = Callable[[int, Sequence[Tensor]], None]
+"""(row of the worker, its gradient in pieces that lie one after the other in the vector)"""
 
 
 class Workers(NamedTuple):
@@ -50,8 +53,6 @@ class Work:
         self.stacks = layers.supported(task.module) and (
             task.device.type == "cuda" or not layers.has_convolutions(task.module)
         )
-        # Other modules have state that workers would share: parameters are swapped in, draws are global.
-        self._pure = layers.supported(task.module)
         self.rates = [layer.p if isinstance(layer, nn.Dropout) else 0.0 for layer in task.module.children()]
 
     def draw(self, workers: Workers, round: Word, purpose: str | None = None) -> tuple[Tensor, Tensor]:
@@ -77,7 +78,11 @@ class Work:
         """g_i(x_i) of every worker on its batch of the round, in pieces (n, …) that lie side by side in the
         vector, and its losses (n,)."""
         if not self.stacks:
-            return self._one_by_one(workers, models, x, y, round)
+            found: dict[int, Sequence[Tensor]] = {}
+            losses = self.one_by_one(workers, models, x, y, round, found.__setitem__)
+            return [
+                torch.stack(pieces) for pieces in zip(*map(found.get, range(len(x))), strict=True)
+            ], losses
         # Gradients end at the cast: they are written out once, in the precision of the products.
         views = self.task.layout.views(models)
         casts = [view.detach().to(self.dtype) for view in views.values()]
@@ -93,13 +98,14 @@ class Work:
         """(m,) loss of each of the models (m, d) on inputs (m, batch, *shape), without dropout."""
         if self.stacks:
             return self._losses(self._stacked(self.task.layout.views(models), x, None), y)
+
+        def one(i: int) -> Tensor:
+            parameters = self.task.layout.views(models[i])
+            with torch.no_grad():
+                return self.task.loss(self._outputs(parameters, x[i]), y[i])
+
         with _evaluating(self.module):
-            return torch.stack(
-                [
-                    self.task.loss(functional_call(self.module, self.task.layout.views(model), (a,)), b)
-                    for model, a, b in zip(models, x, y, strict=True)
-                ]
-            )
+            return torch.stack(list(self._each(one, range(len(models)))))
 
     @torch.no_grad()
     def accuracies(self, models: Tensor, chunk: int = 5000) -> Tensor:
@@ -140,25 +146,32 @@ class Work:
 
         return draw
 
-    def _one_by_one(
-        self, workers: Workers, models: Tensor, x: Tensor, y: Tensor, round: Word
-    ) -> tuple[list[Tensor], Tensor]:
-        gradients = torch.empty_like(models)
+    @torch.no_grad()
+    def one_by_one(
+        self, workers: Workers, models: Tensor, x: Tensor, y: Tensor, round: Word, take: Take
+    ) -> Tensor:
+        """(n,) losses. `take` is handed each worker's gradient while it is still at hand."""
 
-        @torch.no_grad()
         def one(i: int) -> Tensor:
             parameters = _leaves(self.task.layout.views(models[i]))
             with torch.enable_grad():
                 loss = self.task.loss(self._forward(workers, i, parameters, x[i], round), y[i])
-            views = self.task.layout.views(gradients[i]).values()
-            for view, gradient in zip(
-                views, torch.autograd.grad(loss, list(parameters.values())), strict=True
-            ):
-                view.copy_(gradient)
+            with torch.no_grad():
+                take(i, torch.autograd.grad(loss, list(parameters.values())))
             return loss.detach()
 
-        each = cores.each if self._pure and not models.is_cuda else map
-        return [gradients], torch.stack(list(each(one, range(len(models)))))
+        return torch.stack(list(self._each(one, range(len(models)))))
+
+    @property
+    def _each(self) -> Callable[[Callable[[int], Tensor], range], Iterable[Tensor]]:
+        # Other modules have state that workers would share: parameters swapped in, draws from one generator.
+        return cores.each if self.task.device.type == "cpu" and layers.supported(self.module) else map
+
+    def _outputs(self, parameters: layers.Parameters, x: Tensor) -> Tensor:
+        if isinstance(self.module, nn.Sequential) and layers.supported(self.module):
+            return layers.forward_one(self.module, parameters, x, None)
+        outputs: Tensor = functional_call(self.module, dict(parameters), (x,))
+        return outputs
 
     def _forward(
         self, workers: Workers, row: int, parameters: layers.Parameters, x: Tensor, round: Word
