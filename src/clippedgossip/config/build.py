@@ -1,14 +1,11 @@
 """From a config to everything a training run is made of."""
 
-from functools import lru_cache
-from pathlib import Path
-
 from clippedgossip.attacks import Attack
-from clippedgossip.config.sections import DataConfig, RunConfig
+from clippedgossip.config.sections import RunConfig
 from clippedgossip.errors import ConfigError
 from clippedgossip.network import Network
 from clippedgossip.simulate.setup import Setup
-from clippedgossip.tasks import DataSet, FlipLabels, Task, load, make_task, partition
+from clippedgossip.tasks import FlipLabels, Task, load_part, make_task, partition
 
 
 def build(config: RunConfig) -> Setup:
@@ -32,7 +29,8 @@ def build(config: RunConfig) -> Setup:
 
 def _task(config: RunConfig, network: Network, attack: Attack | None) -> Task:
     """The regular nodes share the data; so do the Byzantine ones if they train."""
-    data = _data(config.data)
+    wanted = config.data
+    data = load_part(wanted.name, wanted.root, wanted.samples, wanted.test_samples)
     regular, byzantine = network.regular.tolist(), network.byzantine.tolist()
     training = [*regular, *byzantine] if attack is not None and attack.trains else regular
     holders = [*regular, *byzantine] if config.data.byzantine_share else training
@@ -42,7 +40,7 @@ def _task(config: RunConfig, network: Network, attack: Attack | None) -> Task:
         len(holders),
         config.data.partition,
         seed=config.seed,
-        groups=_groups(network, holders) if config.data.partition == "clique" else None,
+        groups=clique_places(network, holders) if config.data.partition == "clique" else None,
         alpha=0.5 if config.data.alpha is None else config.data.alpha,
         classes=data.classes,
     )
@@ -68,7 +66,7 @@ def _victim(network: Network, node: int) -> int:
     return next((other for other in around if other not in lies), int(network.regular[0]))
 
 
-def _groups(network: Network, holders: list[int]) -> list[list[int]]:
+def clique_places(network: Network, holders: list[int]) -> list[list[int]]:
     """Places in `holders`, clique by clique; who is in none joins the one most of its neighbours are in."""
     if not network.groups:
         raise ConfigError(
@@ -90,16 +88,3 @@ def _nearest(network: Network, node: int, member: dict[int, int], groups: int) -
     around = network.indices[network.indptr[node] : network.indptr[node + 1]].tolist()
     votes = [sum(member.get(other) == group for other in around) for group in range(groups)]
     return votes.index(max(votes)) if any(votes) else None
-
-
-def _data(config: DataConfig) -> DataSet:
-    return _load(config.name, config.root, config.samples, config.test_samples)
-
-
-@lru_cache(maxsize=4)
-def _load(name: str, root: str | None, samples: int | None, test_samples: int | None) -> DataSet:
-    """Kept, so that runs of one sweep share one copy. The draw does not depend on a run's seed."""
-    data = load(name, None if root is None else Path(root))
-    if samples is None and test_samples is None:
-        return data
-    return data.take(len(data.train_y) if samples is None else samples, test_samples)

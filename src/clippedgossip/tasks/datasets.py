@@ -1,6 +1,7 @@
 """Data sets as tensors: the embedded digits, the fetched ones from the cache, and a user's own."""
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -102,6 +103,18 @@ def load(name: str, root: Path | str | None = None) -> DataSet:
     What is not in the cache yet is taken over from `root` or the folder CLIPPEDGOSSIP_DATA names.
     """
     return _digits() if name == EMBEDDED else load_spec(find_spec(name), root)
+
+
+@lru_cache(maxsize=4)
+def load_part(
+    name: str, root: str | None = None, samples: int | None = None, test_samples: int | None = None
+) -> DataSet:
+    """A data set, or so much of it; the draw is the same for every run. Kept, so that runs of one process
+    share one copy."""
+    data = load(name, root)
+    if samples is None and test_samples is None:
+        return data
+    return data.take(len(data.train_y) if samples is None else samples, test_samples)
 
 
 def load_spec(spec: Spec, root: Path | str | None = None) -> DataSet:
