@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from clippedgossip.cli import main
-from clippedgossip.peer.config import Config
+from clippedgossip.peer.config import Config, Training, load
 from clippedgossip.peer.launch import write_network
 
 COMMAND = [sys.executable, "-m", "clippedgossip"]
@@ -50,6 +50,27 @@ def test_a_first_network(tmp_path: Path) -> None:
     assert len(records[0].read_text().splitlines()) == 30
 
 
+def test_a_simulated_runs_config_becomes_a_network(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run.toml").write_text(
+        'seed = 4\n[network]\nname = "torus"\nrows = 3\ncolumns = 3\n'
+        '[data]\nname = "digits"\npartition = "dirichlet"\nsamples = 300\n[model]\nname = "linear"\n'
+        '[rule]\nname = "bucketing"\nrule = {name = "krum", faulty = 0}\n'
+        '[training]\nrounds = 70\nlr_drops = [30, 60]\nmomentum_form = "paper"\n'
+    )
+    network = ["peer", "network", str(tmp_path / "run.toml"), "--out", str(tmp_path / "net")]
+    with pytest.raises(SystemExit, match="0"):
+        main([*network, "--rounds", "80", "--set", "training.lr=0.3"])
+    assert "9 peers, 18 links" in capsys.readouterr().out
+    mine = load(tmp_path / "net" / "8")
+    assert (mine.rounds, mine.seed, mine.degree) == (80, 4, 4)
+    assert mine.training == Training(lr=0.3, lr_drops=(30, 60), momentum_form="paper")
+    task = {"name": "digits", "model": "linear", "partition": "dirichlet", "alpha": 0.5, "samples": 300}
+    assert dict(mine.task) == task | {"nodes": 9, "node": 8}
+    assert dict(mine.rule) == {"name": "bucketing", "size": 2, "rule": {"name": "krum", "faulty": 0}}
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -58,6 +79,8 @@ def test_a_first_network(tmp_path: Path) -> None:
         (["up", "NET", "--misbehave", "7"], "not NAME=VALUE"),
         (["network", "ring", "--out", "NET"], "not empty"),
         (["network", "rnig", "--out", "new"], "did you mean 'ring'"),
+        (["network", "ring", "--out", "new", "--rule", "krum"], "needs a value for faulty"),
+        (["network", "ring", "--out", "new", "--set", "training.rl=1"], "did you mean 'lr'"),
         (["up", "nowhere"], "no peers in"),
         (["start", "nowhere"], "peer init"),
         (["status", "nowhere"], "peer init"),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from clippedgossip.errors import UserError
 from clippedgossip.peer import config
-from clippedgossip.peer.config import Address, Config, Neighbour, Wire
+from clippedgossip.peer.config import Address, Config, Neighbour, Training, Wire
 
 MARK = "-".join(["0a1b"] * 16)
 GOOD = f"""
@@ -51,7 +51,9 @@ def test_dump_round_trip() -> None:
         run='odd "name" \\ ü',
         neighbours=(neighbour,),
         wire=Wire(dtype="bfloat16", zstd=True),
-        task={"entry": "mine:make", "width": 3},
+        task={"entry": "mine:make", "width": 3, "groups": [[0, 1], [2]]},
+        rule={"name": "bucketing", "rule": {"name": "clipped-gossip", "radius": {"adaptive": 0.2}}},
+        training=Training(lr=0.1, lr_drops=(10, 20), momentum_form="paper"),
         witness=True,
     )
     assert config.parse(config.dump(made).encode()) == replace(made, folder=Path())
@@ -65,6 +67,9 @@ def test_dump_round_trip() -> None:
         (("rounds = 30", "rounds = -1"), "choose 1 to"),
         (("rounds = 30", 'rounds = "many"'), "must be a int"),
         (("rounds = 30", "rounds = true"), "must be a int"),
+        (("[rule]", "[training]\nlr_drop = [9]\n[rule]"), r"did you mean 'training\.lr_drops'"),
+        (("[rule]", "[training]\nmomentum = 1.0\n[rule]"), "choose 0 to"),
+        (("[rule]", "[training]\nmomentum_form = 'papers'\n[rule]"), "did you mean 'paper'"),
         (("most = 5", "most = nan"), "out of bounds"),
         (("most = 5", "most = 0.1"), "swap them"),
         (("[::1]:7001", "::1:7001"), "for IPv6 write"),

@@ -1,4 +1,4 @@
-"""Gossip in a user's own loop, over real sockets, and the same mathematics as a stacked run."""
+"""Gossip in a user's own loop, over real sockets."""
 
 import asyncio
 import threading
@@ -10,12 +10,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from clippedgossip.inbox import Context
+from clippedgossip.errors import UserError
 from clippedgossip.peer import config, identity
 from clippedgossip.peer.config import Config, Deadlines, Wire
-from clippedgossip.peer.gossip import Gossip, rule_of
+from clippedgossip.peer.gossip import Gossip
 from clippedgossip.peer.launch import read_network, write_network
-from clippedgossip.peer.learner import BuiltIn, ModuleLearner, TaskLearner, make_learner
+from clippedgossip.peer.learner import ModuleLearner, make_learner
+from clippedgossip.peer.run import PeerRun
 
 
 @pytest.fixture(autouse=True)
@@ -97,53 +98,39 @@ def test_amix_leaves_the_event_loop_free(tmp_path: Path) -> None:
         asyncio.run(scenario(gossips))
 
 
-def stacked(rule: dict[str, object], rounds: int, nodes: int, seed: int = 0) -> list[Tensor]:
-    """Algorithm 1 on the ring, all nodes in one loop."""
-    learners = [TaskLearner(BuiltIn(model="linear", nodes=nodes, node=i), seed) for i in range(nodes)]
-    mixer = rule_of(Config(name="x", run="r", rule=rule))
-    around = [sorted(((i - 1) % nodes, (i + 1) % nodes)) for i in range(nodes)]
-    weights = torch.full((2,), 1 / 3)
-    for round in range(rounds):
-        half = [learner.step(round) for learner in learners]
-        context = Context(round=round, rounds=rounds, seed=seed)
-        for i, learner in enumerate(learners):
-            received = torch.stack([half[j] for j in around[i]])
-            learner.load(mixer(half[i], received, weights, context))
-    return [learner.x for learner in learners]
+def test_a_rule_that_compares_losses_takes_them_from_ones_own_samples(tmp_path: Path) -> None:
+    asked: list[tuple[float, int, bool]] = []
+
+    def loss(model: nn.Module, round: int) -> Tensor:
+        value = next(model.parameters()).mean()
+        asked.append((float(value), round, model.training))
+        return (value - 3.0).abs()
+
+    rule = {"name": "mozi", "keep": 1.0, "self_weight": 0.25}
+    models = [constant(float(i)) for i in range(4)]
+    with ring(tmp_path, rule=rule) as gossips:
+        for gossip in gossips:
+            gossip.loss = loss
+        together(gossips, models)
+    # Of its two neighbours each takes those that are no further from 3; node 3 has none and takes the best.
+    found = [float(next(model.parameters()).detach().mean()) for model in models]
+    assert found == pytest.approx([0.75 * (1 + 3) / 2, 0.25 + 0.75 * 2, 0.5 + 0.75 * 3, 0.75 + 0.75 * 2])
+    assert all(model.training for model in models)
+    assert {(round, training) for _, round, training in asked} == {(0, False)}
 
 
-@pytest.mark.parametrize(
-    "rule",
-    [
-        {"name": "gossip"},
-        {"name": "clipped-gossip", "radius": 0.1},
-        {"name": "clipped-gossip", "radius": "adaptive", "delta_max": 0.34},
-        {"name": "geometric-median"},
-        {"name": "median"},
-    ],
-    ids=lambda rule: "-".join(map(str, rule.values())),
-)
-def test_peers_do_what_a_stacked_run_does(tmp_path: Path, rule: dict[str, object]) -> None:
-    rounds = 50
-    task = {"name": "digits", "model": "linear"}
-    with ring(tmp_path, rule=rule, task=task, rounds=rounds) as gossips:
-        learners = [make_learner(gossip.config) for gossip in gossips]
-
-        def train(gossip: Gossip, learner: TaskLearner) -> None:
-            for round in range(rounds):
-                mixed, report = gossip.mix_vector(learner.step(round))
-                assert not report.missing
-                learner.load(mixed)
-
-        threads = [threading.Thread(target=train, args=pair) for pair in zip(gossips, learners, strict=True)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(120)
-    expected = stacked(rule, rounds, 4)
-    for learner, x in zip(learners, expected, strict=True):
-        assert isinstance(learner, TaskLearner)
-        assert torch.allclose(learner.x, x, rtol=0, atol=1e-5 * float(x.abs().max()))
+def test_a_rule_that_compares_losses_says_what_it_lacks(tmp_path: Path) -> None:
+    config = Config(name="a", run="r", rule={"name": "bucketing", "rule": {"name": "mozi"}}, folder=tmp_path)
+    identity.save(identity.create(), tmp_path)
+    learner = ModuleLearner(nn.Linear(2, 1), lambda round: None)
+    with pytest.raises(UserError, match="loss="):
+        Gossip(config, identity.load(tmp_path), model=nn.Linear(2, 1))
+    with pytest.raises(UserError, match="loss="):
+        PeerRun(config, learner=learner)
+    gossip = Gossip(config, identity.load(tmp_path))
+    with pytest.raises(UserError, match="loss="):
+        gossip.mix(nn.Linear(2, 1))
+    gossip.close()
 
 
 def test_a_learner_of_ones_own_is_kept_with_its_optimizer() -> None:

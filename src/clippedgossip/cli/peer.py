@@ -36,43 +36,68 @@ def register(app: typer.Typer) -> None:
 
 
 def network(
-    kind: Annotated[str, typer.Argument(metavar="NETWORK", help="ring, torus, complete, dumbbell, …")],
+    kind: Annotated[
+        str, typer.Argument(metavar="NETWORK", help="ring, torus, complete, …, or a run's config (.toml).")
+    ],
     out: Annotated[Path, typer.Option(help="The folder to write.")],
     nodes: Annotated[int | None, typer.Option(help="How many peers.")] = None,
     option: Annotated[
-        list[str], typer.Option("--set", metavar="KEY=VALUE", help="Another parameter of the network.")
+        list[str],
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Another parameter of the network, or of the run: training.lr=0.1, rule.faulty=1.",
+        ),
     ] = [],  # noqa: B006  # typer copies it
-    task: Annotated[str, typer.Option(help="digits, mnist, fashion-mnist, cifar10.")] = "digits",
-    model: Annotated[str, typer.Option(help="linear, mlp, cnn, vgg11.")] = "mlp",
-    partition: Annotated[str, typer.Option(help="iid, sorted, dirichlet, classes.")] = "iid",
-    rule: Annotated[str, typer.Option(help="The rule everyone mixes with.")] = "clipped-gossip",
-    radius: Annotated[float, typer.Option(help="Clipping radius.")] = 1.0,
-    rounds: Annotated[int, typer.Option(help="Rounds to train.")] = 200,
-    seed: Annotated[int, typer.Option(help="Seed of data, model and batches.")] = 0,
+    task: Annotated[str | None, typer.Option(help="digits (default), mnist, fashion-mnist, cifar10.")] = None,
+    model: Annotated[str | None, typer.Option(help="linear, mlp (default), cnn, vgg11.")] = None,
+    partition: Annotated[
+        str | None, typer.Option(help="iid (default), sorted, clique, dirichlet, classes.")
+    ] = None,
+    rule: Annotated[str | None, typer.Option(help="What everyone mixes with; clipped-gossip.")] = None,
+    radius: Annotated[float | None, typer.Option(help="Clipping radius; 1.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Rounds to train; 200.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of data, model and batches; 0.")] = None,
 ) -> None:
-    """Write a network of peers for this machine: one folder each, with identity and config."""
-    from clippedgossip.graphs import registry
-    from clippedgossip.peer.config import Config
-    from clippedgossip.peer.gossip import rule_of
+    """Write a network of peers for this machine: one folder each, with identity and config.
+
+    Of a simulated run's config they make that run with real peers: the same data, model, steps and rule.
+    """
+    from clippedgossip.config.file import from_raw, override, read
+    from clippedgossip.config.peers import peers_of
     from clippedgossip.peer.launch import write_network
 
-    values = dict(_pair(text, "--set") for text in option)
-    if nodes is not None:
-        values["nodes"] = str(nodes)
-    graph = registry.build(kind, **values)
-    labels = {label: place for place, label in enumerate(graph)}
-    edges = [(labels[a], labels[b]) for a, b in graph.edges if a != b]
-    template = Config(
-        name="template",
-        run=f"{kind}-{secrets.token_hex(4)}",
-        rounds=rounds,
-        seed=seed,
-        task={"name": task, "model": model, "partition": partition},
-        rule={"name": rule, "radius": radius} if rule == "clipped-gossip" else {"name": rule},
-    )
-    rule_of(template)
-    folders = write_network(edges, len(labels), out, template)
+    source, text, raw = Path("peer network"), "", _first_run(kind)
+    if kind.endswith((".toml", ".json")):
+        source = Path(kind)
+        text, raw = read(source)
+    if rule is not None:
+        raw["rule"] = {"name": rule}
+    chosen = {
+        "network.nodes": nodes,
+        "data.name": task,
+        "model.name": model,
+        "data.partition": partition,
+        "rule.radius": radius,
+        "training.rounds": rounds,
+        "seed": seed,
+    }
+    changes = [f"{key}={value}" for key, value in chosen.items() if value is not None]
+    changes += [key if "." in key.partition("=")[0] else f"network.{key}" for key in option]
+    config = from_raw(override(raw, changes), source=source, text=text, overrides=changes)
+    edges, count, template = peers_of(config, run=f"{config.network.label}-{secrets.token_hex(4)}")
+    folders = write_network(edges, count, out, template)
     print(f"{len(folders)} peers, {len(edges)} links in {out}\nstart them: clippedgossip peer up {out}")
+
+
+def _first_run(kind: str) -> dict[str, Any]:
+    return {
+        "network": {"name": kind},
+        "data": {"name": "digits"},
+        "model": {"name": "mlp"},
+        "rule": {"name": "clipped-gossip"},
+        "training": {"rounds": 200, "lr": _LR, "evaluate_every": 10},
+    }
 
 
 def up(
@@ -120,7 +145,13 @@ def init(
     """Make a key and certificate, a config to edit, and print the fingerprint for the neighbours."""
     from clippedgossip.peer import config, identity
 
-    made = config.Config(name=name, run=run, bind=config.Address.parse(bind), task=_TASK)
+    made = config.Config(
+        name=name,
+        run=run,
+        bind=config.Address.parse(bind),
+        task=_TASK,
+        training=config.Training(lr=_LR),
+    )
     text = config.dump(made)
     config.parse(text.encode())
     me = identity.create()
@@ -131,6 +162,8 @@ def init(
     print(f"config      {path}\nfingerprint {identity.format_fingerprint(me.fingerprint)}")
 
 
+_LR = 0.05
+"""For a short run on digits."""
 _TASK = {"name": "digits", "model": "mlp", "partition": "iid", "nodes": 3, "node": 0}
 
 

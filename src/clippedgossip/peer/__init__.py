@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from clippedgossip.peer.config import Config, load
-    from clippedgossip.peer.gossip import Gossip, Mixed
+    from clippedgossip.peer.gossip import Gossip
     from clippedgossip.peer.learner import Learner, ModuleLearner
+    from clippedgossip.peer.mixing import Mixed
     from clippedgossip.peer.reasons import Missing
 
 _HOMES = {
@@ -17,7 +18,7 @@ _HOMES = {
     "Gossip": "gossip",
     "Learner": "learner",
     "Missing": "reasons",
-    "Mixed": "gossip",
+    "Mixed": "mixing",
     "ModuleLearner": "learner",
     "load": "config",
 }

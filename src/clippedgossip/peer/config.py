@@ -15,6 +15,7 @@ from clippedgossip.peer.identity import format_fingerprint, parse_fingerprint
 
 CONFIG_FILE = "peer.toml"
 WIRE_DTYPES = ("float32", "bfloat16", "float16")
+MOMENTUM_FORMS = ("pytorch", "paper")
 LIES = (
     "sign-flip",
     "noise",
@@ -74,6 +75,18 @@ class Neighbour:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Training:
+    """The local step of a built-in task: words and defaults of a simulated run's `[training]`."""
+
+    batch: int = 32
+    lr: float = 0.01
+    lr_drops: tuple[int, ...] = ()
+    lr_factor: float = 0.1
+    momentum: float = 0.9
+    momentum_form: str = "pytorch"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Deadlines:
     """Seconds. A round waits `margin` times what is usual, never below `least` nor above `most`."""
 
@@ -120,6 +133,7 @@ class Config:
     evaluate_every: int = 10
     witness: bool = False
     task: Mapping[str, object] = field(default_factory=lambda: {"name": "digits"})
+    training: Training = Training()
     rule: Mapping[str, object] = field(default_factory=lambda: {"name": "clipped-gossip", "radius": 1.0})
     deadlines: Deadlines = Deadlines()
     limits: Limits = Limits()
@@ -155,7 +169,7 @@ def parse(raw: bytes, *, folder: Path = Path(), source: str = CONFIG_FILE) -> Co
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{source} is not TOML: {error}") from None
     try:
-        config: Config = _build(Config, {**data, "folder": folder}, "")
+        config: Config = from_table(Config, {**data, "folder": folder}, "")
         _check(config)
     except ConfigError as error:
         raise ConfigError(f"{source}: {error}") from None
@@ -170,8 +184,8 @@ def dump(config: Config) -> str:
         if _changed(config, key)
     ]
     for key in ("task", "rule"):
-        lines += ["", f"[{key}]", *(f"{k} = {_toml(v)}" for k, v in getattr(config, key).items())]
-    for key in ("deadlines", "limits", "wire"):
+        lines += ["", f"[{key}]", *(f"{_key(k)} = {_toml(v)}" for k, v in getattr(config, key).items())]
+    for key in ("training", "deadlines", "limits", "wire"):
         part = getattr(config, key)
         changed = [f.name for f in fields(part) if getattr(part, f.name) != f.default]
         if changed:
@@ -198,11 +212,18 @@ def _toml(value: object) -> str:
         return repr(value)
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_key(key)} = {_toml(inner)}" for key, inner in value.items()) + "}"
     text = "".join(c if c.isprintable() and c not in '"\\' else f"\\U{ord(c):08X}" for c in str(value))
     return f'"{text}"'
 
 
-def _build(cls: type[Any], data: Mapping[str, Any], where: str) -> Any:
+def _key(text: str) -> str:
+    return text if re.fullmatch(r"[A-Za-z0-9_-]+", text) else _toml(text)
+
+
+def from_table(cls: type[Any], data: Mapping[str, Any], where: str) -> Any:
+    """A dataclass from a table, every key known and of its type; `where` stands before keys in messages."""
     known = {f.name: f for f in fields(cls)}
     hints = get_type_hints(cls)
     for key in data:
@@ -217,14 +238,16 @@ def _build(cls: type[Any], data: Mapping[str, Any], where: str) -> Any:
 
 
 def _convert(hint: Any, value: Any, where: str) -> Any:
+    if get_origin(hint) is types.UnionType:
+        hint = next(member for member in get_args(hint) if member is not types.NoneType)
     if hint is Address and isinstance(value, str):
         return Address.parse(value)
     if hint is bytes and isinstance(value, str):
         return parse_fingerprint(value)
-    if get_origin(hint) is tuple and isinstance(value, list):
+    if get_origin(hint) is tuple and isinstance(value, list | tuple):
         return tuple(_convert(get_args(hint)[0], item, f"{where}[{i}]") for i, item in enumerate(value))
     if hasattr(hint, "__dataclass_fields__") and isinstance(value, dict):
-        return _build(hint, value, f"{where}.")
+        return from_table(hint, value, f"{where}.")
     if get_origin(hint) is Mapping and isinstance(value, dict):
         return types.MappingProxyType(dict(value))
     if hint is float and type(value) is int and abs(value) < 1 << 53:
@@ -252,6 +275,9 @@ def _check(config: Config) -> None:
             raise ConfigError(f"neighbour {double!r} shares its {what} with another; each has its own")
     if config.wire.dtype not in WIRE_DTYPES:
         raise ConfigError(unknown_name("wire.dtype", config.wire.dtype, WIRE_DTYPES))
+    if config.training.momentum_form not in MOMENTUM_FORMS:
+        form = config.training.momentum_form
+        raise ConfigError(unknown_name("training.momentum_form", form, MOMENTUM_FORMS))
     if config.misbehave and config.misbehave not in LIES:
         raise ConfigError(unknown_name("misbehaviour", config.misbehave, LIES))
     for part, key, low, high in _RANGES:
@@ -273,6 +299,10 @@ _RANGES = (
     ("", "seed", 0, 2**53),
     ("", "checkpoint_every", 1, 10**6),
     ("", "evaluate_every", 1, 10**6),
+    ("training", "batch", 1, 10**6),
+    ("training", "lr", 1e-12, 10**6),
+    ("training", "lr_factor", 0, 10**6),
+    ("training", "momentum", 0, 0.999999),
     ("deadlines", "least", 0.01, 600),
     ("deadlines", "most", 0.01, 3600),
     ("deadlines", "margin", 1, 100),

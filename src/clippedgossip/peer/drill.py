@@ -16,7 +16,7 @@ from typing import Any
 
 from clippedgossip.errors import PeerError
 from clippedgossip.peer import identity
-from clippedgossip.peer.config import Address, Config, Deadlines, Limits
+from clippedgossip.peer.config import Address, Config, Deadlines, Limits, Training
 from clippedgossip.peer.launch import Crowd, free_ports, read_network, write_network
 from clippedgossip.peer.memory import Memory
 from clippedgossip.peer.proxy import Proxy
@@ -126,6 +126,7 @@ class Drill:
             deadlines=DEADLINES,
             limits=Limits(backoff_most=5.0),
             task={"name": "digits", "model": self.model},
+            training=Training(lr=0.05),
         )
         ring = [(i, (i + 1) % self.peers) for i in range(self.peers)]
         write_network(ring, self.peers, folder / "net", template)

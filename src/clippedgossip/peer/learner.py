@@ -3,20 +3,31 @@
 import importlib
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
-from clippedgossip.errors import ConfigError, unknown_name
+from clippedgossip import tasks
+from clippedgossip.errors import ConfigError
 from clippedgossip.peer import tensors
-from clippedgossip.peer.config import Config
+from clippedgossip.peer.config import Config, Training, from_table
+from clippedgossip.peer.losses import ModuleLoss, module_losses
+from clippedgossip.peer.mixing import Losses
+from clippedgossip.step import LearningRate, half_step, momentum_of
+from clippedgossip.tasks.task import Task
+from clippedgossip.tasks.work import Work, Workers
 
 
 @runtime_checkable
 class Learner(Protocol):
-    """One participant's own training."""
+    """One participant's own training.
+
+    For a rule that compares losses (Mozi) it also has `losses(models, round)`, models (m, d) -> (m,): their
+    losses on a sample of the participant's own, the same one throughout a round.
+    """
 
     @property
     def length(self) -> int:
@@ -46,8 +57,10 @@ class ModuleLearner:
         step: Callable[[int], None],
         evaluate: Callable[[], float | None] = lambda: None,
         optimizer: torch.optim.Optimizer | None = None,
+        loss: ModuleLoss | None = None,
     ) -> None:
         self.model = model
+        self.losses: Losses | None = None if loss is None else module_losses(model, loss)
         self.evaluate = evaluate
         self._step = step
         self._optimizer = optimizer
@@ -82,61 +95,72 @@ class ModuleLearner:
 
 @dataclass(frozen=True, kw_only=True)
 class BuiltIn:
-    """The `[task]` table of a config: a data set, this node's share of it, a model, and the step size."""
+    """The `[task]` table of a config: a data set, this node's share of it, and a model, in the words of a
+    simulated run's `[data]` and `[model]`."""
 
     name: str = "digits"
+    root: str | None = None
     model: str = "mlp"
     partition: str = "iid"
     alpha: float = 0.5
+    groups: tuple[tuple[int, ...], ...] | None = None
+    """Who is in which clique, for the partition of that name."""
+    samples: int | None = None
+    test_samples: int | None = None
+    augment: bool = False
     nodes: int = 1
     node: int = 0
-    batch: int = 32
-    lr: float = 0.05
-    momentum: float = 0.9
+
+    def build(self, seed: int, batch: int) -> Task:
+        """This node's part of the task that a simulated run of the same seed shares out."""
+        if not 0 <= self.node < self.nodes:
+            raise ConfigError(f"task.node = {self.node}; with task.nodes = {self.nodes} choose 0 to one less")
+        data = tasks.load_part(self.name, self.root, self.samples, self.test_samples)
+        shares = tasks.partition(
+            data.train_y,
+            self.nodes,
+            self.partition,
+            seed=seed,
+            groups=self.groups,
+            alpha=self.alpha,
+            classes=data.classes,
+        )
+        share = [shares[self.node]]
+        return tasks.make_task(
+            data, share, self.model, seed=seed, batch=batch, nodes=[self.node], augment=self.augment
+        )
 
 
 class TaskLearner:
-    """Momentum SGD in the PyTorch form on one node's share: m ← βm + g, x½ ← x − ηm."""
+    """The local step of Algorithm 1 on one node's share: what the simulator does for all nodes at once."""
 
-    def __init__(self, options: BuiltIn, seed: int) -> None:
-        from clippedgossip import tasks
-
-        if not 0 <= options.node < options.nodes:
-            raise ConfigError(
-                f"task.node = {options.node}; with task.nodes = {options.nodes} choose 0 to one less"
-            )
-        data = tasks.load(options.name)
-        shares = tasks.partition(
-            data.train_y,
-            options.nodes,
-            options.partition,
-            seed=seed,
-            alpha=options.alpha,
-            classes=data.classes,
-        )
-        self.task = tasks.make_task(
-            data,
-            [shares[options.node]],
-            options.model,
-            seed=seed,
-            batch=options.batch,
-            nodes=[options.node],
-        )
-        self.options = options
+    def __init__(self, options: BuiltIn, training: Training, seed: int) -> None:
+        self.task = options.build(seed, training.batch)
+        self.work, self.workers = Work(self.task, torch.float32), Workers.of(self.task)
+        self.lr = LearningRate(initial=training.lr, drops=training.lr_drops, factor=training.lr_factor)
+        self.momentum = momentum_of(training.momentum_form, training.momentum)
         self.x = self.task.initial().clone()
         self.m = torch.zeros_like(self.x)
+        self.begun = False
 
     @property
     def length(self) -> int:
         return len(self.x)
 
     def step(self, round: int) -> Tensor:
-        inputs, labels = self.task.draw(round)
-        x = self.x.detach().requires_grad_()
-        outputs = torch.func.functional_call(self.task.module, self.task.layout.views(x), (inputs[0],))
-        (gradient,) = torch.autograd.grad(self.task.loss(outputs, labels[0]), x)
-        self.m.mul_(self.options.momentum).add_(gradient)
-        return self.x - self.options.lr * self.m
+        models, half = self.x[None], torch.empty_like(self.x)[None]
+        x, y = self.work.draw(self.workers, round)
+        gradients, _ = self.work.gradients(self.workers, models, x, y, round)
+        keep, gain = (torch.tensor(number) for number in self.momentum.gain(not self.begun))
+        half_step(models, self.m[None], half, gradients, (keep, gain), torch.tensor(self.lr.at(round)))
+        self.begun = True
+        return half[0]
+
+    def losses(self, models: Tensor, round: int) -> Tensor:
+        """Of models (m, d), on a sample of the round that no step saw."""
+        x, y = self.work.draw(self.workers, round, purpose="mozi")
+        count = len(models)
+        return self.work.losses_of(models, x.expand(count, *x.shape[1:]), y.expand(count, -1))
 
     def load(self, mixed: Tensor) -> None:
         self.x = mixed
@@ -145,10 +169,10 @@ class TaskLearner:
         return float(self.task.evaluate(self.x[None]).accuracy[0])
 
     def state(self) -> dict[str, Tensor]:
-        return {"x": self.x, "m": self.m}
+        return {"x": self.x, "m": self.m, "begun": torch.tensor(self.begun)}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        self.x, self.m = state["x"].clone(), state["m"].clone()
+        self.x, self.m, self.begun = state["x"].clone(), state["m"].clone(), bool(state["begun"])
 
 
 def make_learner(config: Config) -> Learner:
@@ -157,14 +181,15 @@ def make_learner(config: Config) -> Learner:
     entry = options.pop("entry", None)
     if entry is not None:
         return _from_entry(str(entry), config)
-    known: dict[str, Any] = {field.name: field for field in fields(BuiltIn)}
-    for key, value in options.items():
-        if key not in known:
-            raise ConfigError(unknown_name("key", f"task.{key}", (f"task.{name}" for name in known)))
-        expected = type(known[key].default)
-        if not isinstance(value, (expected, int) if expected is float else expected):
-            raise ConfigError(f"task.{key} = {value!r} must be a {expected.__name__}")
-    return TaskLearner(BuiltIn(**options), config.seed)  # type: ignore[arg-type]  # checked just above
+    return TaskLearner(_built_in(options, config.folder), config.training, config.seed)
+
+
+def _built_in(options: Mapping[str, object], folder: Path) -> BuiltIn:
+    for field in fields(Training):
+        if field.name in options:
+            raise ConfigError(f"task.{field.name} belongs to the local step; write it in [training]")
+    built: BuiltIn = from_table(BuiltIn, options, "task.")
+    return built if built.root is None else replace(built, root=str(folder / built.root))
 
 
 def _from_entry(entry: str, config: Config) -> Learner:

@@ -10,15 +10,17 @@ from dataclasses import asdict, dataclass
 from types import FrameType
 from typing import Any
 
-from clippedgossip.errors import ClippedGossipError
+from clippedgossip.errors import ClippedGossipError, PeerError
 from clippedgossip.peer import checkpoint, identity
 from clippedgossip.peer.checkpoint import Checkpoint
 from clippedgossip.peer.config import Config
-from clippedgossip.peer.gossip import Gossip, Mixed
+from clippedgossip.peer.gossip import Gossip
 from clippedgossip.peer.learner import Learner, make_learner
+from clippedgossip.peer.mixing import Losses, Mixed, rule_of, without_losses
 from clippedgossip.peer.node import Node
 from clippedgossip.peer.telemetry import Metrics, write_status
 from clippedgossip.records import Round, RunDirectory
+from clippedgossip.rules.losses import needs_losses
 
 log = logging.getLogger(__name__)
 _STATUS_EVERY = 0.25
@@ -41,6 +43,9 @@ class PeerRun:
     def __init__(self, config: Config, *, learner: Learner | None = None) -> None:
         self.config = config
         self.learner = learner or make_learner(config)
+        self.losses: Losses | None = getattr(self.learner, "losses", None)
+        if self.losses is None and needs_losses(rule_of(config)):
+            raise PeerError(without_losses(config))
         self.accuracy: float | None = None
         self.missing = self.rejected = self.clipped = 0
         self.overrun = 0.0
@@ -90,7 +95,7 @@ class PeerRun:
 
     def _round(self, gossip: Gossip) -> None:
         round = gossip.round
-        mixed, report = gossip.mix_vector(self.learner.step(round))
+        mixed, report = gossip.mix_vector(self.learner.step(round), losses=self.losses)
         self.learner.load(mixed)
         self.missing += len(report.missing)
         self.rejected += report.rejected
@@ -225,6 +230,7 @@ def _facts(config: Config) -> dict[str, Any]:
     return {
         **{key: getattr(config, key) for key in keys},
         "task": dict(config.task),
+        "training": asdict(config.training),
         "rule": dict(config.rule),
         "wire": asdict(config.wire),
         "neighbours": [neighbour.name for neighbour in config.neighbours],

@@ -1,0 +1,263 @@
+"""Peers and the simulator do the same mathematics: same config and seed, the same models after 50 rounds."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from clippedgossip.config import RunConfig, build
+from clippedgossip.config.peers import peers_of
+from clippedgossip.config.sections import DataConfig, TrainingConfig
+from clippedgossip.errors import UserError
+from clippedgossip.peer import identity
+from clippedgossip.peer.config import Config, Deadlines, Training
+from clippedgossip.peer.launch import read_network, write_network
+from clippedgossip.peer.learner import BuiltIn, TaskLearner, make_learner
+from clippedgossip.peer.mixing import Mixing, describe_rule
+from clippedgossip.peer.node import Node
+from clippedgossip.peer.run import PeerRun
+from clippedgossip.peer.transport import MemoryNetwork, MemoryTransport
+from clippedgossip.rules import RULES
+from clippedgossip.rules.from_table import table_of
+from clippedgossip.simulate import train
+from clippedgossip.tasks import DataSet, datasets, load_part
+from tests.samples import sample_rule
+
+ROUNDS = 50
+EDGES = ((0, 1), (1, 2), (2, 3), (3, 0), (0, 4), (1, 4), (2, 4), (3, 4))
+"""A ring of four and its hub: three or four neighbours, so weights differ."""
+RING = {"name": "ring", "nodes": 3}
+PATIENT = Deadlines(least=60, most=60, join=60, linger=10)
+BITING: dict[str, dict[str, Any]] = {
+    "clipped-gossip": {"radius": 0.03},
+    "centered-clipping": {"radius": 0.02},
+    "geometric-median": {"smoothing": 0.01},
+    "balance": {"gamma": 0.4},
+    "bucketing": {"rule": {"name": "geometric-median", "smoothing": 0.01}},
+    "nnm": {"rule": {"name": "geometric-median", "smoothing": 0.01}},
+}
+"""Parameters at the scale of these small models, so that no rule is plain gossip here."""
+RULE_TABLES = {name: table_of(sample_rule(name)) | BITING.get(name, {}) for name in RULES} | {
+    "adaptive": {"name": "clipped-gossip", "radius": {"adaptive": 0.25}},
+    "trim for each": {"name": "trimmed-mean", "trim": [1, 0, 1, 1, 2]},
+    "bucketing of mozi": {"name": "bucketing", "size": 2, "rule": {"name": "mozi"}},
+    "bucketing of median": {"name": "bucketing", "size": 2, "rule": {"name": "median"}},
+}
+
+
+@pytest.fixture
+def few_features(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Digits of six features and three classes: 21 coordinates. Rules that choose are discontinuous where
+    two choices are equal; with so few choices, none comes within rounding of that."""
+    draw = torch.Generator().manual_seed(1)
+    centres, y = torch.randn(3, 6, generator=draw), torch.arange(150) % 3
+    x = centres[y] + torch.randn(150, 6, generator=draw)
+    small = DataSet.of(x[:120], y[:120], x[120:], y[120:])
+    monkeypatch.setattr(datasets, "_digits", lambda: small)
+    load_part.cache_clear()
+    yield
+    load_part.cache_clear()
+
+
+@cache
+def on_few_features(rule: str, **parameters: float) -> Tensor:
+    with TemporaryDirectory() as folder:
+        return simulated(run_config(Path(folder), {"name": rule, **parameters}))
+
+
+def run_config(folder: Path, rule: object, *, rounds: int = ROUNDS, **sections: dict[str, Any]) -> RunConfig:
+    """A run as a file would say it."""
+    (folder / "five.csv").write_text("source,target\n" + "".join(f"{a},{b}\n" for a, b in EDGES))
+    raw = {
+        "network": sections.get("network", {"file": "five.csv"}),
+        "data": {"name": "digits"} | sections.get("data", {}),
+        "model": {"name": "linear"} | sections.get("model", {}),
+        "rule": rule,
+        "training": {"rounds": rounds, "batch": 4, "lr": 0.05, "lr_drops": [20], "evaluate_nodes": False}
+        | sections.get("training", {}),
+        "seed": 3,
+    }
+    return RunConfig.from_mapping(raw, folder=folder)
+
+
+def simulated(config: RunConfig) -> Tensor:
+    """(n, d) the models after the last round."""
+    *_, last = train(build(config))
+    return last.state().tensors["models"]
+
+
+def network_of(config: RunConfig, folder: Path) -> list[Config]:
+    """The same run as peers, as `peer network` writes them."""
+    edges, nodes, template = peers_of(config, run="parity")
+    write_network(edges, nodes, folder / "net", replace(template, deadlines=PATIENT))
+    return read_network(folder / "net")
+
+
+def apart(models: Tensor, others: Tensor | None = None) -> float:
+    """The largest difference in any coordinate; of models among themselves if no others are given."""
+    return float((models - (models.mean(0) if others is None else others)).abs().max())
+
+
+def rounding(models: Tensor, rounds: int) -> float:
+    """A unit in the last place each round: sums have another order here than there, and nothing multiplies
+    the difference."""
+    return rounds * torch.finfo(models.dtype).eps * float(models.abs().max())
+
+
+async def in_memory(configs: list[Config]) -> list[Tensor]:
+    """Peers in one event loop, each living at its own pace."""
+    net = MemoryNetwork()
+    nodes: list[Node] = []
+    learners = [make_learner(config) for config in configs]
+
+    async def live(config: Config, node: Node, learner: Any) -> None:
+        mixing = Mixing(config)
+        while node.round < config.rounds:
+            half = learner.step(node.round)
+            exchange = await node.exchange(half)
+            assert not exchange.missing
+            mixed, _ = mixing(half, exchange, losses=learner.losses)
+            learner.load(mixed)
+
+    for config, learner in zip(configs, learners, strict=True):
+        me = identity.load(config.folder)
+        transport = MemoryTransport(net, me, config.neighbours)
+        rule = describe_rule(config)
+        nodes.append(Node(replace(config, folder=Path()), me, transport, length=learner.length, rule=rule))
+    try:
+        await asyncio.gather(*(node.start() for node in nodes))
+        await asyncio.gather(*(live(*each) for each in zip(configs, nodes, learners, strict=True)))
+    finally:
+        await asyncio.gather(*(node.close() for node in nodes))
+    return [model_of(learner) for learner in learners]
+
+
+def model_of(learner: object) -> Tensor:
+    assert isinstance(learner, TaskLearner)
+    return learner.x
+
+
+async def at_once(function: Callable[..., Any], /, *arguments: Any) -> Any:
+    """`asyncio.to_thread` without the thread, for messages of a hundred bytes."""
+    return function(*arguments)
+
+
+@pytest.mark.usefixtures("few_features")
+@pytest.mark.parametrize("name", RULE_TABLES)
+def test_every_rule_gives_the_models_of_the_simulator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(asyncio, "to_thread", at_once)
+    config = run_config(tmp_path, RULE_TABLES[name])
+    expected = simulated(config)
+    models = torch.stack(asyncio.run(in_memory(network_of(config, tmp_path))))
+    tolerance = rounding(expected, ROUNDS)
+    assert apart(models, expected) <= tolerance
+    plain, alone = on_few_features("gossip"), on_few_features("clipped-gossip", radius=0.0)
+    assert name == "gossip" or apart(expected, plain) > 100 * tolerance, "the rule is not plain gossip"
+    assert apart(expected) < 0.8 * apart(alone), "and it mixes"
+
+
+@pytest.mark.parametrize("rule", ["clipped-gossip", "bucketing of mozi"])
+def test_peers_over_tls_do_too(tmp_path: Path, rule: str) -> None:
+    """Whole peers, on digits, with the paper's momentum."""
+    training = {"momentum_form": "paper", "momentum": 0.8}
+    config = run_config(tmp_path, RULE_TABLES[rule], training=training, network=RING)
+    peers = [PeerRun(mine) for mine in network_of(config, tmp_path)]
+    threads = [threading.Thread(target=peer.run) for peer in peers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(200)
+    expected = simulated(config)
+    assert [peer.missing for peer in peers] == [0] * len(peers)
+    models = torch.stack([model_of(peer.learner) for peer in peers])
+    assert apart(models, expected) <= rounding(expected, ROUNDS)
+
+
+def test_dropout_and_augmentation_are_drawn_alike(tmp_path: Path) -> None:
+    config = run_config(
+        tmp_path, "gossip", rounds=2, model={"name": "cnn"}, data={"augment": True}, network=RING
+    )
+    expected = simulated(config)
+    models = torch.stack(asyncio.run(in_memory(network_of(config, tmp_path))))
+    assert apart(models, expected) <= rounding(expected, ROUNDS)  # other masks would be a thousand times that
+
+
+@pytest.mark.parametrize("partition", ["iid", "sorted", "clique", "dirichlet", "classes"])
+def test_shares_and_initial_model_are_those_of_the_simulator(tmp_path: Path, partition: str) -> None:
+    network = {"name": "dumbbell", "clique": 5}
+    data = {"partition": partition, "samples": 300, "test_samples": 20}
+    config = run_config(tmp_path, "gossip", data=data, network=network)
+    task = build(config).task
+    for row, mine in enumerate(network_of(config, tmp_path)):
+        learner = make_learner(mine)
+        assert isinstance(learner, TaskLearner)
+        size = int(task.sizes[row])
+        assert torch.equal(learner.task.table[0], task.table[row, :size])
+        assert torch.equal(learner.task.data.test_y, task.data.test_y)
+        assert torch.equal(learner.x, task.initial())
+
+
+@pytest.mark.parametrize("form", ["pytorch", "paper"])
+def test_a_restart_changes_nothing(form: str) -> None:
+    def learner() -> TaskLearner:
+        training = Training(momentum_form=form, lr_drops=(2,))
+        return TaskLearner(BuiltIn(model="linear", samples=50), training, seed=0)
+
+    through, before = learner(), learner()
+    for round in range(5):
+        through.load(through.step(round))
+        if round < 3:
+            before.load(before.step(round))
+    after = learner()
+    after.restore(before.state())
+    for round in range(3, 5):
+        after.load(after.step(round))
+    assert torch.equal(after.x, through.x)
+
+
+def test_words_and_defaults_are_those_of_a_simulated_run() -> None:
+    theirs = {field.name: field.default for field in fields(TrainingConfig)}
+    assert {field.name: field.default for field in fields(Training)}.items() <= theirs.items()
+    assert {field.name for field in fields(BuiltIn)} - {"model", "nodes", "node", "groups"} <= {
+        field.name for field in fields(DataConfig)
+    }
+
+
+@pytest.mark.parametrize(
+    ("network", "rule", "message"),
+    [
+        ({"name": "ring", "nodes": 4, "byzantine": [1]}, "gossip", "--misbehave"),
+        ({"name": "ring", "nodes": 4, "weights": "lazy"}, "gossip", "metropolis-hastings alone"),
+        ({"name": "ring", "nodes": 4}, {"name": "clipped-gossip", "radius": "oracle"}, "no peer can be"),
+        ({"name": "ring", "nodes": 4}, {"name": "krum", "faulty": 1}, "needs at least 3 neighbours"),
+    ],
+)
+def test_what_peers_lack_is_said(tmp_path: Path, network: dict[str, Any], rule: object, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        peers_of(run_config(tmp_path, rule, network=network), run="r")
+
+
+def test_equal_rules_read_alike_and_others_do_not() -> None:
+    def words(**rule: object) -> str:
+        return describe_rule(Config(name="a", run="r", rule=rule))
+
+    nested = {"name": "bucketing", "rule": {"name": "krum", "faulty": 1}}
+    assert words(name="clipped-gossip") == words(name="clipped-gossip", radius=1)
+    assert words(name="clipped-gossip", radius={"adaptive": 0.2}) == words(
+        name="clipped-gossip", radius="adaptive", delta_max=0.2
+    )
+    assert words(**nested) == "bucketing rule=(krum faulty=1) size=2"
+    assert words(**nested) == words(size=2, rule={"faulty": 1, "name": "krum"}, name="bucketing")
+    long = [words(name="trimmed-mean", trim=[1] * 300 + [last]) for last in (1, 2)]
+    assert long[0] != long[1]
+    assert max(map(len, long)) <= 256
