@@ -15,6 +15,7 @@ from clippedgossip.network import Network
 from clippedgossip.rules import Bucketing, ClippedGossip, GeometricMedian, Gossip, Mozi, Rule, TrimmedMean
 from clippedgossip.simulate import Setup, State, Training, train, train_together
 from clippedgossip.simulate.crew import Crew
+from clippedgossip.simulate.train import Stack
 from clippedgossip.step import Averaged, HeavyBall, LearningRate
 from clippedgossip.tasks import DataSet, FlipLabels, build, make_task, partition
 from clippedgossip.tasks.layers import forward_one, forward_stacked, supported
@@ -149,6 +150,30 @@ def test_rules_that_need_the_engine(rule: Rule) -> None:
     assert last.record is not None
     assert last.record.accuracy is not None
     assert (last.record.accuracy["all"] or 0) > 0.8
+
+
+@pytest.mark.parametrize("size", [1, 4, 1000])
+@pytest.mark.parametrize("attack", [None, "ipm", "gaussian", "non-finite", "label-flipping"])
+@pytest.mark.parametrize("rule", [Mozi(), Bucketing(Mozi())])
+def test_messages_tried_together_have_the_losses_they_have_one_by_one(
+    rule: Rule, attack: str | None, size: int
+) -> None:
+    attacked = None if attack is None else make_attack(attack)
+    stack = Stack([setup(), setup(rule, attacked, seed=1)], torch.device("cpu"), None)
+    stack.advance()
+    mixer, part = stack.mixers[1], stack.parts[1]
+    mixer._trials.size = size
+    regular = slice(part.start, part.start + mixer.regular)
+    (near,) = mixer.inbox(stack.models[part], 3, 6).neighborhoods()
+    if isinstance(mixer.rule, Bucketing):
+        near = near.mapped(*mixer.rule.premix(near))
+    x, y = stack.crew.draw(3, purpose="mozi")
+    places = range(near.weights.shape[1] + 1)
+    one_by_one = [stack.crew.losses_of(near.message(place), x[regular], y[regular]) for place in places]
+    found = mixer._losses_near(near)
+    assert found.isfinite().all()
+    there = near.closed_present
+    torch.testing.assert_close(found[there], torch.stack(one_by_one, 1).double()[there])
 
 
 def test_label_flipping_spoils_byzantine_rows_only() -> None:

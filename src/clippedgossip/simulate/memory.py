@@ -15,11 +15,14 @@ def bytes_needed(crew: Crew, copies: int = MODEL_COPIES) -> int:
     """Linear in workers × parameters, and in workers × batch × activations."""
     n, d = len(crew), crew.task.layout.size
     data = sum(t.numel() * t.element_size() for t in (crew.task.data.train_x, crew.task.data.test_x))
-    activations = 0
-    if isinstance(crew.task.module, nn.Sequential) and layers.supported(crew.task.module):
-        each = layers.activation_elements(crew.task.module, crew.task.data.shape)
-        activations = n * crew.task.batch * each * crew.work.dtype.itemsize
-    return copies * n * d * 4 + data + activations
+    return copies * n * d * 4 + data + n * crew.task.batch * activation_bytes(crew)
+
+
+def activation_bytes(crew: Crew) -> int:
+    """What one sample's forward pass leaves for the backward pass."""
+    if not (isinstance(crew.task.module, nn.Sequential) and layers.supported(crew.task.module)):
+        return 0
+    return layers.activation_elements(crew.task.module, crew.task.data.shape) * crew.work.dtype.itemsize
 
 
 def refuse_what_does_not_fit(crew: Crew, device: torch.device, copies: int = MODEL_COPIES) -> None:

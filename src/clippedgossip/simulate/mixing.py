@@ -1,5 +1,7 @@
 """One run's exchange: what the attackers send, what the rule makes of it, and how the result is doing."""
 
+from functools import cached_property
+
 import torch
 from torch import Tensor
 
@@ -13,6 +15,7 @@ from clippedgossip.rules.losses import needs_losses, with_losses
 from clippedgossip.simulate.consensus import byzantine_rows
 from clippedgossip.simulate.crew import Crew
 from clippedgossip.simulate.setup import Setup, Training
+from clippedgossip.simulate.trials import Trials
 
 
 class Mixer:
@@ -119,10 +122,10 @@ class Mixer:
         """A rule that compares losses is given each node's own fresh sample."""
         return with_losses(rule, self._losses_near) if needs_losses(rule) else rule
 
+    @cached_property
+    def _trials(self) -> Trials:
+        return Trials(self.crew, slice(self.part.start, self.part.start + self.regular))
+
     def _losses_near(self, near: Neighborhood) -> Tensor:
         """(b, k+1) loss of own and received models on each node's sample."""
-        x, y = self.crew.draw(near.context.round, purpose="mozi")
-        mine = torch.arange(self.part.start, self.part.start + self.regular, device=x.device)[near.group]
-        x, y = x[mine], y[mine]
-        places = range(near.weights.shape[1] + 1)
-        return torch.stack([self.crew.losses_of(near.message(place), x, y) for place in places], 1).double()
+        return self._trials.losses(near)
