@@ -283,15 +283,16 @@ def fail(how: str) -> None:
     os.kill(os.getpid(), signal.SIGKILL if how == "kill" else signal.SIGSTOP)
 
 
-def told_to_stop(ranks: Ranks) -> int:
-    """Rank 0 gets torchrun's signal after the second round."""
+def told_to_stop(ranks: Ranks, number: signal.Signals) -> int:
+    """Rank 0 gets torchrun's signals after the second round."""
     run = setup(rounds=1000)
     if ranks.rank:
         follow(lambda: run, ranks=ranks)
         return 0
     for moment in train_distributed(run, ranks=ranks):
         if moment.round == 2:
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), number)
+            os.kill(os.getpid(), number)
     return 0
 
 

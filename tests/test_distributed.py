@@ -163,9 +163,10 @@ def test_a_lost_rank_ends_the_run_within_the_timeout(how: str, says: str, tmp_pa
     assert time.monotonic() - began < 55
 
 
-def test_sigterm_ends_all_ranks_between_rounds(tmp_path: Path) -> None:
-    first, *others = cases.together(2, cases.told_to_stop, folder=tmp_path)
-    assert first.startswith("RunError: stopped by SIGTERM")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals_end_all_ranks_between_rounds(number: signal.Signals, tmp_path: Path) -> None:
+    first, *others = cases.together(2, cases.told_to_stop, number, folder=tmp_path)
+    assert first.startswith(f"RunError: stopped by {number.name}")
     assert others == [0]
 
 

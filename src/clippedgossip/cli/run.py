@@ -87,8 +87,6 @@ def _follow(config: Path, changes: list[str], together: "Ranks") -> None:
         follow(lambda: build(load_config(config, changes)), ranks=together)
     except UserError as error:
         raise typer.Exit(2) from error
-    except KeyboardInterrupt as error:
-        raise typer.Exit(130) from error
 
 
 def _run(

@@ -41,24 +41,26 @@ def join(*, url: str = "env://", timeout: float = TIMEOUT) -> Iterator[Ranks]:
     who = [word.partition(" ")[2] for word in meeting.words]
     ranks = Ranks(rank, size, store=meeting.store, timeout=timeout, who=who, nccl=nccl)
     try:
-        with _hearing_sigterm(ranks):
+        with _hearing_signals(ranks):
             yield ranks
     finally:
         ranks.part()
 
 
 @contextmanager
-def _hearing_sigterm(ranks: Ranks) -> Iterator[None]:
-    """torchrun sends SIGTERM to the others when one of its processes ends, and no message would come out."""
+def _hearing_signals(ranks: Ranks) -> Iterator[None]:
+    """torchrun sends SIGTERM to the others when one of its processes ends, and SIGINT twice when it is
+    interrupted; no message would come out."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def note(signum: int, frame: FrameType | None) -> None:
-        ranks.told_to_stop = True
+        ranks.told_to_stop = signal.Signals(signum).name
 
-    before = signal.signal(signal.SIGTERM, note)
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -37,7 +37,7 @@ class Ranks:
         self.resting = True  # whether the others wait for rank 0's word
         self.dismissed = False  # whether they have heard its last
         self.broken = False
-        self.told_to_stop = False  # by a signal: heeded between rounds, when nobody is left waiting
+        self.told_to_stop = ""  # by which signal: heeded between rounds, when nobody is left waiting
         self._store, self._who = store, who
 
     def device(self, asked: str | torch.device) -> torch.device:
@@ -158,7 +158,7 @@ class Ranks:
 
     def _heed_signals(self) -> None:
         if self.told_to_stop:
-            raise RunError(f"stopped by SIGTERM; {CONTINUE}")
+            raise RunError(f"stopped by {self.told_to_stop}; {CONTINUE}")
 
     def _broadcast(self, tensor: Tensor) -> Tensor:
         self._talk(dist.broadcast, tensor, 0)
