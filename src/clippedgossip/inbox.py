@@ -34,6 +34,11 @@ class Context:
     reduce: Callable[[Tensor], Tensor] = field(default=_whole, repr=False)  # sums over the slices
 
 
+def worth_a_product(rows: int, slots: int) -> bool:
+    """Whether all inner products of so many rows are cheaper than those along so many edges."""
+    return rows <= 64 or (rows <= 4096 and rows * rows <= 16 * slots)
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Inbox:
     """All models in flight, each held once: own models, messages linear in them, any other messages.
@@ -62,8 +67,7 @@ class Inbox:
     @cached_property
     def dense(self) -> bool:
         """Whether one product of all rows with all rows is cheaper than a walk along the edges."""
-        rows, edges = self.held_rows, int(self.layout.slots.numel())
-        return rows <= 64 or (rows <= 4096 and rows * rows <= 16 * edges)
+        return worth_a_product(self.held_rows, int(self.layout.slots.numel()))
 
     def explicit(self) -> "Inbox":
         """The same messages with the linear ones written out; walks along the edges need it."""

@@ -5,17 +5,16 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import nn
 
-from clippedgossip.attacks import Attack, LinearAttack, Tuned
+from clippedgossip.attacks import Attack, Tuned
 from clippedgossip.config import RunConfig
 from clippedgossip.errors import RunError
 from clippedgossip.network import Network
 from clippedgossip.rules import Mozi, Rule
 from clippedgossip.rules.premix import Premix
-from clippedgossip.simulate.memory import MODEL_COPIES, RANK_COPIES
+from clippedgossip.simulate.memory import MODEL_COPIES, RANK_COPIES, messages
 from clippedgossip.tasks import MODELS, layers
 
 SAMPLES = {  # data set: samples to train on and to test on, shape of one, in bytes
@@ -84,8 +83,9 @@ def plan(config: RunConfig, *, ranks: int = 1, device: str = "cpu") -> Plan:
     at_once = mine if device.startswith("cuda") or not layers.has_convolutions(module) else 1
     itemsize = 2 if config.training.precision == "bfloat16" else 4
     gradient = 6.0 * batch * products(module, shape)  # 2 operations each, forward once and backward twice
-    rows = n + (0 if attack is None or isinstance(attack, LinearAttack) else lies(network))
-    copies = ((RANK_COPIES if ranks > 1 else MODEL_COPIES) * n + rows - n) * d * 4
+    rule = config.rule.build(network)
+    rows = n + messages(network, rule, attack)
+    copies = ((RANK_COPIES if ranks > 1 else MODEL_COPIES) * n + 2 * (rows - n)) * d * 4
     return Plan(
         workers=n,
         parameters=d,
@@ -93,7 +93,7 @@ def plan(config: RunConfig, *, ranks: int = 1, device: str = "cpu") -> Plan:
         models_bytes=math.ceil(copies / ranks),
         activations_bytes=at_once * batch * layers.activation_elements(module, shape) * itemsize,
         data_bytes=(train + test) * (math.prod(shape) + 8),
-        traffic_bytes=_traffic(config.rule.build(network), attack, network, rows, mine * d * 4, ranks),
+        traffic_bytes=_traffic(rule, attack, network, rows, mine * d * 4, ranks),
         gathered_bytes=2 * n * d * 4 if ranks > 1 else 0,
         operations=mine * gradient + 2 * 2 * rows * n * d / ranks,
         touched_bytes=2 * copies / ranks,
@@ -135,14 +135,6 @@ def measure(device: str = "cpu") -> Ceilings:
     product = _fastest(lambda: a @ a, device)
     copied = _fastest(lambda: b.copy_(c), device)
     return Ceilings(flops=2 * size**3 / product, bandwidth=2 * b.numel() * 4 / copied)
-
-
-def lies(network: Network) -> int:
-    """Edges from a Byzantine node to a regular one: each carries a message of its own."""
-    liar = np.zeros(network.n, dtype=bool)
-    liar[network.byzantine] = True
-    receiver = np.repeat(np.arange(network.n), network.degrees)
-    return int((liar[network.indices] & ~liar[receiver]).sum())
 
 
 def _traffic(rule: Rule, attack: Attack | None, network: Network, rows: int, stack: int, ranks: int) -> int:

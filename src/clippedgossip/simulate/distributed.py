@@ -123,7 +123,7 @@ class Shard:
         self.initial = setup.task.initial()
         task = share_of(setup.task, self.turn.mine).to(device)
         self.crew = Crew([task], setup.training.precision)
-        refuse_what_does_not_fit(self.crew, device, RANK_COPIES)
+        refuse_what_does_not_fit(self.crew, [setup], device, copies=RANK_COPIES, ranks=ranks.size)
         self.mixer = SliceMixer(replace(setup, task=task), self.crew, self.turn)
         self.models = torch.empty(len(task.nodes), size, device=device)
         self.momentum = torch.zeros_like(self.models)

@@ -1,10 +1,18 @@
 """How much memory a stack of workers takes, said before anything is allocated."""
 
+from collections.abc import Sequence
+
+import numpy as np
 import torch
 from torch import nn
 
+from clippedgossip.attacks import Attack, LinearAttack
 from clippedgossip.errors import RunError
+from clippedgossip.inbox import worth_a_product
+from clippedgossip.network import Network
+from clippedgossip.rules import LinearRule, Rule
 from clippedgossip.simulate.crew import Crew
+from clippedgossip.simulate.setup import Setup
 from clippedgossip.tasks import layers
 
 MODEL_COPIES = 6  # models, momentum, half-step, gradients, and two on the way through them
@@ -25,11 +33,26 @@ def activation_bytes(crew: Crew) -> int:
     return layers.activation_elements(crew.task.module, crew.task.data.shape) * crew.work.dtype.itemsize
 
 
-def refuse_what_does_not_fit(crew: Crew, device: torch.device, copies: int = MODEL_COPIES) -> None:
+def messages(network: Network, rule: Rule, attack: Attack | None) -> int:
+    """How many models the attackers write out in a round: none if sums of the models in flight will do."""
+    liar = np.zeros(network.n, dtype=bool)
+    liar[network.byzantine] = True
+    receiver = np.repeat(np.arange(network.n), network.degrees)
+    count = int((liar[network.indices] & ~liar[receiver]).sum())
+    nodes = len(network.regular)
+    slots = nodes * int(network.degrees[network.regular].max(initial=0))
+    summed = isinstance(attack, LinearAttack) and isinstance(rule, LinearRule)
+    return 0 if attack is None or (summed and worth_a_product(nodes, slots)) else count
+
+
+def refuse_what_does_not_fit(
+    crew: Crew, setups: Sequence[Setup], device: torch.device, *, copies: int = MODEL_COPIES, ranks: int = 1
+) -> None:
     if device.type != "cuda":
         return
     free, _ = torch.cuda.mem_get_info(device)
-    needed = bytes_needed(crew, copies)
+    lies = sum(messages(setup.network, setup.rule, setup.attack) for setup in setups)
+    needed = bytes_needed(crew, copies) + 2 * lies * crew.task.layout.size * 4 // ranks
     if needed > free:
         raise RunError(
             f"{len(crew)} workers with {crew.task.layout.size:,} parameters need about {needed:,} "

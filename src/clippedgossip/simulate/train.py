@@ -55,7 +55,7 @@ class Stack:
             refuse_disconnected(setup.network)
         self.setups = [replace(setup, task=setup.task.to(self.device)) for setup in setups]
         self.crew = Crew([setup.task for setup in self.setups], first.precision)
-        refuse_what_does_not_fit(self.crew, self.device)
+        refuse_what_does_not_fit(self.crew, self.setups, self.device)
         self.models, self.momentum, self.half = (
             aligned(len(self.crew), setups[0].task.layout.size, self.device) for _ in range(3)
         )
