@@ -100,5 +100,4 @@ def audit(
         print(json.dumps(report, allow_nan=False))
         return
     print(render(diagnosis, Path(network).stem))
-    if draw is not None:
-        print(f"\nDrawn to {draw}")
+    print(f"\nDrawn to {draw}" if draw is not None else "\nSee it: add --draw network.svg")
