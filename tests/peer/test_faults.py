@@ -1,10 +1,19 @@
 """Real processes, real faults. The short form does many at once; the full form each by itself."""
 
+import json
 import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
+import networkx as nx
 import pytest
 
-from clippedgossip.peer.drill import Drill, Fault, Result
+from clippedgossip.peer.drill import DEADLINES, Drill, edges_of
+from clippedgossip.peer.fault import Fault, Result
 from clippedgossip.peer.memory import steady_growth
 
 
@@ -12,7 +21,7 @@ def unharmed(result: Result, rounds: int) -> None:
     assert result.fired
     assert not result.ended_badly
     assert result.rounds == rounds
-    assert result.growth < 16
+    assert result.growth < 64  # a flood of connections fragments the heap by up to 70 in the long run
     assert result.peak < 2000  # a process with torch in it takes some 300; nobody believed 10 GB
 
 
@@ -24,6 +33,41 @@ def test_a_leak_is_told_from_what_fills_once() -> None:
     assert steady_growth(step) == 0
     noisy = [h + 50_000_000 * (i % 2) for i, h in enumerate(leak)]
     assert steady_growth(noisy) == pytest.approx(100_000 * 200, rel=0.1)
+
+
+@pytest.mark.parametrize(("network", "degree"), [("ring", 2), ("torus", 3), ("chords", 4)])
+def test_networks(network: str, degree: int) -> None:
+    graph = nx.Graph(edges_of(network, 8))
+    assert {d for _, d in graph.degree} == {degree}
+    assert nx.is_connected(graph)
+    shared = [set(graph[7]) & set(graph[j]) for j in graph[7]]
+    assert any(shared) == (network == "chords")  # only there can two witnesses compare
+
+
+def test_a_liar_is_convicted() -> None:
+    result = Drill([Fault.EQUIVOCATION], peers=5, rounds=60, model="linear").run()
+    unharmed(result, 60)
+
+
+def test_told_to_end_a_drill_leaves_nothing_behind(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "clippedgossip", "peer", "drill", "full-disk", "--peers", "5"]
+    process = subprocess.Popen(
+        [*command, "--rounds", "100000"], env={**os.environ, "TMPDIR": str(tmp_path)}, stderr=subprocess.PIPE
+    )
+    try:
+        until = time.monotonic() + 120
+        while time.monotonic() < until and len(list(tmp_path.glob("*/net/*/status.json"))) < 5:
+            time.sleep(0.1)
+        pids = [json.loads(p.read_text())["pid"] for p in tmp_path.glob("*/net/*/status.json")]
+        assert len(pids) == 5
+        process.terminate()
+        assert process.wait(100) == 128 + signal.SIGTERM
+    finally:
+        process.kill()
+        process.wait(5)
+    assert str(tmp_path) not in Path("/proc/mounts").read_text()
+    assert not list(tmp_path.glob("*/net"))
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
 def test_many_faults_at_once() -> None:
@@ -55,4 +99,5 @@ def undisturbed() -> Result:
 def test_each_fault(fault: Fault, undisturbed: Result) -> None:
     result = Drill([fault]).run()
     unharmed(result, 200)
+    assert result.overrun < 3 * DEADLINES.most
     assert result.accuracy > undisturbed.accuracy - 0.02

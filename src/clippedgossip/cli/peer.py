@@ -240,7 +240,8 @@ def drill(
         list[str] | None,
         typer.Argument(metavar="[FAULT]…", help="kill, stop, partition, …; all if not said."),
     ] = None,
-    peers: Annotated[int, typer.Option(help="Peers in the ring.")] = 8,
+    network: Annotated[str, typer.Option(help="ring, torus, or chords (a ring with triangles).")] = "ring",
+    peers: Annotated[int, typer.Option(help="Peers in the network.")] = 8,
     rounds: Annotated[int, typer.Option(help="Rounds under each fault.")] = 200,
     out: Annotated[Path | None, typer.Option(help="Write the table here as well (Markdown).")] = None,
     as_json: Json = False,
@@ -249,7 +250,8 @@ def drill(
     from dataclasses import asdict
 
     from clippedgossip.errors import ConfigError, unknown_name
-    from clippedgossip.peer.drill import Drill, Fault, page, table
+    from clippedgossip.peer.drill import Drill
+    from clippedgossip.peer.fault import Fault, page, table
 
     known = {fault.name.lower().replace("_", "-"): fault for fault in Fault}
     for name in faults or ():
@@ -258,10 +260,14 @@ def drill(
     results = []
     for name in faults or known:
         print(f"{name} …", file=sys.stderr)
-        results.append(Drill([known[name]], peers=peers, rounds=rounds).run())
+        results.append(Drill([known[name]], network=network, peers=peers, rounds=rounds).run())
         if out is not None:
-            out.write_text(page(results, peers=peers, rounds=rounds))
+            out.write_text(page(results, network=network, peers=peers, rounds=rounds))
     print(json.dumps([asdict(result) for result in results]) if as_json else table(results))
+    harmed = [r.fault.value for r in results if r.ended_badly or r.rounds < rounds or not r.fired]
+    if harmed:
+        print(f"error: not come through, or did not fire: {', '.join(harmed)}", file=sys.stderr)
+        raise typer.Exit(1)
 
 
 def _watch(peers: "Crowd", *, live: bool, quiet: bool) -> None:

@@ -125,8 +125,9 @@ async def _honest(liar: Liar, vector: Tensor) -> Forgery:
 
 
 async def _replay(liar: Liar, vector: Tensor) -> Forgery:
+    """Its first message again and again; every other round the right one, but sent twice."""
     first = liar._replayed = liar._replayed or liar.make_message(vector)
-    return lambda name: first
+    return _same(liar, vector) if liar.round % 2 else lambda name: first
 
 
 async def _equivocation(liar: Liar, vector: Tensor) -> Forgery:
@@ -151,6 +152,12 @@ async def _endless_stream(message: Message, request: pb.PullRequest, send: Send)
     chunk = next(iter(list(wire.parts(message.header, bytes(wire.CHUNK)))[1:]))
     while True:
         await send(chunk)
+
+
+async def _doubled_stream(message: Message, request: pb.PullRequest, send: Send) -> None:
+    for _ in range(2):
+        for part in wire.parts(message.header, message.body):
+            await send(part)
 
 
 async def _dripping_stream(message: Message, request: pb.PullRequest, send: Send) -> None:
@@ -189,4 +196,9 @@ _LIES: dict[str, Lie] = {
     "flooding": _honest,
     "stalling": _honest,
 }
-_STREAMS = {"garbage": _garbage_stream, "oversize": _endless_stream, "stalling": _dripping_stream}
+_STREAMS = {
+    "garbage": _garbage_stream,
+    "oversize": _endless_stream,
+    "replay": _doubled_stream,
+    "stalling": _dripping_stream,
+}

@@ -6,6 +6,8 @@ import threading
 
 from clippedgossip.peer.config import Address
 
+_INTO_MESSAGE = 4096
+
 
 class Proxy:
     """Listens on one address and forwards to another, in a thread of its own."""
@@ -13,6 +15,8 @@ class Proxy:
     def __init__(self, listen: Address, target: Address) -> None:
         self.mode = "pass"
         """`pass`, `blackhole` (bytes vanish), or `reset` (cut in mid-message)."""
+        self.cuts = self.lost = 0
+        """Connections cut in mid-message, and bytes that vanished."""
         self.listen, self._target = listen, target
         self._loop = asyncio.new_event_loop()
         self._writers: set[asyncio.StreamWriter] = set()
@@ -22,9 +26,9 @@ class Proxy:
         self._server = asyncio.run_coroutine_threadsafe(start, self._loop).result(10)
 
     def set(self, mode: str) -> None:
-        """Changes the mode. Connections that are open are cut when bytes were lost on them, or are to be."""
+        """Changes the mode. Connections that are open are cut when bytes were lost on them."""
         before, self.mode = self.mode, mode
-        if mode == "reset" or before == "blackhole":
+        if before == "blackhole":
             self._loop.call_soon_threadsafe(self._cut)
 
     def close(self) -> None:
@@ -53,10 +57,13 @@ class Proxy:
         with contextlib.suppress(OSError):
             passed = 0
             while data := await reader.read(1 << 16):
-                passed += len(data)
-                if self.mode == "reset" and passed > 4096:
+                passed = passed + len(data) if self.mode == "reset" else 0
+                if passed > _INTO_MESSAGE:
+                    self.cuts += 1
                     break
-                if self.mode != "blackhole":
+                if self.mode == "blackhole":
+                    self.lost += len(data)
+                else:
                     writer.write(data)
                     await writer.drain()
         writer.transport.abort()

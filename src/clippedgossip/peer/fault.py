@@ -1,0 +1,121 @@
+"""What can be done to a network of peers, and how it came through."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Fault(StrEnum):
+    """Everything that is done to the network; every member really fires."""
+
+    NONE = "none"
+    KILL = "SIGKILL and restart"
+    STOP = "SIGSTOP for three deadlines"
+    RESET = "connection reset in mid-message"
+    GARBAGE_BYTES = "garbage bytes on the port"
+    NO_CERTIFICATE = "TLS client without certificate"
+    FOREIGN_CERTIFICATE = "TLS client with a foreign certificate"
+    OVERSIZE = "10 GB announced"
+    DRIP = "one byte a second"
+    REPLAY = "duplicate and replayed rounds"
+    EQUIVOCATION = "two models for one round"
+    NAN = "NaN"
+    WRONG_SHAPE = "wrong shape"
+    GARBAGE = "garbage messages"
+    CONNECTION_FLOOD = "flood of connections"
+    MESSAGE_FLOOD = "flood of messages"
+    FULL_DISK = "full disk for checkpoints"
+    CLOCK_JUMP = "clock jumps by a year"
+    PARTITION = "partition that heals"
+
+
+LIES = {
+    Fault.OVERSIZE: "oversize",
+    Fault.DRIP: "stalling",
+    Fault.REPLAY: "replay",
+    Fault.EQUIVOCATION: "equivocation",
+    Fault.NAN: "nan",
+    Fault.WRONG_SHAPE: "wrong-shape",
+    Fault.GARBAGE: "garbage",
+    Fault.MESSAGE_FLOOD: "flooding",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """How the honest peers came through."""
+
+    fault: Fault
+    fired: bool
+    """Whether the fault left its trace: it was not skipped or too late."""
+    ended_badly: tuple[str, ...]
+    accuracy: float
+    """Mean over the honest peers."""
+    worst: float
+    rounds: int
+    """Of the honest peer that got least far."""
+    missing: int
+    rejected: int
+    overrun: float
+    """By how many seconds an exchange exceeded its deadline, at worst."""
+    growth: float
+    """Memory: by how many MB an honest peer kept growing, at worst."""
+    peak: float
+    """Memory: the most MB an honest peer ever held."""
+    seconds: float
+
+
+def table(results: Sequence[Result]) -> str:
+    """The results as a Markdown table."""
+    head = (
+        "fault",
+        "ended badly",
+        "rounds",
+        "accuracy",
+        "change",
+        "missing",
+        "rejected",
+        "overrun s",
+        "grew MB",
+        "peak MB",
+    )
+    base = next((r.accuracy for r in results if r.fault is Fault.NONE), None)
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for r in results:
+        cells = [r.fault.value if r.fired else f"{r.fault.value} (did not fire)"]
+        cells += [", ".join(r.ended_badly) or "none", str(r.rounds), f"{100 * r.accuracy:.1f} %"]
+        cells += [
+            "" if base is None else f"{100 * (r.accuracy - base):+.1f}",
+            str(r.missing),
+            str(r.rejected),
+        ]
+        cells += [f"{max(r.overrun, 0):.2f}", f"{r.growth:.1f}", f"{r.peak:.0f}"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def page(results: Sequence[Result], *, network: str, peers: int, rounds: int) -> str:
+    """The results as a page of the documentation."""
+    return f"""# Faults
+
+A {network} of {peers} real processes learns `digits` for {rounds} rounds while one fault is done to it, on
+{os.cpu_count()} cores. Made by
+
+    clippedgossip peer drill --network {network} --peers {peers} --rounds {rounds} --out docs/faults.md
+
+A fault counts only by the trace it left: what honest peers counted as missing and why, what a proxy cut or
+swallowed, a handshake refused, a checkpoint that failed, a proof that was kept. Strangers at the port come
+again every three seconds until the end. Two models for one round can be proved only where two honest
+neighbours of the liar are neighbours themselves: that fault happens on a ring with chords (i to i ± 1 and
+i ± 2) whose peers ask for witnesses, and counts when the liar, and nobody else, stands convicted.
+
+Accuracy is the mean over the honest peers, `change` its difference in points to the run without a fault.
+`overrun` is by how much an exchange exceeded its deadline at worst; a stopped process counts the time it was
+stopped. `grew` is by how much the honest process that grew most *kept* growing: once it has done its first
+rounds its life is cut into four, and the part that added least counts four times, so that a cache that fills
+once does not count and a leak does. `peak` is the most any honest process ever
+held.
+
+{table(results)}
+"""
