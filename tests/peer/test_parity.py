@@ -28,7 +28,8 @@ from clippedgossip.peer.transport import MemoryNetwork, MemoryTransport
 from clippedgossip.rules import RULES
 from clippedgossip.rules.from_table import table_of
 from clippedgossip.simulate import train
-from clippedgossip.tasks import DataSet, datasets, load_part
+from clippedgossip.tasks import DataSet, datasets
+from clippedgossip.tasks.datasets import load_part
 from tests.samples import sample_rule
 
 ROUNDS = 50

@@ -5,7 +5,8 @@ from clippedgossip.config.sections import RunConfig
 from clippedgossip.errors import ConfigError
 from clippedgossip.network import Network
 from clippedgossip.simulate.setup import Setup
-from clippedgossip.tasks import FlipLabels, Task, load_part, make_task, partition
+from clippedgossip.tasks import FlipLabels, Task, make_task, partition
+from clippedgossip.tasks.datasets import load_part
 
 
 def build(config: RunConfig) -> Setup:

@@ -17,6 +17,7 @@ from clippedgossip.peer.config import Config, Training, from_table
 from clippedgossip.peer.losses import ModuleLoss, module_losses
 from clippedgossip.peer.mixing import Losses
 from clippedgossip.step import LearningRate, half_step, momentum_of
+from clippedgossip.tasks.datasets import load_part
 from clippedgossip.tasks.task import Task
 from clippedgossip.tasks.work import Work, Workers
 
@@ -115,7 +116,7 @@ class BuiltIn:
         """This node's part of the task that a simulated run of the same seed shares out."""
         if not 0 <= self.node < self.nodes:
             raise ConfigError(f"task.node = {self.node}; with task.nodes = {self.nodes} choose 0 to one less")
-        data = tasks.load_part(self.name, self.root, self.samples, self.test_samples)
+        data = load_part(self.name, self.root, self.samples, self.test_samples)
         shares = tasks.partition(
             data.train_y,
             self.nodes,

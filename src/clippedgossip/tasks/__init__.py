@@ -2,7 +2,7 @@
 
 from clippedgossip.tasks.augment import crop_flip
 from clippedgossip.tasks.cache import cache_dir
-from clippedgossip.tasks.datasets import DataSet, load, load_part
+from clippedgossip.tasks.datasets import DataSet, load
 from clippedgossip.tasks.fetch import Fetched, fetch
 from clippedgossip.tasks.models import MODELS, build
 from clippedgossip.tasks.partitions import SCHEMES, partition
@@ -31,7 +31,6 @@ __all__ = [
     "fetch",
     "flatten",
     "load",
-    "load_part",
     "make_task",
     "partition",
     "quadratic",
