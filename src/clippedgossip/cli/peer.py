@@ -61,7 +61,7 @@ def network(
 ) -> None:
     """Write a network of peers for this machine: one folder each, with identity and config.
 
-    Of a simulated run's config they make that run with real peers: the same data, model, steps and rule.
+    From a simulated run's config it makes that run with real peers: same data, model, steps and rule.
     """
     from clippedgossip.config.file import from_raw, override, read
     from clippedgossip.config.peers import peers_of

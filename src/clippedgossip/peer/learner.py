@@ -158,7 +158,7 @@ class TaskLearner:
         return half[0]
 
     def losses(self, models: Tensor, round: int) -> Tensor:
-        """Of models (m, d), on a sample of the round that no step saw."""
+        """Of models (m, d), on a sample of the round drawn apart from the step's."""
         x, y = self.work.draw(self.workers, round, purpose="mozi")
         count = len(models)
         return self.work.losses_of(models, x.expand(count, *x.shape[1:]), y.expand(count, -1))
@@ -173,7 +173,7 @@ class TaskLearner:
         return {"x": self.x, "m": self.m, "begun": torch.tensor(self.begun)}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        self.x, self.m, self.begun = state["x"].clone(), state["m"].clone(), bool(state["begun"])
+        self.x, self.m, self.begun = state["x"].clone(), state["m"].clone(), bool(state.get("begun", True))
 
 
 def make_learner(config: Config) -> Learner:
