@@ -164,7 +164,7 @@ class Node:
         await self._wait(fetches, tasks, started, patience)
         await _cancel(tasks)
         missing = await self._collect(fetches, round)
-        self.outbox.forget_previous()
+        self.outbox.forget_previous(self.peers.keys() - missing.keys())
         self.pace.finished(round)
         self.round = round + 1
         self._catch_up()

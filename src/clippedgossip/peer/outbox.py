@@ -83,9 +83,10 @@ class Outbox:
         self._published.set()
         self._published = asyncio.Event()
 
-    def forget_previous(self) -> None:
-        """Drops the previous round once every neighbour has taken the current one."""
-        if all(caller.pulled >= self.round for caller in self.callers.values()):
+    def forget_previous(self, past: Collection[str]) -> None:
+        """Drops the previous round's message once nobody needs it any more: every neighbour has taken the
+        current one, or is `past` the previous round, as whoever sent a message of its own for this one is."""
+        if all(caller.pulled >= self.round or name in past for name, caller in self.callers.items()):
             self._messages.pop(self.round - 1, None)
 
     def skip_to(self, round: int) -> None:

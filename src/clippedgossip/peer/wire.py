@@ -17,10 +17,12 @@ from clippedgossip.peer.reasons import Missing, Rejected
 
 Body = bytes | bytearray | memoryview
 VERSION = 1
-CHUNK = 1 << 20
+CHUNK = 1 << 18
+"""Bytes sent at a time: larger ones save no time, and each link holds several."""
+LARGEST_CHUNK = 1 << 20
 DRIFT = 2
 """How many rounds ahead of a server its neighbours may be and still wait for it."""
-LARGEST_PART = CHUNK + 64
+LARGEST_PART = LARGEST_CHUNK + 64
 """Cap of one gRPC message in either direction."""
 ITEMSIZE = {"float32": 4, "bfloat16": 2, "float16": 2}
 _CODE = {"float32": pb.DTYPE_FLOAT32, "bfloat16": pb.DTYPE_BFLOAT16, "float16": pb.DTYPE_FLOAT16}
