@@ -4,20 +4,26 @@
 
 A hub exchanges models with its neighbours, every one a process of its own on loopback; the same bytes go both
 ways on each link. Printed: seconds a round (median of three interleaved repetitions), ratio to asyncio TLS,
-rounds a second, and for the hub CPU seconds a round and memory in models beyond the empty process.
+rounds a second, and for the hub CPU seconds a round and its peak memory: MB beyond the process that has done
+nothing yet, and how many models that is beyond the same exchange of tiny models. "peers" is the exchange;
+"peers + mix" is `gossip.mix(module)` with a module of that size, which counts, and ClippedGossip.
 """
 
 import argparse
 import asyncio
+import contextlib
 import multiprocessing
 import os
+import queue
 import resource
 import ssl
 import statistics
 import tempfile
+import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
@@ -29,6 +35,8 @@ from clippedgossip.peer.config import Address, Config, Deadlines, Limits, Neighb
 from clippedgossip.peer.identity import Identity
 from clippedgossip.peer.launch import free_ports
 
+PATIENCE = 300
+TINY = 1000
 DEADLINES = Deadlines(least=60, most=60, join=60, linger=5)
 
 
@@ -41,6 +49,8 @@ class Case:
     rounds: int
     ports: tuple[int, ...]
     folder: str
+    empty: int = 0
+    """What the process held before it did anything, in bytes."""
 
     def identity(self, i: int) -> Identity:
         return identity.load(Path(self.folder) / str(i))
@@ -50,21 +60,43 @@ class Case:
 class Cost:
     seconds: float
     cpu: float
-    models: float
+    bytes: int
 
 
-def measured(case: Case, work: Callable[[], Any], warm: Callable[[], Any], ready: Barrier) -> Cost:
+def measured(case: Case, work: Callable[[], Any], ready: Barrier) -> Cost:
     """Times `rounds` rounds after one to warm up."""
-    before = resource.getrusage(resource.RUSAGE_SELF)
-    warm()
+    work()
     ready.wait()
     started, cpu = time.perf_counter(), time.process_time()
     for _ in range(case.rounds):
         work()
     seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
-    after = resource.getrusage(resource.RUSAGE_SELF)
-    models = (after.ru_maxrss - before.ru_maxrss) * 1024 / (4 * case.length)
-    return Cost(seconds=seconds / case.rounds, cpu=cpu / case.rounds, models=models)
+    return Cost(seconds=seconds / case.rounds, cpu=cpu / case.rounds, bytes=peak_bytes() - case.empty)
+
+
+def peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def config_of(case: Case, me: int) -> Config:
+    """The hub is 0 and has everyone as a neighbour; the others have the hub."""
+    others = range(1, case.leaves + 1) if me == 0 else [0]
+    return Config(
+        name=str(me),
+        run="benchmark",
+        neighbours=tuple(
+            Neighbour(
+                name=str(j),
+                address=Address("127.0.0.1", case.ports[j]),
+                fingerprint=case.identity(j).fingerprint,
+            )
+            for j in others
+        ),
+        bind=Address("127.0.0.1", case.ports[me]),
+        deadlines=DEADLINES,
+        limits=Limits(model_bytes=1 << 32),
+        rounds=10**9,
+    )
 
 
 def peers(case: Case, me: int, ready: Barrier, results: Any) -> None:
@@ -73,40 +105,44 @@ def peers(case: Case, me: int, ready: Barrier, results: Any) -> None:
     from clippedgossip.peer.transport.pins import Pins
     from clippedgossip.peer.transport.rpc import RpcTransport
 
-    others = range(1, case.leaves + 1) if me == 0 else [0]
-    neighbours = tuple(
-        Neighbour(
-            name=str(j), address=Address("127.0.0.1", case.ports[j]), fingerprint=case.identity(j).fingerprint
-        )
-        for j in others
-    )
-    config = Config(
-        name=str(me),
-        run="benchmark",
-        neighbours=neighbours,
-        bind=Address("127.0.0.1", case.ports[me]),
-        deadlines=DEADLINES,
-        limits=Limits(model_bytes=1 << 32),
-        rounds=10**9,
-    )
+    config = config_of(case, me)
+    # In a thread, as in the product: whoever has finished a round still serves those who have not.
     loop = asyncio.new_event_loop()
-    pins = Pins(neighbours, None)
+    threading.Thread(target=loop.run_forever, daemon=True).start()
 
     async def begin() -> Node:
+        pins = Pins(config.neighbours, None)
         transport = RpcTransport(case.identity(me), config.bind, pins, config.limits)
         node = Node(config, case.identity(me), transport, length=case.length, rule="none")
         await node.start()
         return node
 
-    node = loop.run_until_complete(begin())
+    node = asyncio.run_coroutine_threadsafe(begin(), loop).result()
 
     def one_round() -> None:
         vector = torch.full((case.length,), float(me))
-        result = loop.run_until_complete(node.exchange(vector))
+        result = asyncio.run_coroutine_threadsafe(node.exchange(vector), loop).result()
         assert not result.missing, result.missing
 
-    cost = measured(case, one_round, one_round, ready)
-    loop.run_until_complete(node.leave())
+    cost = measured(case, one_round, ready)
+    asyncio.run_coroutine_threadsafe(node.leave(), loop).result()
+    if me == 0:
+        results.put(cost)
+
+
+def peers_and_mix(case: Case, me: int, ready: Barrier, results: Any) -> None:
+    """The product as a user's loop sees it."""
+    from clippedgossip.peer import Gossip
+
+    config = replace(config_of(case, me), folder=Path(case.folder) / str(me))
+    model = torch.nn.Linear(case.length // 100, 100, bias=False)
+    with Gossip(config, case.identity(me), model=model) as gossip:
+
+        def one_round() -> None:
+            report = gossip.mix(model)
+            assert not report.missing, report.missing
+
+        cost = measured(case, one_round, ready)
     if me == 0:
         results.put(cost)
 
@@ -160,6 +196,8 @@ def asyncio_tls(case: Case, me: int, ready: Barrier, results: Any) -> None:
         filled = 0
         while filled < len(into):
             chunk = await reader.read(min(1 << 20, len(into) - filled))
+            if not chunk:
+                raise EOFError("a neighbour has gone")
             into[filled : filled + len(chunk)] = chunk
             filled += len(chunk)
 
@@ -180,7 +218,7 @@ def asyncio_tls(case: Case, me: int, ready: Barrier, results: Any) -> None:
     def one_round() -> None:
         loop.run_until_complete(both())
 
-    cost = measured(case, one_round, one_round, ready)
+    cost = measured(case, one_round, ready)
     ready.wait()
     if me == 0:
         results.put(cost)
@@ -203,18 +241,37 @@ def gloo(case: Case, me: int, ready: Barrier, results: Any) -> None:
             if work is not None:
                 work.wait()
 
-    cost = measured(case, one_round, one_round, ready)
+    cost = measured(case, one_round, ready)
     ready.wait()
     dist.destroy_process_group()
     if me == 0:
         results.put(cost)
 
 
-KINDS = {"asyncio TLS": asyncio_tls, "peers": peers, "gloo": gloo}
+KINDS = {"asyncio TLS": asyncio_tls, "peers": peers, "peers + mix": peers_and_mix, "gloo": gloo}
+
+
+def start(kind: str, case: Case, me: int, ready: Barrier, results: Any) -> None:
+    torch.set_num_threads(1)
+    KINDS[kind](replace(case, empty=peak_bytes()), me, ready, results)
+
+
+def outcome(kind: str, processes: Sequence[BaseProcess], results: Any) -> Cost:
+    """What the hub measured. Whoever ends badly ends the benchmark: the others would wait for it."""
+    until = time.monotonic() + PATIENCE
+    while time.monotonic() < until:
+        with contextlib.suppress(queue.Empty):
+            cost: Cost = results.get(timeout=0.2)
+            return cost
+        for i, process in enumerate(processes):
+            if process.exitcode:
+                raise SystemExit(f"error: {kind}: process {i} ended with {process.exitcode}; see above why")
+    raise SystemExit(f"error: {kind}: no result after {PATIENCE} s")
 
 
 def run(kind: str, leaves: int, length: int, rounds: int) -> Cost:
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["clippedgossip.peer.preload"])
     with tempfile.TemporaryDirectory() as folder:
         for i in range(leaves + 1):
             identity.save(identity.create(), Path(folder) / str(i))
@@ -222,13 +279,13 @@ def run(kind: str, leaves: int, length: int, rounds: int) -> Cost:
         case = Case(leaves=leaves, length=length, rounds=rounds, ports=ports, folder=folder)
         ready, results = context.Barrier(leaves + 1), context.Queue()
         processes = [
-            context.Process(target=KINDS[kind], args=(case, i, ready, results), daemon=True)
+            context.Process(target=start, args=(kind, case, i, ready, results), daemon=True)
             for i in range(leaves + 1)
         ]
         try:
             for process in processes:
                 process.start()
-            cost: Cost = results.get(timeout=600)
+            cost = outcome(kind, processes, results)
             for process in processes:
                 process.join(30)
         finally:
@@ -246,9 +303,10 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
     options = parser.parse_args()
     print(f"{os.cpu_count()} cores, torch {torch.__version__}")
-    print("  MB links  transport     s/round  ratio rounds/s  cpu s models")
-    for megabytes in options.megabytes:
-        for leaves in options.neighbours:
+    print("  MB links  transport     s/round  ratio rounds/s  cpu s     MB models")
+    for leaves in options.neighbours:
+        tiny = {kind: run(kind, leaves, TINY, options.rounds).bytes for kind in options.kinds}
+        for megabytes in options.megabytes:
             costs: dict[str, list[Cost]] = {kind: [] for kind in options.kinds}
             for _ in range(options.repeat):
                 for kind in options.kinds:
@@ -257,10 +315,11 @@ def main() -> None:
             base = medians.get("asyncio TLS", float("nan"))
             for kind, seconds in medians.items():
                 cpu = statistics.median(c.cpu for c in costs[kind])
-                models = max(c.models for c in costs[kind])
+                held = max(c.bytes for c in costs[kind]) / 1e6
+                models = (held - tiny[kind] / 1e6) / megabytes
                 print(
                     f"{megabytes:4g} {leaves:5d}  {kind:<12} {seconds:8.3f} {seconds / base:6.2f} "
-                    f"{1 / seconds:8.1f} {cpu:6.2f} {models:6.1f}",
+                    f"{1 / seconds:8.1f} {cpu:6.2f} {held:6.0f} {models:6.1f}",
                     flush=True,
                 )
 
