@@ -428,7 +428,7 @@ def test_a_half_written_cache_is_noticed_and_mended(
     (cache / "tiny" / ".left.123.tmp").write_bytes(b"from a killed process")
     assert file_state(cache / "tiny", spec.train[0]) == "damaged"
     assert set_state(cache / "tiny", spec) == "damaged"
-    with pytest.raises(DataError, match="run `clippedgossip data fetch tiny` first"):
+    with pytest.raises(DataError, match=r"half written.*\nrun `clippedgossip data fetch tiny` to mend it"):
         load_spec(spec)
     untouched = other.stat().st_mtime_ns
     fetch_spec(spec)

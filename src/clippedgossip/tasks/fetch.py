@@ -202,7 +202,10 @@ def _failure(spec: Spec, missing: list[File], troubles: list[str], online: bool)
     said = "".join(f"\n  {trouble}" for trouble in troubles)
     by_hand = f"clippedgossip data fetch {spec.name}"
     if not online:
-        return f"{spec.name} is not in the cache ({cache_dir() / spec.name}){said}\nrun `{by_hand}` first"
+        root = cache_dir() / spec.name
+        damaged = any((root / file.name).exists() for file in missing)
+        what = "in the cache is damaged or half written" if damaged else "is not in the cache"
+        return f"{spec.name} {what} ({root}){said}\nrun `{by_hand}` {'to mend it' if damaged else 'first'}"
     return (
         f"{spec.name} could not be fetched: {len(missing)} of {len(spec.files)} files are missing{said}\n"
         f"get them by hand, then run `{by_hand} --from FOLDER`"
