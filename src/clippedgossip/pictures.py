@@ -6,15 +6,13 @@ from clippedgossip.report.svg import drawing, to_svg
 
 
 def network_svg(network: Network, title: str = "") -> str:
-    """Byzantine nodes as red squares, the numbers that matter beneath."""
+    """Byzantine nodes as red squares, the numbers that matter beneath; the title is for who cannot see it."""
     numbers = f"γ = {network.spectral_gap:.4g}"
     if len(network.byzantine):
         numbers += f", δ_max = {network.delta_max:.3g}"
     with drawing(4.2, 2.9) as figure:
         axes = figure.add_subplot()
         draw_on(axes, network)
-        if title:
-            axes.set_title(title, loc="left")
         figure.supxlabel(numbers, fontsize=9)
         regular, byzantine = len(network.regular), len(network.byzantine)
         nodes = f"{regular} regular and {byzantine} Byzantine nodes, {numbers}"

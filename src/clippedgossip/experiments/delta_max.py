@@ -1,6 +1,7 @@
 """Fig. vary_deltamax: the lower bound of optimization, more and more Byzantine weight on a hub."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -35,13 +36,16 @@ class DeltaMax(TrainingExperiment):
         "vary_deltamax of the paper."
     )
     remarks = (
-        "ε = 1.5, 1500 rounds at the paper's scale, learning rate 0.001 as in the released runs (0.005 and "
-        "600 rounds at the quick scale). Clique A holds the digits 0 to 4 and clique B 5 to 9; the hub, "
-        "which is in neither, trains on clique A's."
+        "ε = 1.5, 1500 rounds at the paper's scale, learning rate 0.001 as in the released runs. At the "
+        "quick scale 0.005, 600 rounds and six hidden layers of 32: averaging models of one hidden layer "
+        "costs them little, wherever they are. Clique A holds the digits 0 to 4 and clique B 5 to 9; the "
+        "hub, which is in neither, trains on clique A's."
     )
 
     def cases(self, scale: Scale, name: ScaleName) -> Sequence[Case]:
         rounds = scale.training["rounds"] * 5 // 3
+        if name == "quick":  # the average of two models of one hidden layer is as good as they are
+            scale = replace(scale, model="deep-mlp")
         return [
             scale.case(
                 SETTING,
@@ -88,7 +92,7 @@ def _ends(result: Results) -> Figure:
                 high=[point.bounds[1] if point else None for point in found],
             )
         )
-    svg = curves(lines, x_label="δ_max", y_scale="percent", y_limits=(0, 1), size=(6.0, 3.4))
+    svg = curves(lines, x_label="δ_max", y_scale="percent", y_limits=(0, 1))
     return Figure(svg, "Means over the last rounds, with 95 % intervals over seeds.")
 
 

@@ -1,6 +1,7 @@
 """The parts of a training figure's page: curves, bars, tables, networks, and how it was run."""
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 HALF = Mark(value=0.5, name="half")
 BARS = 22  # that one plot can hold
+NAMED = 3  # settings of a network, before the others are counted
 WIDTH, CELL = 80, 10  # columns of a terminal, and those of a number with its interval
 Measure = Callable[[str], str]
 """Which measure a setting is reported by."""
@@ -62,9 +64,10 @@ def end_bars(result: Results, measure: Measure, *, marks: Sequence[Mark] = ()) -
     """Final accuracies, one group of bars per setting, a few settings to a plot."""
     settings = list(dict.fromkeys(line.setting for line in result.lines if line.runs))
     looks = styles(result.rules)
-    step = max(1, BARS // max(1, len(result.rules)))
+    most = max(1, BARS // max(1, len(result.rules)))
+    step = math.ceil(len(settings) / max(1, math.ceil(len(settings) / most)))
     svgs = []
-    for start in range(0, len(settings), step):
+    for start in range(0, len(settings), max(1, step)):
         shown = settings[start : start + step]
         values = {
             rule: [result.estimate(setting, rule, measure(setting)) for setting in shown]
@@ -144,16 +147,24 @@ def _fitting(names: Sequence[str], width: int) -> list[list[str]]:
 
 def networks(result: Results) -> Panels:
     """Each network once, with its γ and δ_max."""
-    settings: dict[str, list[str]] = {}
+    settings: dict[str, dict[str, None]] = {}
+    rules: dict[str, dict[str, None]] = {}
     for line in result.lines:
-        names = settings.setdefault(json.dumps(line.config["network"], sort_keys=True), [])
-        if line.setting not in names:
-            names.append(line.setting)
-    svgs = []
-    for text, names in settings.items():
-        network = NetworkConfig.from_value(json.loads(text)).build()
-        svgs.append(network_svg(network, _common(names) if len(settings) > 1 else ""))
-    return Panels(svgs, "Blue: regular nodes. Red squares: Byzantine ones. γ is that of W̃.")
+        network = json.dumps(line.config["network"], sort_keys=True)
+        settings.setdefault(network, {})[line.setting] = None
+        rules.setdefault(network, {})[line.rule] = None
+    alike = len({tuple(names) for names in settings.values()}) == 1  # then it is the lines that differ
+    names = [list(found) for found in (rules if alike else settings).values()]
+    titles = [_common(mine, [other for other in names if other is not mine]) for mine in names]
+    svgs = [
+        network_svg(NetworkConfig.from_value(json.loads(text)).build(), title)
+        for text, title in zip(settings, titles, strict=True)
+    ]
+    caption = (
+        "Circles are regular nodes, red squares Byzantine ones. γ is the spectral gap of W̃: the larger, the "
+        "better connected. δ_max is the most weight that Byzantine nodes have at a node."
+    )
+    return Panels(svgs, caption, titles=titles if len(titles) > 1 else ())
 
 
 def how(result: Results, scales: Mapping[ScaleName, Scale], remarks: str, command: str) -> list[Part]:
@@ -203,12 +214,14 @@ def _ends(result: Results) -> str:
     )
 
 
-def _common(names: Sequence[str]) -> str:
-    """`torus` of `torus, ALIE` and `torus, IPM`."""
-    if len(names) == 1:
-        return names[0]
-    first = {name.partition(",")[0] for name in names}
-    return first.pop() if len(first) == 1 else f"{names[0]} and others"
+def _common(names: Sequence[str], others: Sequence[Sequence[str]]) -> str:
+    """`torus` of `torus, ALIE` and `torus, IPM`, where no other network has a torus in its names."""
+    first = names[0].partition(",")[0]
+    elsewhere = {name.partition(",")[0] for other in others for name in other}
+    if all(name.partition(",")[0] == first for name in names) and first not in elsewhere and len(names) > 1:
+        return first
+    more = len(names) - NAMED
+    return "; ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _broken(name: str) -> str:

@@ -27,7 +27,7 @@ def _error_against_ratio(result: Outcome) -> Figure:
         Points(name=rule, x=result.ratios.tolist(), y=np.maximum(result.last(rule), FLOOR).tolist())
         for rule in ("TM", "Median", "ClippedGossip")
     ]
-    svg = scatter(clouds, x_label="δ / γ²", y_label="squared error after 100 rounds", size=(6.4, 3.8))
+    svg = scatter(clouds, x_label="δ / γ²", y_label="squared error after 100 rounds", size=(4.6, 3.3))
     return Figure(
         svg,
         "Each point is one of the 53 settings. TM and Median never move: they lie on one another at 10,000. "
