@@ -180,7 +180,12 @@ class Work:
             draw = self._masks(workers, round, slice(row, row + 1))
             return layers.forward_one(self.module, parameters, x, lambda place, shape: draw(place, shape)[0])
         with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
-            torch.manual_seed(key(int(workers.seeds[row]), "forward", int(workers.nodes[row]), int(round)))
+            seed = key(int(workers.seeds[row]), "forward", int(workers.nodes[row]), int(round))
+            torch.default_generator.manual_seed(
+                seed
+            )  # torch.manual_seed remembers each call, for other devices
+            if x.is_cuda:
+                torch.cuda.manual_seed(seed)
             outputs: Tensor = functional_call(self.module, dict(parameters), (x,))
             return outputs
 
