@@ -82,10 +82,13 @@ def test_a_simulated_runs_config_becomes_a_network(
         (["network", "ring", "--out", "new", "--rule", "krum"], "needs a value for faulty"),
         (["network", "ring", "--out", "new", "--set", "training.rl=1"], "did you mean 'lr'"),
         (["up", "nowhere"], "no peers in"),
+        (["up", "NET", "--resume"], "never started"),
         (["start", "nowhere"], "peer init"),
         (["status", "nowhere"], "peer init"),
         (["add", "bob", "10.0.0.1:7", "beef", "--dir", "NET/0"], "64 hex"),
         (["drill", "kil"], "did you mean 'kill'"),
+        (["drill", "--network", "rnig"], "did you mean 'ring'"),
+        (["drill", "--peers", "2"], "at least 5 peers"),
     ],
 )
 def test_mistakes_are_two_lines(
@@ -120,6 +123,9 @@ def test_interrupt_stops_everyone(tmp_path: Path) -> None:
         process.kill()
         process.wait(5)
     assert not any(_running(row["pid"]) for row in status)
+    stopped = [row["round"] for row in json.loads(peer("status", net, "--json"))]
+    resumed = json.loads(peer("up", net, "--resume", "--rounds", 1, "--json"))
+    assert [row["rounds"] for row in resumed] == stopped
 
 
 def _hear_interrupts() -> None:

@@ -115,14 +115,16 @@ def up(
     A liar sends sign-flip, noise, alie, dissensus, nan, wrong-shape, garbage, oversize, replay or
     equivocation, or keeps to silence, flooding or stalling.
     """
-    from clippedgossip.peer.launch import crowd, prepared, read_network
+    from clippedgossip.peer.launch import crowd, prepared
 
     lies = dict(_pair(text, "--misbehave") for text in misbehave)
-    configs = prepared(read_network(net), rounds=rounds, misbehave=lies, resume=resume)
+    configs = prepared(net, rounds=rounds, misbehave=lies, resume=resume)
     interrupted = False
+    if not as_json:
+        print(f"{len(configs)} peers are starting; Ctrl-C stops them", file=sys.stderr)
     with crowd(configs) as peers:
         try:
-            _watch(peers, live=not as_json and sys.stdout.isatty(), quiet=as_json)
+            _watch(peers, live=not as_json and sys.stdout.isatty())
         except KeyboardInterrupt:
             interrupted = True
             peers.stop()
@@ -130,7 +132,11 @@ def up(
     if as_json:
         print(json.dumps(peers.rows()))
     else:
-        _print_table(peers)
+        _console().print(_table(_rows(peers)))
+    if interrupted and any(
+        row["rounds"] < config.rounds for row, config in zip(peers.rows(), configs, strict=True)
+    ):
+        print(f"stopped; `clippedgossip peer up {net} --resume` goes on from here", file=sys.stderr)
     if failed:
         print(f"error: ended badly: {failed}; see log.jsonl in their folders", file=sys.stderr)
         raise typer.Exit(1)
@@ -270,24 +276,26 @@ def drill(
         raise typer.Exit(1)
 
 
-def _watch(peers: "Crowd", *, live: bool, quiet: bool) -> None:
+def _watch(peers: "Crowd", *, live: bool) -> None:
     if not live:
-        if not quiet:
-            print(f"{len(peers.configs)} peers are running; Ctrl-C stops them", file=sys.stderr)
         while peers.alive():
             peers.wait(0.5)
         return
     from rich.live import Live
 
-    with Live(_table(peers.status()), console=_console(), refresh_per_second=4) as view:
+    with Live(_table(_rows(peers)), console=_console(), refresh_per_second=4, transient=True) as view:
         while peers.alive():
             time.sleep(0.25)
-            view.update(_table(peers.status()))
+            view.update(_table(_rows(peers)))
 
 
-def _print_table(peers: "Crowd") -> None:
-    status = peers.status()
-    _console().print(_table({name: status.get(name, {"peer": name}) for name in peers.configs}))
+def _rows(peers: "Crowd") -> dict[str, dict[str, Any]]:
+    """What is known of each peer; one that has not spoken yet is starting."""
+    status, alive = peers.status(), peers.alive()
+    return {
+        name: {"starting": name in alive, "misbehave": config.misbehave, **status.get(name, {})}
+        for name, config in peers.configs.items()
+    }
 
 
 def _console() -> Any:
@@ -300,15 +308,18 @@ def _table(status: dict[str, dict[str, Any]]) -> "Table":
     from rich.box import SIMPLE
     from rich.table import Table
 
-    table = Table(box=SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
+    table = Table(box=SIMPLE, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for column in ("peer", "round", "accuracy", "distance", "links", "clipped", "missing", "rejected", ""):
-        table.add_column(column, justify="left" if column in ("peer", "") else "right")
+        table.add_column(column, justify="left" if column in ("peer", "") else "right", no_wrap=True)
     for name, row in status.items():
         links = row.get("links") or {}
         state = "done" if row.get("finished") else "up" if row.get("running") else "stopped"
-        cells = [row.get("round"), row.get("accuracy"), row.get("consensus_distance")]
+        state = "starting" if row.get("starting") and "round" not in row else state
+        state = row.get("misbehave") or state
+        at = f"{row['round']}/{row['rounds']}" if "rounds" in row else None
+        cells = [at, row.get("accuracy"), row.get("consensus_distance")]
         cells += [
-            f"{sum(links.values())}/{len(links)}",
+            f"{sum(links.values())}/{len(links)}" if links else None,
             row.get("clipped"),
             row.get("missing"),
             row.get("rejected"),

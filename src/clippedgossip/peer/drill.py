@@ -5,18 +5,16 @@ import os
 import signal
 import subprocess
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import FrameType
 
 from clippedgossip.errors import ConfigError, unknown_name
 from clippedgossip.peer import evidence, identity, strangers
 from clippedgossip.peer.config import Address, Config, Deadlines, Limits, Training
 from clippedgossip.peer.fault import LIES, Fault, Result
-from clippedgossip.peer.launch import Crowd, free_ports, read_network, write_network
+from clippedgossip.peer.launch import Crowd, free_ports, read_network, terminating, write_network
 from clippedgossip.peer.memory import Memory
 from clippedgossip.peer.proxy import Proxy
 
@@ -52,7 +50,7 @@ class Drill:
 
     def run(self) -> Result:
         started = time.monotonic()
-        with _terminating(), tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        with terminating(), tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
             edges = edges_of("chords" if Fault.EQUIVOCATION in self.faults else self.network, self.peers)
             configs = self._configs(edges, Path(folder))
             proxies: list[Proxy] = []
@@ -273,21 +271,3 @@ def _logged(config: Config, event: str) -> bool:
     with contextlib.suppress(OSError):
         return f'"event": "{event}"' in (config.folder / "log.jsonl").read_text()
     return False
-
-
-@contextlib.contextmanager
-def _terminating() -> Iterator[None]:
-    """Makes SIGTERM an exit like any other, so that processes end and what was mounted is unmounted."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def leave(number: int, frame: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_IGN)
-        raise SystemExit(128 + number)
-
-    previous = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)

@@ -5,14 +5,17 @@ import json
 import multiprocessing
 import os
 import random
+import signal
 import socket
 import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from clippedgossip.atomic import write_atomic
@@ -23,6 +26,7 @@ from clippedgossip.peer.config import Address, Config, Neighbour
 from clippedgossip.peer.telemetry import STATUS_FILE, read_status
 
 NETWORK_FILE = "network.json"
+_LAST_START = "last-start"
 _PORTS = range(20000, 32000)
 """Below the range from which the system hands out ports by itself."""
 
@@ -103,6 +107,7 @@ class Crowd:
 
     def start(self, *names: str) -> None:
         """Starts these peers, or all."""
+        _start_server()
         for name in names or tuple(self.configs):
             config = self.configs[name]
             (config.folder / STATUS_FILE).unlink(missing_ok=True)
@@ -150,10 +155,9 @@ class Crowd:
         return rows
 
 
-def prepared(
-    read: Sequence[Config], *, rounds: int | None, misbehave: Mapping[str, str], resume: bool
-) -> list[Config]:
+def prepared(net: Path, *, rounds: int | None, misbehave: Mapping[str, str], resume: bool) -> list[Config]:
     """The configs for one `peer up`: its rounds, its liars, and a run of its own unless it goes on."""
+    read = read_network(net)
     names = [config.name for config in read]
     for name in misbehave:
         if name not in names:
@@ -161,7 +165,8 @@ def prepared(
     for how in misbehave.values():
         if how not in configs.LIES:
             raise PeerError(unknown_name("misbehaviour", how, configs.LIES))
-    mark = "" if resume else f"-{int(time.time()):x}{os.getpid():x}"
+    mark = _mark_of_last_start(net) if resume else f"-{int(time.time()):x}{os.getpid():x}"
+    write_atomic(net / _LAST_START, mark)
     return [
         replace(
             config,
@@ -173,12 +178,48 @@ def prepared(
     ]
 
 
+def _mark_of_last_start(net: Path) -> str:
+    try:
+        return (net / _LAST_START).read_text()
+    except OSError:
+        raise PeerError(f"{net} was never started: nothing to go on with; leave --resume out") from None
+
+
+@contextlib.contextmanager
+def terminating() -> Iterator[None]:
+    """Makes SIGTERM an exit like any other, so that processes end and what was mounted is unmounted."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_IGN)
+        raise SystemExit(128 + number)
+
+    previous = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
 @contextlib.contextmanager
 def crowd(configs: Sequence[Config]) -> Iterator[Crowd]:
     """All peers of a network, running; none is left behind, whatever happens."""
-    with Crowd(configs) as started:
+    with terminating(), Crowd(configs) as started:
         started.start()
         yield started
+
+
+def _start_server() -> None:
+    """The process to fork from. It must not hear an interrupt while it imports: it would say so at length."""
+    if threading.current_thread() is not threading.main_thread():
+        return
+    heard = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.signal(signal.SIGINT, heard)
 
 
 def _packed(config: Config) -> tuple[str, str]:
