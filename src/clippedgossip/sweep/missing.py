@@ -138,7 +138,7 @@ class _Meter:
 
     def __init__(self, attempts: Sequence[Attempt], progress: Progress | None) -> None:
         self._progress = progress
-        self._rounds = {canonical(a.config.to_mapping()): 0 for a in attempts}
+        self._rounds = {id(attempt.config): 0 for attempt in attempts}
         self._total = sum(attempt.config.training.rounds for attempt in attempts)
         self._runs, self._ended = len(attempts), 0
         for attempt in attempts:
@@ -146,11 +146,11 @@ class _Meter:
                 self.end(attempt)
 
     def on_round(self, config: RunConfig, moment: Moment) -> None:
-        self._rounds[canonical(config.to_mapping())] = moment.round
+        self._rounds[id(config)] = moment.round  # every round: its text would take as long as a small one
         self.show(config.label)
 
     def end(self, attempt: Attempt) -> None:
-        self._rounds[canonical(attempt.config.to_mapping())] = attempt.config.training.rounds
+        self._rounds[id(attempt.config)] = attempt.config.training.rounds
         self._ended += 1
 
     def show(self, label: str) -> None:
