@@ -11,6 +11,7 @@ from clippedgossip.report.claims import Claim
 from clippedgossip.report.statistics import estimate
 
 ROUNDING = 1e-9
+TIE = 0.003  # of accuracies: what ten thousand test images cannot tell apart
 Unit = Literal["%", "points", "×", ""]
 
 

@@ -41,8 +41,8 @@ class Cifar(TrainingExperiment):
     scales = CIFAR
     remarks = (
         "Five classes per clique in the non-IID half. TM drops one value per side and Mozi keeps ρ = 0.4, as "
-        "in the released runs. An epoch is 39 rounds: 50,000 images, 20 workers, batch 64. Half the workers "
-        "at the quick scale."
+        "in the released runs, and a = 0.5 of itself. An epoch is 39 rounds: 50,000 images, "
+        "20 workers, batch 64. Half the workers at the quick scale."
     )
 
     def cases(self, scale: Scale, name: ScaleName) -> Sequence[Case]:
