@@ -146,6 +146,6 @@ def mutate_once(draw: random.Random) -> None:
 
 @given(st.integers(1, 2**21))
 def test_chunk_lengths_round_trip(length: int) -> None:
-    length = min(length, wire.LARGEST_CHUNK)
+    length = min(length, wire.CHUNK)
     part = pb.Part(chunk=bytes(length)).SerializeToString()
     assert len(wire.read_chunk(part)) == length
