@@ -18,6 +18,7 @@ from clippedgossip.errors import PeerError
 from clippedgossip.peer import identity, wire
 from clippedgossip.peer import wire_pb2 as pb
 from clippedgossip.peer.config import Address, Limits, Neighbour
+from clippedgossip.peer.launch import free_ports
 from clippedgossip.peer.outbox import Message, Outbox
 from clippedgossip.peer.reasons import Missing, Rejected
 from clippedgossip.peer.transport.pins import Pins, read_off
@@ -26,12 +27,6 @@ from clippedgossip.peer.transport.rpc import RpcTransport
 ALICE, BOB, EVE = (identity.create() for _ in range(3))
 EXPECTED = wire.Expected(run="r", round=0, dtype="float32", length=1_000_000)
 BODY = bytes(EXPECTED.size)
-
-
-def free_port(family: socket.AddressFamily = socket.AF_INET) -> int:
-    with socket.socket(family) as probe:
-        probe.bind(("::1" if family is socket.AF_INET6 else "127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def terms(round: int = 0) -> wire.Terms:
@@ -47,9 +42,9 @@ async def pair(
     host: str = "127.0.0.1", **limits: float
 ) -> AsyncIterator[tuple[RpcTransport, RpcTransport, Outbox, Neighbour, Neighbour]]:
     """Alice serves, Bob asks; each knows the other's fingerprint only."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    a = Neighbour(name="alice", address=Address(host, free_port(family)), fingerprint=ALICE.fingerprint)
-    b = Neighbour(name="bob", address=Address(host, free_port(family)), fingerprint=BOB.fingerprint)
+    first, second = free_ports(2, host)
+    a = Neighbour(name="alice", address=Address(host, first), fingerprint=ALICE.fingerprint)
+    b = Neighbour(name="bob", address=Address(host, second), fingerprint=BOB.fingerprint)
     box = outbox("bob", **limits)
     alice = RpcTransport(ALICE, a.address, Pins([b], None), Limits())
     bob = RpcTransport(BOB, b.address, Pins([a], None), Limits())
