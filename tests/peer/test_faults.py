@@ -44,11 +44,6 @@ def test_networks(network: str, degree: int) -> None:
     assert any(shared) == (network == "chords")  # only there can two witnesses compare
 
 
-def test_a_liar_is_convicted() -> None:
-    result = Drill([Fault.EQUIVOCATION], peers=5, rounds=60, model="linear").run()
-    unharmed(result, 60)
-
-
 def test_told_to_end_a_drill_leaves_nothing_behind(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "clippedgossip", "peer", "drill", "full-disk", "--peers", "5"]
     process = subprocess.Popen(
@@ -79,9 +74,10 @@ def test_many_faults_at_once() -> None:
         Fault.FOREIGN_CERTIFICATE,
         Fault.CONNECTION_FLOOD,
         Fault.NAN,
+        Fault.EQUIVOCATION,
     ]
-    rounds = 250  # enough that a busy machine does every fault before the last round
-    result = Drill(faults, peers=5, rounds=rounds, model="linear").run()
+    rounds = 200  # enough that a quick machine does every fault before the last round
+    result = Drill(faults, peers=6, rounds=rounds, model="linear").run()
     unharmed(result, rounds)
     assert result.rejected
     assert result.accuracy > 0.8
