@@ -64,6 +64,8 @@ class _Fetch:
     settled: asyncio.Event = field(default_factory=asyncio.Event)
     header: pb.Header | None = None
     body: memoryview | None = None
+    finite: bool | None = None
+    """Whether the row is, where it was received in place; None where it is still to be unpacked."""
     reason: Missing = Missing.LATE
     seconds: float = 0.0
 
@@ -281,7 +283,12 @@ class Node:
         async with fetch.peer.link.pull(request) as parts:
             async for part in parts:
                 assembler.feed(part)
-        fetch.body = await asyncio.to_thread(assembler.finish)
+
+        def check() -> tuple[memoryview, bool | None]:
+            return assembler.finish(), None if into is None else tensors.is_finite(fetch.row)
+
+        # Here, while others are still on their way, and not after all have come.
+        fetch.body, fetch.finite = await asyncio.to_thread(check)
         fetch.header = assembler.header
 
     async def _collect(self, fetches: list[_Fetch], round: int) -> dict[str, Missing]:
@@ -289,7 +296,9 @@ class Node:
         missing = {}
         for fetch in fetches:
             peer, name = fetch.peer, fetch.peer.neighbour.name
-            reason = await asyncio.to_thread(self._judge, fetch)
+            if fetch.body is not None and fetch.finite is None:
+                fetch.finite = await asyncio.to_thread(self._unpack, fetch.body, fetch.row)
+            reason = self._judge(fetch)
             if reason is None:
                 peer.standing.came()
                 self.deadline.came(name, fetch.seconds)
@@ -308,9 +317,11 @@ class Node:
             return fetch.reason
         if not self.evidence.see(fetch.header, fetch.peer.link.certificate):
             return Missing.EQUIVOCATION
-        if tensors.row_memory(fetch.row, self.config.wire.dtype) is None or self.config.wire.zstd:
-            tensors.widen(fetch.body, self.config.wire.dtype, fetch.row)
-        return None if tensors.is_finite(fetch.row) else Missing.NON_FINITE
+        return None if fetch.finite else Missing.NON_FINITE
+
+    def _unpack(self, body: memoryview, row: Tensor) -> bool:
+        tensors.widen(body, self.config.wire.dtype, row)
+        return tensors.is_finite(row)
 
     async def _greet_until_known(self, peer: Peer) -> None:
         while not peer.greeted:
