@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matplotlib.text import Annotation
 
 from clippedgossip import graphs
 from clippedgossip.audit import audit, placement, suggest_edges, weakest_cut, worst_placement
 from clippedgossip.audit.articulation import separated_by
 from clippedgossip.audit.text import nodes_text, render
 from clippedgossip.cli import main
-from clippedgossip.draw import draw_audit
+from clippedgossip.draw import draw_audit, draw_network
 from clippedgossip.errors import NetworkError
 from clippedgossip.graphs.types import Graph
 from clippedgossip.network import Network
@@ -239,6 +240,29 @@ def test_the_smallest_networks_have_a_diagnosis_too(tmp_path: Path) -> None:
         json.dumps(diagnosis.to_json(), allow_nan=False)
         assert "CONSENSUS IS" in render(diagnosis, "tiny")
         draw_audit(diagnosis, tmp_path / "tiny.svg")
+
+
+def test_long_names_stand_beside_their_nodes_dark_and_whole() -> None:
+    names = ["Genf", "Lausanne", "Bern", "Zürich", "St. Gallen", "La Chaux-de-Fonds sur Doubs"]
+    network = Network(nx.cycle_graph(names), byzantine=["Genf"])
+    figure = draw_network(network, worst=[2], title="cities")
+    figure.canvas.draw()
+    texts = {text.get_text(): text for text in figure.axes[0].texts if isinstance(text, Annotation)}
+    assert set(texts) == {*names[:-1], "La Chaux-de-Fonds s…"}
+    for text in texts.values():
+        box = text.get_window_extent()
+        assert figure.bbox.x0 <= box.x0 < box.x1 <= figure.bbox.x1, text
+        assert figure.bbox.y0 <= box.y0 < box.y1 <= figure.bbox.y1, text
+        assert text.get_color() != "white"
+        assert not box.contains(*figure.axes[0].transData.transform(text.xy)), text
+
+
+def test_numbers_stand_on_their_discs() -> None:
+    axes = draw_network(Network(graphs.ring(nodes=12))).axes[0]
+    names = [text for text in axes.texts if isinstance(text, Annotation)]
+    assert len(names) == 12
+    assert all(tuple(text.get_position()) == tuple(text.xy) for text in names)
+    assert {text.get_color() for text in names} == {"white"}
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:

@@ -12,6 +12,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch
+from matplotlib.patheffects import withStroke
 from numpy.typing import NDArray
 
 from clippedgossip.audit import Audit, Cut
@@ -28,6 +29,14 @@ NAMED = 60  # up to here nodes carry their names
 DETAILED = 1000  # up to here every node is drawn
 BINS = 24
 DASHES: Any = (0, (4, 2))
+LONGEST = 20  # letters of a name
+BESIDE = {
+    (0, -1): ("center", "top"),
+    (0, 1): ("center", "bottom"),
+    (1, 0): ("left", "center"),
+    (-1, 0): ("right", "center"),
+}
+"""Where a name may stand beside its disc, and how it is aligned there; below if all are as good."""
 
 
 def check_target(path: Path) -> None:
@@ -113,21 +122,51 @@ def draw_on(
     x, y = place[list(worst)].reshape(-1, 2).T
     axes.scatter(x, y, s=size * 2.2, facecolors="none", edgecolors=WORST, linewidths=2.0, zorder=5)
     if network.n <= NAMED:
-        for i in range(network.n):
-            dark = i in minor and i not in network.byzantine
-            axes.annotate(
-                str(network.labels[i])[:8],
-                place[i],
-                ha="center",
-                va="center",
-                fontsize=8 if network.n <= 30 else 6,
-                color="black" if dark else "white",
-                zorder=6,
-            )
+        _name_nodes(axes, network, place, size, worst, minor - set(network.byzantine.tolist()))
     low, high = place.min(0), place.max(0)
     pad = 0.09 * float((high - low).max() or 1.0)
     axes.set_xlim(low[0] - pad, high[0] + pad)
     axes.set_ylim(low[1] - pad, high[1] + pad)
+
+
+def _name_nodes(
+    axes: Axes, network: Network, place: Floats, size: float, ringed: Collection[int], dark: Collection[int]
+) -> None:
+    """Names on the discs if all of them fit there, else beside them, where the fewest edges run."""
+    font = 8 if network.n <= 30 else 6
+    names = [_short(str(label)) for label in network.labels]
+    if max(map(len, names)) * font * 0.62 <= size**0.5:
+        for i, name in enumerate(names):
+            colour = "black" if i in dark else "white"
+            axes.annotate(name, place[i], ha="center", va="center", fontsize=font, color=colour, zorder=6)
+        return
+    halo = [withStroke(linewidth=2.4, foreground="white", alpha=0.85)]
+    for i, name in enumerate(names):
+        edges = place[network.indices[network.indptr[i] : network.indptr[i + 1]]] - place[i]
+        side = min(BESIDE, key=lambda side: _crowding(edges, np.array(side)))
+        away = (size * (2.2 if i in ringed else 1)) ** 0.5 / 2 + 3
+        axes.annotate(
+            name,
+            place[i],
+            xytext=(side[0] * away, side[1] * away),
+            textcoords="offset points",
+            ha=BESIDE[side][0],
+            va=BESIDE[side][1],
+            fontsize=font,
+            color="#1d2733",
+            path_effects=halo,
+            zorder=6,
+        )
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
+
+
+def _crowding(edges: Floats, side: Floats) -> float:
+    """How closely an edge runs towards this side: the largest cosine."""
+    lengths = np.maximum(np.linalg.norm(edges, axis=1), 1e-12)
+    return round(float((edges @ side / lengths).max(initial=-1.0)), 6)
 
 
 def legend(
