@@ -3,12 +3,17 @@
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
+from rich.text import Text
 
 from clippedgossip import __version__
 from clippedgossip.cli import main
+from clippedgossip.cli.app import app
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "ring.toml"
 
@@ -142,6 +147,7 @@ def test_a_missing_extra_is_named() -> None:
 import sys
 sys.modules["cryptography"] = None
 from clippedgossip.cli import main
+from clippedgossip.cli.app import app
 main(["peer", "init", "me"])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
@@ -162,3 +168,17 @@ def test_a_real_process_ends_as_it_should(command: str, code: int) -> None:
     assert "Traceback" not in done.stderr
     assert len(done.stderr.splitlines()) <= 2
     assert bool(done.stdout) == (code == 0)
+
+
+def test_no_help_text_is_taken_for_markup() -> None:
+    def texts(command: Any) -> Iterator[str]:
+        yield from (
+            command.help or "",
+            *(getattr(parameter, "help", "") or "" for parameter in command.params),
+        )
+        for inner in getattr(command, "commands", {}).values():
+            yield from texts(inner)
+
+    every = list(texts(typer.main.get_command(app)))
+    assert len(every) > 100
+    assert [text for text in every if Text.from_markup(text).plain != text] == []

@@ -30,7 +30,7 @@ def reproduce(
         Literal["quick", "paper"], typer.Option(help="Training figures: a miniature, or the paper's setting.")
     ] = "quick",
     seeds: Annotated[
-        int | None, typer.Option(min=1, help="Training figures: runs per curve [quick 3, paper 5].")
+        int | None, typer.Option(min=1, help="Training figures: runs per curve; quick 3, paper 5.")
     ] = None,
     device: Annotated[str, typer.Option(help="Training figures: cpu, cuda, or auto.")] = "auto",
     precision: Annotated[
@@ -38,7 +38,7 @@ def reproduce(
         typer.Option(help="Of the gradients' products; models and mixing are float32."),
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes on a CPU [one per core, one thread each].")
+        int | None, typer.Option(min=1, help="Processes on a CPU; one per core if not said.")
     ] = None,
     source: Annotated[
         Path | None,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from clippedgossip.config import RunConfig
     from clippedgossip.sweep import Standing
 
-File = Annotated[Path, typer.Argument(metavar="SWEEP", help="A TOML file with a [grid].")]
+File = Annotated[Path, typer.Argument(metavar="SWEEP", help="A TOML file with a section for the grid.")]
 Out = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Folder of the runs; runs/<name of the file> if not said.")
 ]
