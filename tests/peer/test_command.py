@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from clippedgossip.cli import main
-from clippedgossip.peer.config import Config, Training, load
+from clippedgossip.peer.config import Config, Deadlines, Training, load
 from clippedgossip.peer.launch import write_network
 
 COMMAND = [sys.executable, "-m", "clippedgossip"]
@@ -95,6 +95,7 @@ def test_a_simulated_runs_config_becomes_a_network(
         (["up", "nowhere"], "no peers in"),
         (["up", "NET", "--resume"], "never started"),
         (["start", "nowhere"], "peer init"),
+        (["start", "ALONE"], "peer add NAME ADDRESS FINGERPRINT"),
         (["status", "nowhere"], "peer init"),
         (["add", "bob", "10.0.0.1:7", "beef", "--dir", "NET/0"], "64 hex"),
         (["drill", "kil"], "did you mean 'kill'"),
@@ -106,10 +107,39 @@ def test_mistakes_are_two_lines(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     write_network([(0, 1), (1, 2), (0, 2)], 3, tmp_path / "net", Config(name="t", run="r"))
+    write_network([], 1, tmp_path / "alone", Config(name="t", run="r"))
+    places = {"NET": str(tmp_path / "net"), "ALONE": str(tmp_path / "alone" / "0")}
     with pytest.raises(SystemExit) as ended:
-        main(["peer", *(a.replace("NET", str(tmp_path / "net")) for a in arguments)])
+        main(["peer", *(re.sub("NET|ALONE", lambda word: places[word[0]], a) for a in arguments)])
     assert ended.value.code == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_complete_run_says_so_and_starts_anew_when_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two peers one never comes, and is not waited for."""
+    monkeypatch.setattr("clippedgossip.peer.telemetry.log_to", lambda path: None)
+    hurry = Deadlines(least=0.01, most=0.01, join=0, linger=0)
+    task = {"name": "digits", "model": "linear", "samples": 60, "test_samples": 20}
+    template = Config(name="t", run="r", rounds=2, checkpoint_every=1, task=task, deadlines=hurry)
+    folder = write_network([(0, 1)], 2, tmp_path / "net", template)[0]
+
+    def start(*more: str) -> tuple[dict[str, Any], str]:
+        with pytest.raises(SystemExit, match="0"):
+            main(["peer", "start", str(folder), "--json", *more])
+        out, error = capsys.readouterr()
+        return json.loads(out), error
+
+    assert start()[0]["resumed"] is None
+    row, said = start()
+    assert (row["rounds"], row["resumed"]) == (2, 2)
+    assert "complete already" in said
+    assert "--no-resume" in said
+    row, said = start("--no-resume")
+    assert (row["rounds"], row["resumed"]) == (2, None)
+    assert "complete already" not in said
+    assert start("--rounds", "3")[0]["resumed"] == 2
 
 
 def test_interrupt_stops_everyone(tmp_path: Path) -> None:

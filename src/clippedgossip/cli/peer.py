@@ -199,24 +199,38 @@ def add(
 def start(
     folder: Folder = Path(),
     rounds: Annotated[int | None, typer.Option(help="End after so many rounds.")] = None,
+    resume: Annotated[bool, typer.Option(help="Go on from the checkpoint of an earlier start.")] = True,
     as_json: Json = False,
 ) -> None:
     """Run this peer until its rounds are done; Ctrl-C stops it, and it goes on where it stopped."""
     from dataclasses import asdict, replace
 
+    from clippedgossip.errors import PeerError
     from clippedgossip.peer import config
-    from clippedgossip.peer.run import run_peer
     from clippedgossip.peer.telemetry import log_to
 
     mine = config.load(folder)
+    if not mine.neighbours:
+        raise PeerError(
+            f"{mine.name} has no neighbours to learn with; pin one first:\n"
+            f"clippedgossip peer add NAME ADDRESS FINGERPRINT --dir {folder}"
+        )
     if rounds is not None:
         mine = replace(mine, rounds=rounds)
     log_to(None)
-    outcome = asdict(run_peer(mine))
+    from clippedgossip.peer.run import run_peer
+
+    outcome = run_peer(mine, resume=resume)
     if as_json:
-        print(json.dumps(outcome))
+        print(json.dumps(asdict(outcome)))
     else:
-        print("  ".join(f"{key} {_short(value)}" for key, value in outcome.items()))
+        print("  ".join(f"{key} {_short(value)}" for key, value in asdict(outcome).items()))
+    if outcome.resumed is not None and outcome.resumed >= mine.rounds:
+        print(
+            f"run {mine.run!r} was complete already, at round {outcome.resumed}; "
+            f"`--rounds {2 * outcome.resumed}` goes on, `--no-resume` starts anew",
+            file=sys.stderr,
+        )
 
 
 def status(

@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import logging
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -35,13 +36,17 @@ class Outcome:
     accuracy: float | None
     missing: int
     rejected: int
+    resumed: int | None = None
+    """The round it went on from."""
 
 
 class PeerRun:
     """The training loop of one peer process."""
 
-    def __init__(self, config: Config, *, learner: Learner | None = None) -> None:
+    def __init__(self, config: Config, *, learner: Learner | None = None, resume: bool = True) -> None:
+        """With `resume`, goes on from the checkpoint of its run, if there is one; else deletes it."""
         self.config = config
+        self.resume = resume
         self.learner = learner or make_learner(config)
         self.losses: Losses | None = getattr(self.learner, "losses", None)
         if self.losses is None and needs_losses(rule_of(config)):
@@ -91,6 +96,7 @@ class PeerRun:
             accuracy=self.accuracy,
             missing=self.missing,
             rejected=self.rejected,
+            resumed=self.resumed,
         )
 
     def _round(self, gossip: Gossip) -> None:
@@ -114,6 +120,8 @@ class PeerRun:
         self.accuracy = self.learner.evaluate()
 
     def _resume(self) -> int:
+        if not self.resume:
+            shutil.rmtree(self._checkpoints, ignore_errors=True)
         found = checkpoint.load(self._checkpoints, self.config.run)
         if found is None:
             return 0
@@ -237,9 +245,9 @@ def _facts(config: Config) -> dict[str, Any]:
     }
 
 
-def run_peer(config: Config) -> Outcome:
+def run_peer(config: Config, *, resume: bool = True) -> Outcome:
     """Runs one peer in this process until it is done, or SIGINT or SIGTERM asks it to stop."""
-    peer = PeerRun(config)
+    peer = PeerRun(config, resume=resume)
 
     def stop(number: int, frame: FrameType | None) -> None:
         peer.stop()
