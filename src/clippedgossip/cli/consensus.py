@@ -68,7 +68,11 @@ def consensus(
     ] = None,
     random_pendants: Annotated[int, typer.Option(metavar="B", help="The same, on random nodes.")] = 0,
     weights: Annotated[
-        str | None, typer.Option(help="metropolis-hastings (default), equal, lazy, or own (the file's).")
+        str | None,
+        typer.Option(
+            help="metropolis-hastings, equal, lazy, or own: a file's. If not said, own where a file has them, "
+            "else metropolis-hastings."
+        ),
     ] = None,
     max_degree: Annotated[
         int | None, typer.Option(metavar="D", help="Public bound on the degree, for equal weights.")
