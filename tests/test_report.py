@@ -574,6 +574,16 @@ def test_the_command_writes_the_page_and_a_summary(tmp_path: Path) -> None:
     check_page(out.read_text())
 
 
+def test_a_run_without_records_is_left_out_and_said(tmp_path: Path) -> None:
+    path = write_run(tmp_path)
+    waiting = RunDirectory.open(tmp_path, {"rule": "krum"}, "waiting").path
+    out = tmp_path / "report.html"
+    done = CliRunner().invoke(command(), [str(path), str(waiting), "--json", "--out", str(out)])
+    assert done.exit_code == 0
+    assert len(json.loads(done.stdout)["rows"]) == 1
+    assert f"no records yet: {waiting.name}" in done.stderr
+
+
 def test_json_is_all_there_is_on_stdout(tmp_path: Path) -> None:
     path = write_run(tmp_path / "runs")
     out = tmp_path / "report.html"

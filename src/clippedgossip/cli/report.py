@@ -1,6 +1,7 @@
 """`clippedgossip report`: a page from finished, running or stopped runs."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -23,11 +24,15 @@ def report(
     from clippedgossip.records import to_line
     from clippedgossip.report import write
     from clippedgossip.report.runs import report as make
+    from clippedgossip.report.runs import some
     from clippedgossip.report.summary import to_rich
 
     with Console(stderr=True).status("drawing"):
         made = make(runs)
         write(out, made.html)
+    if made.empty:
+        names = some([path.name for path in made.empty])
+        print(f"left out, as they have no records yet: {names}", file=sys.stderr)
     if as_json:
         print(json.dumps(json.loads(to_line({"report": str(out), "rows": list(made.rows)})), indent=1))
     else:

@@ -53,10 +53,10 @@ def find(paths: Sequence[Path]) -> tuple[list[Run], list[Path]]:
     for path in paths:
         below = sorted(file.parent for file in path.rglob("config.json")) if path.is_dir() else []
         inside = [folder for folder in below if folder != path]
-        if path in below or not inside:
-            found = [RunDirectory.existing(path)]
+        if path in below:
+            found = [RunDirectory(path)]
         else:
-            found = [RunDirectory(folder) for folder in inside]
+            found = [RunDirectory(folder) for folder in inside] or [RunDirectory.existing(path)]
         for run in found:
             if next(run.records(), None) is None:
                 empty.append(run.path)

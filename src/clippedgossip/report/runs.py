@@ -27,6 +27,8 @@ class Report:
 
     html: str
     rows: Sequence[Row]
+    empty: Sequence[Path] = ()
+    """Runs without a record yet, which were left out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +71,7 @@ def report(paths: Sequence[Path]) -> Report:
         Section("Configurations", [_config(entry) for entry in groups]),
         Section("Where it ran", [_environments(runs)]),
     ]
-    return Report(page(title, lead, sections), rows)
+    return Report(page(title, lead, sections), rows, empty)
 
 
 def _views(groups: Sequence[Group]) -> Iterator[View]:
@@ -160,13 +162,13 @@ def _troubles(runs: Sequence[Run], empty: Sequence[Path]) -> list[Part]:
     for path in empty:
         why = RunDirectory(path).failure
         failures.setdefault(why, []).append(path.name) if why else waiting.append(path.name)
-    lines = [f"Failed: {_some(names)}. {why}" for why, names in failures.items()]
+    lines = [f"Failed: {some(names)}. {why}" for why, names in failures.items()]
     if waiting:
-        lines.append(f"No records yet: {_some(waiting)}.")
+        lines.append(f"No records yet: {some(waiting)}.")
     return [Text("\n\n".join(lines))] if lines else []
 
 
-def _some(names: Sequence[str]) -> str:
+def some(names: Sequence[str]) -> str:
     """The first few."""
     more = len(names) - NAMED
     return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
