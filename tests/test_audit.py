@@ -308,6 +308,8 @@ def test_the_command_prints_json(capsys: pytest.CaptureFixture[str], tmp_path: P
         (["ring", "--draw", "net.bmp"], "cannot draw"),
         (["ring", "--draw", "/nowhere/net.svg"], "no folder"),
         (["ring", "--attackers", "-1"], "at least 0"),
+        (["ring", "--attackers", "20"], "--attackers is 20; with 10 regular nodes it is at most 9"),
+        (["ring", "--suggestions", "-1"], "suggestions is -1; it must be at least 0"),
         (["ring", "--worst-byzantine", "10"], "no worst place"),
         (["absent.csv"], "no such graph file"),
     ],

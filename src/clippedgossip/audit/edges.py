@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from clippedgossip.errors import NetworkError
 from clippedgossip.network import Network
 from clippedgossip.weights import row_sums, rows_of
 
@@ -28,6 +29,8 @@ class Suggestion:
 
 def suggest_edges(network: Network, count: int = 3) -> tuple[Suggestion, ...]:
     """Edges that together raise γ most, one after the other, every γ recomputed with the new weights."""
+    if count < 0:
+        raise NetworkError(f"suggestions is {count}; it must be at least 0")
     chosen, current = _join(network)
     patience = 1
     while current.connected and len(chosen) < count:

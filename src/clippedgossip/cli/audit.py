@@ -9,6 +9,7 @@ from typer.core import TyperCommand
 
 from clippedgossip.cli import networks
 from clippedgossip.cli.progress import progress
+from clippedgossip.errors import NetworkError
 
 
 class _WithCatalogue(TyperCommand):
@@ -47,8 +48,8 @@ def audit(
     weights: Annotated[
         str | None,
         typer.Option(
-            help="metropolis-hastings, equal, lazy, or own: a file's. If not said, own where a file has them, "
-            "else metropolis-hastings."
+            help="metropolis-hastings, equal, lazy, or own: a file's. If not said, own where a file has "
+            "them, else metropolis-hastings."
         ),
     ] = None,
     max_degree: Annotated[
@@ -93,6 +94,11 @@ def audit(
             max_degree=max_degree,
             seed=seed,
         )
+        most = max(len(built.regular) - 1, 1)
+        if attackers > most:
+            raise NetworkError(
+                f"--attackers is {attackers}; with {len(built.regular)} regular nodes it is at most {most}"
+            )
         diagnosis = diagnose(built, attackers=attackers, suggestions=suggestions, tell=tell)
         if draw is not None:
             from clippedgossip.draw import draw_audit

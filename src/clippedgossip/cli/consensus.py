@@ -70,8 +70,8 @@ def consensus(
     weights: Annotated[
         str | None,
         typer.Option(
-            help="metropolis-hastings, equal, lazy, or own: a file's. If not said, own where a file has them, "
-            "else metropolis-hastings."
+            help="metropolis-hastings, equal, lazy, or own: a file's. If not said, own where a file has "
+            "them, else metropolis-hastings."
         ),
     ] = None,
     max_degree: Annotated[
