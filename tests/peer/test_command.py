@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from clippedgossip.cli import main
+from clippedgossip.peer import identity
 from clippedgossip.peer.config import Config, Deadlines, Training, load
 from clippedgossip.peer.launch import write_network
 
@@ -98,6 +99,9 @@ def test_a_simulated_runs_config_becomes_a_network(
         (["start", "ALONE"], "peer add NAME ADDRESS FINGERPRINT"),
         (["status", "nowhere"], "peer init"),
         (["add", "bob", "10.0.0.1:7", "beef", "--dir", "NET/0"], "64 hex"),
+        (["add", "0", "10.0.0.1:7", "ab" * 32, "--dir", "NET/0"], "is this peer itself"),
+        (["add", "bob", "10.0.0.1:7", "OWN", "--dir", "NET/0"], "ask bob for theirs"),
+        (["network", "torus", "--out", "new", "--nodes", "7"], "error: --nodes 7: unknown key"),
         (["drill", "kil"], "did you mean 'kill'"),
         (["drill", "--network", "rnig"], "did you mean 'ring'"),
         (["drill", "--peers", "2"], "at least 5 peers"),
@@ -109,8 +113,9 @@ def test_mistakes_are_two_lines(
     write_network([(0, 1), (1, 2), (0, 2)], 3, tmp_path / "net", Config(name="t", run="r"))
     write_network([], 1, tmp_path / "alone", Config(name="t", run="r"))
     places = {"NET": str(tmp_path / "net"), "ALONE": str(tmp_path / "alone" / "0")}
+    places["OWN"] = identity.load(tmp_path / "net" / "0").fingerprint.hex()
     with pytest.raises(SystemExit) as ended:
-        main(["peer", *(re.sub("NET|ALONE", lambda word: places[word[0]], a) for a in arguments)])
+        main(["peer", *(re.sub("NET|ALONE|OWN", lambda word: places[word[0]], a) for a in arguments)])
     assert ended.value.code == 2
     assert message in capsys.readouterr().err
 

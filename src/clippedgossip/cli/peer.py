@@ -46,7 +46,8 @@ def network(
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="Another parameter of the network, or of the run: training.lr=0.1, rule.faulty=1.",
+            help="Another parameter of the network (torus --set rows=3 --set columns=3), or of the run "
+            "(training.lr=0.1, rule.faulty=1).",
         ),
     ] = [],  # noqa: B006  # typer copies it
     task: Annotated[str | None, typer.Option(help="digits (default), mnist, fashion-mnist, cifar10.")] = None,
@@ -73,18 +74,19 @@ def network(
         text, raw = read(source)
     if rule is not None:
         raw["rule"] = {"name": rule}
-    chosen = {
-        "network.nodes": nodes,
-        "data.name": task,
-        "model.name": model,
-        "data.partition": partition,
-        "rule.radius": radius,
-        "training.rounds": rounds,
-        "seed": seed,
-    }
-    changes = [f"{key}={value}" for key, value in chosen.items() if value is not None]
+    chosen = (
+        ("network.nodes", "--nodes", nodes),
+        ("data.name", "--task", task),
+        ("model.name", "--model", model),
+        ("data.partition", "--partition", partition),
+        ("rule.radius", "--radius", radius),
+        ("training.rounds", "--rounds", rounds),
+        ("seed", "--seed", seed),
+    )
+    typed = {f"{key}={value}": f"{flag} {value}" for key, flag, value in chosen if value is not None}
+    changes = [*typed]
     changes += [key if "." in key.partition("=")[0] else f"network.{key}" for key in option]
-    config = from_raw(override(raw, changes), source=source, text=text, overrides=changes)
+    config = from_raw(override(raw, changes), source=source, text=text, overrides=changes, typed=typed)
     edges, count, template = peers_of(config, run=f"{config.network.label}-{secrets.token_hex(4)}")
     folders = write_network(edges, count, out, template)
     print(f"{len(folders)} peers, {len(edges)} links in {out}\nstart them: clippedgossip peer up {out}")
@@ -183,17 +185,23 @@ def add(
     from dataclasses import replace
 
     from clippedgossip.atomic import write_atomic
+    from clippedgossip.errors import PeerError
     from clippedgossip.peer import config, identity
 
     mine = config.load(folder)
     mark = identity.parse_fingerprint(fingerprint)
+    if name == mine.name:
+        raise PeerError(f"{name!r} is this peer itself; call the neighbour something else")
+    if mark == identity.load(folder).fingerprint:
+        raise PeerError(f"this is the fingerprint of {mine.name}, this peer itself; ask {name} for theirs")
     new = config.Neighbour(name=name, address=config.Address.parse(address), fingerprint=mark)
     others = tuple(neighbour for neighbour in mine.neighbours if neighbour.name != name)
     text = config.dump(replace(mine, neighbours=(*others, new)))
     config.parse(text.encode())
     write_atomic(folder / config.CONFIG_FILE, text)
     (folder / "neighbours" / f"{name}.pem").unlink(missing_ok=True)
-    print(f"{name} at {new.address} is pinned; {len(others) + 1} neighbours")
+    count = len(others) + 1
+    print(f"{name} at {new.address} is pinned; {count} neighbour{'' if count == 1 else 's'}")
 
 
 def start(

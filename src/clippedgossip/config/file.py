@@ -21,13 +21,23 @@ def load_config(path: Path | str, overrides: Sequence[str] = ()) -> RunConfig:
 
 
 def from_raw(
-    raw: Mapping[str, Any], *, source: Path, text: str = "", overrides: Sequence[str] = ()
+    raw: Mapping[str, Any],
+    *,
+    source: Path,
+    text: str = "",
+    overrides: Sequence[str] = (),
+    typed: Mapping[str, str] | None = None,
 ) -> RunConfig:
-    """The config; what is wrong with it is said with the file's line, or the override it came from."""
+    """The config; what is wrong with it is said with the file's line, or the override it came from.
+
+    `typed` says how an override was typed where that was otherwise, such as `--nodes 7`.
+    """
     try:
         return RunConfig.from_mapping(raw, folder=source.parent)
     except KeyProblem as problem:
-        raise ConfigError(f"{_where(problem.path, source, text, overrides)}: {problem}") from problem
+        raise ConfigError(
+            f"{_where(problem.path, source, text, overrides, typed or {})}: {problem}"
+        ) from problem
 
 
 def read(path: Path) -> tuple[str, dict[str, Any]]:
@@ -78,11 +88,13 @@ def _value(text: str) -> Any:
         return text
 
 
-def _where(path: Sequence[str], source: Path, text: str, overrides: Sequence[str]) -> str:
+def _where(
+    path: Sequence[str], source: Path, text: str, overrides: Sequence[str], typed: Mapping[str, str]
+) -> str:
     for entry in overrides:
         key = entry.partition("=")[0].strip().split(".")
         if all(mine == theirs for mine, theirs in zip(key, path, strict=False)) and path:
-            return f"override {entry!r}"
+            return typed.get(entry, f"override {entry!r}")
     lines = dict(_lines(text))
     for length in range(len(path), 0, -1):
         if tuple(path[:length]) in lines:
