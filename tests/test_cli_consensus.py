@@ -78,6 +78,18 @@ def test_a_network_from_a_file_with_an_adaptive_radius(
         (["consensus", "ring", "--nodse", "8"], "did you mean '--nodes'"),
         (["consensus", "ring", "--start", "1,two"], "give numbers"),
         (["consensus", "ring", "--start", "1,2"], "each of the 10 nodes"),
+        (
+            ["consensus", "dumbbell", "--start", "0,0,200"],
+            "--start has 3 numbers; give one for each of the 20",
+        ),
+        (["consensus", "line", "--nodes", "3", "--start", "0,nan,1"], "must be finite"),
+        (["consensus", "ring", "--weights", "own"], "this network has none"),
+        (["consensus", "ring", "--rule", "Mozi"], "--rule mozi needs the losses"),
+        (
+            ["consensus", "ring", "--rule", "bucketing", "--rule-option", "rule=mozi"],
+            "`clippedgossip run`",
+        ),
+        (["consensus", "ring", "--attack", "label-flipping"], "labels to turn"),
         (["consensus", "missing.csv"], "no such graph file"),
         (["reproduce", "consensu"], "did you mean 'consensus'"),
         (["reprodce", "consensus"], "did you mean 'reproduce'"),
@@ -111,6 +123,8 @@ def test_help_of_consensus_names_networks_rules_and_attacks(capsys: pytest.Captu
     assert code == 0
     for name in ("--clique", "clipped-gossip", "spectral", "--rule-option", "radius=1.0"):
         assert name in out
+    for name in ("mozi", "label-flipping"):
+        assert name not in out
     assert max(map(len, out.splitlines())) <= 80
 
 

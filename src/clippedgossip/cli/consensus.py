@@ -1,5 +1,6 @@
-"""`clippedgossip consensus`: robust consensus on any network, with any rule, under any attack."""
+"""`clippedgossip consensus`: robust consensus on any network, with any rule and attack that needs no data."""
 
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +14,12 @@ from clippedgossip.cli.progress import progress
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from clippedgossip.attacks import Attack
     from clippedgossip.network import Network
+    from clippedgossip.rules import Rule
+
+TRAINING = {"mozi": "the losses of models", "label-flipping": "labels to turn"}
+"""Rules and attacks that vectors alone do not suffice for, and what they need."""
 
 
 class _WithNames(TyperCommand):
@@ -100,6 +106,7 @@ def consensus(
 
     chosen_rule = rule_from(rule, _pairs(rule_option, "--rule-option"))
     chosen_attack = attack_from(attack, _pairs(attack_option, "--attack-option"))
+    _refuse_training(chosen_rule, chosen_attack)
     built = networks.build_network(
         networks.load_graph(network, options, seed=seed),
         byzantine=byzantine,
@@ -139,6 +146,21 @@ def consensus(
         print(f"page: {out}")
 
 
+def _refuse_training(rule: "Rule", attack: "Attack") -> None:
+    from clippedgossip.errors import ConfigError
+    from clippedgossip.rules.losses import needs_losses
+
+    for flag, name, wrong in (
+        ("--rule", "mozi", needs_losses(rule)),
+        ("--attack", "label-flipping", attack.flips_labels),
+    ):
+        if wrong:
+            raise ConfigError(
+                f"{flag} {name} needs {TRAINING[name]}, and consensus trains nothing\n"
+                "take another here, or train with it: `clippedgossip run`"
+            )
+
+
 def _pairs(options: list[str] | None, flag: str) -> dict[str, object]:
     from clippedgossip.errors import ConfigError
 
@@ -164,6 +186,13 @@ def _start(network: "Network", values: str | None, dim: int, seed: int) -> "Tens
         numbers = [float(value) for value in networks.split_list(values)]
     except ValueError:
         raise ConfigError(f"--start is {values!r}; give numbers, such as 0,0,200,200") from None
+    if len(numbers) not in (network.n, len(network.regular)):
+        regular = f", or of the {len(network.regular)} regular ones" if len(network.byzantine) else ""
+        raise ConfigError(
+            f"--start has {len(numbers)} numbers; give one for each of the {network.n} nodes{regular}"
+        )
+    if not all(map(isfinite, numbers)):
+        raise ConfigError(f"--start is {values!r}; every number must be finite")
     return torch.tensor(numbers, dtype=torch.float64).reshape(-1, 1)
 
 
@@ -184,6 +213,8 @@ def _catalogue(registry: dict[str, type[Any]]) -> str:
 
     lines = []
     for name, kind in registry.items():
+        if name in TRAINING:
+            continue
         fields = (
             field.name if field.default is dataclasses.MISSING else f"{field.name}={field.default}"
             for field in dataclasses.fields(kind)

@@ -89,6 +89,11 @@ def build_network(
     on = [*find_nodes(graph, split_list(pendants)), *random_nodes(graph, random_pendants, seed=seed)]
     if on:
         graph = add_pendants(graph, on)
+    if weights == "own" and not any("weight" in data for _, _, data in graph.edges(data=True)):
+        raise NetworkError(
+            "--weights own takes the weights of a file's edges, and this network has none\n"
+            "leave it out, or give a file with a weight on every edge"
+        )
     network = Network(graph, weights=weights, max_degree=max_degree)
     if not worst_byzantine:
         return network
