@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from clippedgossip.cli import main
+from clippedgossip.experiments import EXPERIMENTS
 
 COMMAND = (sys.executable, "-m", "clippedgossip")
 
@@ -90,6 +91,17 @@ def test_a_network_from_a_file_with_an_adaptive_radius(
             "`clippedgossip run`",
         ),
         (["consensus", "ring", "--attack", "label-flipping"], "labels to turn"),
+        (["consensus", "ring", "--rule", "krum"], "for faulty\nsay, for example, --rule-option faulty=1"),
+        (
+            ["consensus", "ring", "--rule", "nnm"],
+            "--rule-option rule=median --rule-option faulty=1",
+        ),
+        (
+            ["consensus", "ring", "--rule", "bucketing", "--rule-option", "rule=krum"],
+            "--rule-option rule.faulty=1",
+        ),
+        (["consensus", "ring", "--attack", "tuned"], "--attack-option attack=dissensus"),
+        (["consensus", "ring", "--rule", "gts"], "--rule-option byzantine_weight=0.1"),
         (["consensus", "missing.csv"], "no such graph file"),
         (["reproduce", "consensu"], "did you mean 'consensus'"),
         (["reprodce", "consensus"], "did you mean 'reproduce'"),
@@ -118,6 +130,15 @@ def test_a_mistake_in_a_real_process_shows_no_traceback() -> None:
     assert "trim is 3 per side" in done.stderr
 
 
+@pytest.mark.parametrize("options", [["rule=krum", "rule.faulty=1"], ["rule=krum", "faulty=1"]])
+def test_a_wrapped_rule_takes_its_own_options(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    given = [part for option in options for part in ("--rule-option", option)]
+    network = ["complete", "--nodes", "8", "--rounds", "2"]
+    code, out, _ = run(["consensus", *network, "--rule", "bucketing", *given], capsys)
+    assert code == 0
+    assert "Krum(faulty=1)" in out
+
+
 def test_help_of_consensus_names_networks_rules_and_attacks(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(["consensus", "--help"], capsys)
     assert code == 0
@@ -126,6 +147,14 @@ def test_help_of_consensus_names_networks_rules_and_attacks(capsys: pytest.Captu
     for name in ("mozi", "label-flipping"):
         assert name not in out
     assert max(map(len, out.splitlines())) <= 80
+
+
+def test_help_of_reproduce_names_every_figure(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(["reproduce", "--help"], capsys)
+    assert code == 0
+    assert max(map(len, out.splitlines())) <= 80
+    listed = out.partition("Figures: ")[2].replace(",", " ").split()
+    assert listed == [*EXPERIMENTS, "all"]
 
 
 def test_reproduce_prints_rows_alone_and_writes_its_page(tmp_path: Path) -> None:

@@ -11,6 +11,9 @@ class ClippedGossipError(Exception):
 class UserError(ClippedGossipError):
     """Something the user can mend; the command line prints it and exits with code 2."""
 
+    missing: tuple[str, ...] = ()
+    """Parameters that were not given, such as `rule.faulty=1`, for those who know how they are given."""
+
 
 class NetworkError(UserError):
     """A graph, Byzantine set or weight matrix that cannot be used."""

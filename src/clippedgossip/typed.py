@@ -10,6 +10,8 @@ from clippedgossip.errors import UserError, unknown_name
 Registries = Mapping[type, Mapping[str, type]]
 """Base class -> name -> class, for every kind that can stand as a parameter of another."""
 
+EXAMPLES = ("median", "dissensus")
+
 WANTED = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 
 
@@ -20,7 +22,7 @@ class Maker:
     registries: Registries
     error: type[UserError]
 
-    def make(self, base: type, name: str, values: Mapping[str, object]) -> Any:
+    def make(self, base: type, name: str, values: Mapping[str, object], path: str = "") -> Any:
         """The thing of this name. A parameter that is itself such a thing is given by name, and takes its own
         beside it (`radius=adaptive`, `delta_max=0.2`), as `radius.delta_max`, or in a table with its name."""
         chosen = self._find(base, name)
@@ -41,14 +43,18 @@ class Maker:
                 beside = {extra: loose[extra] for extra in loose if extra in takes[key]}
                 table = dict(value) if isinstance(value, Mapping) else {"name": value}
                 part_name = str(table.pop("name"))
-                arguments[key] = self.make(parts[key][0], part_name, {**beside, **table, **inner})
+                arguments[key] = self.make(
+                    parts[key][0], part_name, {**beside, **table, **inner}, f"{path}{key}."
+                )
             elif inner:
                 raise self.error(f"{key} of {kind} {name!r} takes no parameters; got {', '.join(inner)}")
             else:
                 arguments[key] = self._convert(hints[key], value, f"{key} of {kind} {name!r}")
         missing = [key for key, field in fields.items() if key not in arguments and _required(field)]
         if missing:
-            raise self.error(f"{kind} {name!r} needs a value for {', '.join(missing)}")
+            error = self.error(f"{kind} {name!r} needs a value for {', '.join(missing)}")
+            error.missing = tuple(f"{path}{key}={self._example(hints[key])}" for key in missing)
+            raise error
         return chosen(**arguments)
 
     def _find(self, base: type, name: str) -> type:
@@ -61,6 +67,17 @@ class Maker:
 
     def _name(self, base: type, chosen: type) -> str:
         return next(name for name, kind in self.registries[base].items() if kind is chosen)
+
+    def _example(self, hint: Any) -> str:
+        """A value the field may take; a rule or an attack is one that needs no parameters."""
+        for member in _members(hint):
+            if member in self.registries:
+                table = self.registries[member]
+                simple = [
+                    name for name, kind in table.items() if not any(map(_required, dataclasses.fields(kind)))
+                ]
+                return next(name for name in (*EXAMPLES, *simple) if name in simple)
+        return "1" if int in _members(hint) else "0.1"
 
     def _part(self, hint: Any, value: object) -> tuple[type, type] | None:
         """Which family and class a text or table names, where the field takes one."""

@@ -1,8 +1,9 @@
 """`clippedgossip consensus`: robust consensus on any network, with any rule and attack that needs no data."""
 
+from collections.abc import Callable, Mapping
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from typer.core import TyperCommand
@@ -10,6 +11,7 @@ from typer.core import TyperCommand
 from clippedgossip.cli import consensus_output as output
 from clippedgossip.cli import networks
 from clippedgossip.cli.progress import progress
+from clippedgossip.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from clippedgossip.attacks import Attack
     from clippedgossip.network import Network
     from clippedgossip.rules import Rule
+
+T = TypeVar("T")
 
 TRAINING = {"mozi": "the losses of models", "label-flipping": "labels to turn"}
 """Rules and attacks that vectors alone do not suffice for, and what they need."""
@@ -32,6 +36,8 @@ class _WithNames(TyperCommand):
         super().format_help(ctx, formatter)
         print(f"Networks, their options and defaults:\n{networks.catalogue()}\n")
         print(f"Rules and their options:\n{_catalogue(RULES)}\n")
+        print("bucketing and nnm wrap a rule, tuned an attack, which has options of its own:")
+        print("  --rule bucketing --rule-option rule=krum --rule-option rule.faulty=1\n")
         print(f"Attacks and their options:\n{_catalogue(ATTACKS)}\n")
 
 
@@ -104,8 +110,8 @@ def consensus(
     from clippedgossip.rules.from_table import rule_from
     from clippedgossip.simulate.consensus import consensus
 
-    chosen_rule = rule_from(rule, _pairs(rule_option, "--rule-option"))
-    chosen_attack = attack_from(attack, _pairs(attack_option, "--attack-option"))
+    chosen_rule = _made(rule_from, rule, rule_option, "--rule-option")
+    chosen_attack = _made(attack_from, attack, attack_option, "--attack-option")
     _refuse_training(chosen_rule, chosen_attack)
     built = networks.build_network(
         networks.load_graph(network, options, seed=seed),
@@ -147,7 +153,6 @@ def consensus(
 
 
 def _refuse_training(rule: "Rule", attack: "Attack") -> None:
-    from clippedgossip.errors import ConfigError
     from clippedgossip.rules.losses import needs_losses
 
     for flag, name, wrong in (
@@ -161,9 +166,20 @@ def _refuse_training(rule: "Rule", attack: "Attack") -> None:
             )
 
 
-def _pairs(options: list[str] | None, flag: str) -> dict[str, object]:
-    from clippedgossip.errors import ConfigError
+def _made(
+    make: Callable[[str, Mapping[str, object]], T], name: str, options: list[str] | None, flag: str
+) -> T:
+    """A rule or an attack; what it lacks is told as the option that gives it."""
+    try:
+        return make(name, _pairs(options, flag))
+    except UserError as error:
+        if not error.missing:
+            raise
+        fix = " ".join(f"{flag} {part}" for part in error.missing)
+        raise type(error)(f"{error}\nsay, for example, {fix}") from None
 
+
+def _pairs(options: list[str] | None, flag: str) -> dict[str, object]:
     found: dict[str, object] = {}
     for option in options or []:
         key, sign, value = option.partition("=")
@@ -177,7 +193,6 @@ def _start(network: "Network", values: str | None, dim: int, seed: int) -> "Tens
     """What every node holds at the start: given, or drawn from a normal distribution."""
     import torch
 
-    from clippedgossip.errors import ConfigError
     from clippedgossip.randomness import generator
 
     if values is None:

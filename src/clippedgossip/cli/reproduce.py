@@ -4,9 +4,11 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from typer.core import TyperCommand
 
 if TYPE_CHECKING:
     from clippedgossip.experiments import Experiment, Options, Reproduction
@@ -17,13 +19,24 @@ Json = Annotated[bool, typer.Option("--json", help="Print the rows as JSON, and 
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("reproduce")(reproduce)
+    app.command("reproduce", cls=_WithFigures)(reproduce)
+
+
+class _WithFigures(TyperCommand):
+    """Adds the figures' names to --help, at the cost of importing them only when asked."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        from clippedgossip.experiments import EXPERIMENTS
+
+        super().format_help(ctx, formatter)
+        names = ", ".join([*EXPERIMENTS, "all"])
+        print(fill(f"Figures: {names}", 80, subsequent_indent="  ", break_on_hyphens=False) + "\n")
 
 
 def reproduce(
     names: Annotated[
         list[str],
-        typer.Argument(metavar="NAME", help="Figures by name, or all; an unknown name lists them."),
+        typer.Argument(metavar="NAME", help="Figures by name, listed below, or all."),
     ],
     out: Out = Path("out"),
     scale: Annotated[
