@@ -13,7 +13,8 @@ from rich.text import Text
 
 from clippedgossip import __version__
 from clippedgossip.cli import main
-from clippedgossip.cli.app import app
+from clippedgossip.cli.app import app, wrapped
+from clippedgossip.errors import unknown_name
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "ring.toml"
 
@@ -110,9 +111,18 @@ def test_an_error_says_the_value_the_bound_and_the_fix(
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("error: ")
-    assert len(err.splitlines()) <= 2, err
+    assert len([line for line in err.splitlines() if not line.startswith(" ")]) <= 2, err
+    for part in ("known: ", " "):
+        assert all(len(line) <= 80 for line in err.splitlines() if line.startswith(part)), err
     for part in WRONG[command]:
         assert part in err, err
+
+
+def test_wrapping_a_list_of_names_loses_none() -> None:
+    names = [f"name-{number}" for number in range(40)]
+    message = unknown_name("rule", "x", names)
+    assert " ".join(wrapped(message).split()) == " ".join(message.split())
+    assert max(map(len, wrapped(message).splitlines())) <= 80
 
 
 def test_a_disconnected_network_is_diagnosed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -166,7 +176,7 @@ def test_a_real_process_ends_as_it_should(command: str, code: int) -> None:
     )
     assert done.returncode == code
     assert "Traceback" not in done.stderr
-    assert len(done.stderr.splitlines()) <= 2
+    assert len([line for line in done.stderr.splitlines() if not line.startswith(" ")]) <= 2
     assert bool(done.stdout) == (code == 0)
 
 

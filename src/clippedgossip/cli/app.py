@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from textwrap import fill
 from typing import Annotated, NoReturn
 
 import typer
@@ -11,6 +12,7 @@ from clippedgossip.cli.commands import register_all
 from clippedgossip.errors import UserError, unknown_name
 
 EXTRAS = {
+    "blake3": "peer",
     "cryptography": "peer",
     "google": "peer",
     "grpc": "peer",
@@ -58,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             raise UserError(unknown_name("command", arguments[0], (name for name in known if name)))
         code = app(arguments, prog_name="clippedgossip", standalone_mode=False)
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {wrapped(str(error))}", file=sys.stderr)
         sys.exit(2)
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
@@ -81,6 +83,16 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         _explain(error, error.format_message())
         sys.exit(2)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def wrapped(message: str) -> str:
+    """The message, its list of known names in 80 columns."""
+    return "\n".join(
+        fill(line, 80, subsequent_indent=" " * len("known: "), break_long_words=False, break_on_hyphens=False)
+        if line.startswith("known: ")
+        else line
+        for line in message.split("\n")
+    )
 
 
 def _explain(error: Exception, message: str) -> None:
