@@ -55,6 +55,7 @@ def test_run_prints_a_table_that_fits(config: str, capsys: pytest.CaptureFixture
     out, err = capsys.readouterr()
     assert err == ""
     assert "clique A" in out
+    assert "found finished" not in out
     assert "run: runs/dumbbell-clipped-gossip-" in out
     assert max(map(len, out.splitlines())) <= 80
 
@@ -78,6 +79,8 @@ def test_run_finds_what_is_finished(config: str, capsys: pytest.CaptureFixture[s
     again = read(capsys)
     assert again["seconds"] != first["seconds"]
     assert again["accuracy"] == first["accuracy"]
+    assert cli("run", config) == 0
+    assert "found finished, not run now" in capsys.readouterr().out
 
 
 def test_a_run_can_be_repeated_from_its_own_config(config: str, capsys: pytest.CaptureFixture[str]) -> None:

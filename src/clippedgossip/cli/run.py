@@ -94,8 +94,9 @@ def _run(
 ) -> None:
     if loaded.attack is not None and not as_json:
         _note_idle_attack(loaded)
-    from clippedgossip.runs import Diverged
+    from clippedgossip.runs import Attempt, Diverged
 
+    found = not again and Attempt.of(loaded, out).run.finished
     trouble = None
     try:
         done = _execute(loaded, out, again, keep, together)
@@ -105,7 +106,7 @@ def _run(
     if as_json:
         print(json.dumps(summary, indent=1))
     else:
-        _show(summary, loaded)
+        _show(summary, loaded, found)
     if trouble is not None:
         raise trouble
 
@@ -134,7 +135,7 @@ def _execute(
         return execute(config, out, resume=not again, on_round=on_round, keep=keep, engine=engine)
 
 
-def _show(summary: dict[str, Any], config: "RunConfig") -> None:
+def _show(summary: dict[str, Any], config: "RunConfig", found: bool) -> None:
     last = 1 if "diverged" in summary else min(config.training.evaluate_last, summary["rounds"])
     distance = summary["consensus_distance"]
     rows = [("accuracy", _percent(summary["accuracy"])), *_group_rows(summary["groups"])]
@@ -146,6 +147,8 @@ def _show(summary: dict[str, Any], config: "RunConfig") -> None:
     if summary["clipped"] is not None:
         rows.append(("messages clipped", _percent(summary["clipped"])))
     print(f"{config.label}: {summary['rounds']} rounds, {summary['seconds']:.1f} s on {summary['device']}")
+    if found:
+        print("found finished, not run now; --again runs it anew")
     for name, value in rows:
         print(f"  {name:<20} {value:>8}")
     means = f"means over the last {last} rounds" if last > 1 else "at the last record"
