@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from clippedgossip import kernels
+from clippedgossip import cores, kernels
 from clippedgossip.compiling import compiled
 from clippedgossip.errors import RuleError
 from clippedgossip.inbox import Context, Inbox, Neighborhood
@@ -118,18 +118,24 @@ class CoordinateRule(Rule):
         if inbox.models.is_cuda:
             return self._mix_compiled(inbox)
         output = torch.empty_like(inbox.models)
-        layout = inbox.layout
-        for count, nodes in layout.by_count:
+        for count, nodes in inbox.layout.by_count:
             self.check(count)
-            rows, weights = self._members(inbox, count, nodes)
-            first, copies = self._alike(rows, weights, self.per_node(nodes))
-            rows, weights, kept = rows[first], weights[first], nodes[first]
-            chunk_rows = len(first) * (count + 2)
-            for part in kernels.column_chunks(chunk_rows, output.shape[1], output.element_size()):
-                here = torch.cat([block[:, part] for block in inbox.blocks])
-                values = [here[column] for column in rows.unbind(1)]
-                output[nodes, part] = self.combine(values, weights, kept)[copies]
+            self._mix_some(inbox, count, nodes, output)
         return output
+
+    def _mix_some(self, inbox: Inbox, count: int, nodes: Tensor, output: Tensor) -> None:
+        """The nodes with this many neighbours, a few coordinates at a time."""
+        rows, weights = self._members(inbox, count, nodes)
+        first, copies = self._alike(rows, weights, self.per_node(nodes))
+        rows, weights, kept = rows[first], weights[first], nodes[first]
+
+        def combine(part: slice) -> None:
+            here = torch.cat([block[:, part] for block in inbox.blocks])
+            values = [here[column] for column in rows.unbind(1)]
+            output[nodes, part] = self.combine(values, weights, kept)[copies]
+
+        chunk_rows = len(first) * (count + 2)
+        cores.share(combine, kernels.column_chunks(chunk_rows, output.shape[1], output.element_size()))
 
     def _mix_compiled(self, inbox: Inbox) -> Tensor:
         """The same, gathered and sorted in one kernel; alike nodes are not worth a stop to find them."""

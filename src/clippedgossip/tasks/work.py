@@ -9,8 +9,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
+from clippedgossip import cores
 from clippedgossip.randomness import Word, batch_indices, hash_bits, keep_mask, key
-from clippedgossip.tasks import cores, layers
+from clippedgossip.tasks import layers
 from clippedgossip.tasks.augment import crop_flip
 from clippedgossip.tasks.poison import Poison
 from clippedgossip.tasks.task import Task

@@ -1,4 +1,4 @@
-"""A core for each worker: small products gain more from it than from sharing one worker among all cores."""
+"""A core for each piece of work: small operations gain more from it than from sharing one among all cores."""
 
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -21,10 +21,23 @@ def each(function: Callable[[_In], _Out], items: Sequence[_In]) -> Iterable[_Out
     return map(function, items) if alone else _pool(threads, os.getpid()).map(function, items)
 
 
+def share(function: Callable[[_In], None], items: Sequence[_In]) -> None:
+    """Do them all, in any order: a run of neighbouring ones to a thread."""
+    threads = max(1, min(torch.get_num_threads(), len(items)))
+    runs = [items[len(items) * i // threads : len(items) * (i + 1) // threads] for i in range(threads)]
+
+    def work(run: Sequence[_In]) -> None:
+        for item in run:
+            function(item)
+
+    for _ in each(work, runs):
+        pass  # for what may have been raised
+
+
 @cache
 def _pool(threads: int, process: int) -> ThreadPoolExecutor:
     """The threads of this process: a fork inherits the name of a pool, not its threads."""
-    pool = ThreadPoolExecutor(threads, "worker", torch.set_num_threads, (1,))
+    pool = ThreadPoolExecutor(threads, "core", torch.set_num_threads, (1,))
     everyone = Barrier(threads)
     list(pool.map(lambda _: everyone.wait(), range(threads)))
     torch.set_num_threads(threads)  # the number is each thread's own, save for threads yet to be born
