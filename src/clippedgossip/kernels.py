@@ -60,9 +60,13 @@ def combine(coefficients: list[Tensor], blocks: list[Tensor], ok: Tensor, out: T
         return combine_cuda(coefficients, blocks, ok, out)
     start = 0
     for place, (weights, block) in enumerate(zip(coefficients, blocks, strict=True)):
-        fine = ok[start : start + len(block)]
+        fine, beta = ok[start : start + len(block)], 1 if place else 0
         start += len(block)
-        if not bool(fine.all()):
-            weights, block = weights[:, fine], block[fine]
-        torch.addmm(out, weights.to(block.dtype), block, beta=1 if place else 0, out=out)
+        weights = weights.to(block.dtype)
+        if bool(fine.all()):
+            torch.addmm(out, weights, block, beta=beta, out=out)
+            continue
+        for part in column_chunks(len(block), block.shape[1], block.element_size()):
+            target = out[:, part]  # what is left is copied, so a little at a time
+            torch.addmm(target, weights[:, fine], block[:, part][fine], beta=beta, out=target)
     return out
