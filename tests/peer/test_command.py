@@ -21,6 +21,7 @@ from clippedgossip.cli import main
 from clippedgossip.peer import identity
 from clippedgossip.peer.config import Config, Deadlines, Training, load
 from clippedgossip.peer.launch import write_network
+from clippedgossip.peer.telemetry import write_starting
 
 COMMAND = [sys.executable, "-m", "clippedgossip"]
 
@@ -147,6 +148,16 @@ def test_a_complete_run_says_so_and_starts_anew_when_told(
     assert start("--rounds", "3")[0]["resumed"] == 2
 
 
+def test_status_says_that_a_peer_is_starting_while_it_is(tmp_path: Path) -> None:
+    folder = write_network([(0, 1)], 2, tmp_path / "net", Config(name="t", run="r"))[0]
+    assert "stopped" in here("status", folder)
+    write_starting(load(folder))
+    assert "starting" in here("status", folder)
+    said = json.loads((folder / "status.json").read_text())
+    (folder / "status.json").write_text(json.dumps({**said, "pid": 0}))
+    assert "stopped" in here("status", folder), "whoever died meanwhile is not starting"
+
+
 def test_interrupt_stops_everyone(tmp_path: Path) -> None:
     net = tmp_path / "net"
     here("network", "ring", "--nodes", 3, "--out", net, "--model", "linear")
@@ -157,9 +168,10 @@ def test_interrupt_stops_everyone(tmp_path: Path) -> None:
     )
     try:
         until = time.monotonic() + 60
-        while time.monotonic() < until and len(list(net.glob("*/status.json"))) < 3:
+        status: list[dict[str, Any]] = [{}]
+        while time.monotonic() < until and not all("round" in row for row in status):
             time.sleep(0.1)
-        status = json.loads(here("status", net, "--json"))
+            status = json.loads(here("status", net, "--json"))
         assert all(row["running"] for row in status)
         metrics = urllib.request.urlopen(f"http://{status[0]['metrics']}/metrics", timeout=10).read().decode()
         assert "clippedgossip_round" in metrics

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -17,6 +18,8 @@ from clippedgossip.peer.gossip import Gossip
 from clippedgossip.peer.launch import read_network, write_network
 from clippedgossip.peer.learner import ModuleLearner, make_learner
 from clippedgossip.peer.run import PeerRun
+from clippedgossip.peer.telemetry import read_status
+from clippedgossip.records import RunDirectory
 
 
 @pytest.fixture(autouse=True)
@@ -72,6 +75,25 @@ def test_mix_brings_models_together(tmp_path: Path, wire: Wire) -> None:
         for parameter in model.parameters():
             assert torch.allclose(parameter, torch.full_like(parameter, 1.5), atol=0.02)
     assert torch.equal(models[0].state_dict()["1.running_mean"], buffers)
+
+
+def test_ones_own_loop_tells_of_itself(tmp_path: Path) -> None:
+    with ring(tmp_path) as gossips:
+        together(gossips, [constant(float(i)) for i in range(4)])
+        folder = gossips[0].config.folder
+        status = read_status(folder)
+        assert status is not None
+        assert status["running"]
+        assert (status["round"], status["accuracy"], status["missing"]) == (1, None, 0)
+        assert status["links"] == {"1": True, "3": True}
+        assert status["consensus_distance"] > 0
+        with urllib.request.urlopen(f"http://{status['metrics']}/metrics", timeout=20) as answer:
+            assert "clippedgossip_round 1.0" in answer.read().decode()
+    status = read_status(folder)
+    assert status is not None
+    assert not status["running"], "this process lives, its peer does not"
+    (run,) = (folder / "runs").iterdir()
+    assert [record.round for record in RunDirectory(run).rounds()] == [0]
 
 
 def test_amix_leaves_the_event_loop_free(tmp_path: Path) -> None:

@@ -215,7 +215,7 @@ def start(
 
     from clippedgossip.errors import PeerError
     from clippedgossip.peer import config
-    from clippedgossip.peer.telemetry import log_to
+    from clippedgossip.peer.telemetry import log_to, write_starting
 
     mine = config.load(folder)
     if not mine.neighbours:
@@ -225,8 +225,9 @@ def start(
         )
     if rounds is not None:
         mine = replace(mine, rounds=rounds)
+    write_starting(mine)
     log_to(None)
-    from clippedgossip.peer.run import run_peer
+    from clippedgossip.peer.run import run_peer  # takes a second or two: torch
 
     outcome = run_peer(mine, resume=resume)
     if as_json:

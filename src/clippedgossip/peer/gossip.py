@@ -14,6 +14,7 @@ from clippedgossip.errors import PeerError
 from clippedgossip.peer import config as configs
 from clippedgossip.peer import identity as identities
 from clippedgossip.peer import tensors
+from clippedgossip.peer.account import Account
 from clippedgossip.peer.config import Config
 from clippedgossip.peer.identity import Identity
 from clippedgossip.peer.losses import ModuleLoss, module_losses
@@ -43,8 +44,11 @@ class Gossip:
         transport: Callable[[], Transport] | None = None,
         node: Callable[..., Node] = Node,
         round: int = 0,
+        account: Account | None = None,
     ) -> None:
+        """Tells of itself as `peer start` does, unless an `account` is given: then its owner keeps it."""
         self.config = config
+        self._account = Account(config) if account is None else None
         self.identity = identity
         self.loss = loss
         self.mixing = Mixing(config)
@@ -90,7 +94,11 @@ class Gossip:
                 await node.start()
                 return node
 
+            if self._account is not None:
+                self._account.begin()
             self.node = self._run(begin())
+            if self._account is not None:
+                self._account.go_on_from(self.node.round)
         return self.node
 
     def mix(self, model: nn.Module) -> Mixed:
@@ -116,7 +124,10 @@ class Gossip:
         node = self.start(len(vector))
         if len(vector) != node.length:
             raise PeerError(f"a model of {len(vector)} coordinates; this run began with {node.length}")
-        return self.mixing(vector, self._run(node.exchange(vector)), device=device, losses=losses)
+        mixed, report = self.mixing(vector, self._run(node.exchange(vector)), device=device, losses=losses)
+        if self._account is not None:
+            self._account.add(report, node)
+        return mixed, report
 
     def close(self, *, linger: bool = True) -> None:
         """Lets the neighbours have the last message, then leaves."""
@@ -124,7 +135,11 @@ class Gossip:
             return
         self._closed = True
         if self.node is not None:
+            if self._account is not None:
+                self._account.end(self.node, self.round)
             self._run(self.node.leave() if linger else self.node.close())
+        if self._account is not None:
+            self._account.close()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=5)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from clippedgossip.atomic import write_atomic
-from clippedgossip.peer.config import Address
+from clippedgossip.peer.config import Address, Config
 
 STATUS_FILE = "status.json"
 _STANDARD = set(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
@@ -49,7 +49,7 @@ def log_to(path: Path | None, level: int = logging.INFO, *, largest: int = 10 <<
 class Metrics:
     """The Prometheus endpoint of one peer; nothing is served before `serve`."""
 
-    def __init__(self, peer: str) -> None:
+    def __init__(self) -> None:
         from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
         self.registry = CollectorRegistry()
@@ -87,6 +87,11 @@ def write_status(folder: Path, status: Mapping[str, Any]) -> None:
         write_atomic(folder / STATUS_FILE, json.dumps(content))
 
 
+def write_starting(config: Config, *, metrics: str = "") -> None:
+    """The first word, before anything that takes long."""
+    write_status(config.folder, {"peer": config.name, "starting": True, "metrics": metrics})
+
+
 def read_status(folder: Path) -> dict[str, Any] | None:
     """The last status written, with `running` found out anew; None where there is none."""
     try:
@@ -95,7 +100,9 @@ def read_status(folder: Path) -> dict[str, Any] | None:
         return None
     if not isinstance(status, dict):
         return None
-    status["running"] = not status.get("finished") and _alive(status.get("pid"))
+    ended = status.get("finished") or status.get("ended")
+    status["running"] = not ended and _alive(status.get("pid"))
+    status["starting"] = bool(status.get("starting")) and status["running"]
     return status
 
 
