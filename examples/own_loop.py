@@ -10,6 +10,9 @@ from sklearn.datasets import load_digits
 
 from clippedgossip.peer import Gossip
 
+if len(sys.argv) != 2:
+    sys.exit("usage: python examples/own_loop.py PEER.toml (`clippedgossip peer init` writes one)")
+
 data = load_digits()
 inputs = torch.tensor(data.data / 16, dtype=torch.float32)
 labels = torch.tensor(data.target)
