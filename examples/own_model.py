@@ -10,6 +10,6 @@ net, how = Network(nx.petersen_graph(), byzantine=[7]), Training(rounds=90, lr=s
 mlp = torch.nn.Sequential(torch.nn.Linear(2, 32), torch.nn.Tanh(), torch.nn.Linear(32, 2))
 job = tasks.make_task(data, tasks.partition(data.train_y, 9, seed=0), mlp, seed=0, nodes=net.regular.tolist())
 setup = Setup(network=net, task=job, rule=rules.ClippedGossip(), attack=attacks.Dissensus(), training=how)
-seen = {moment.round: moment.record.accuracy["all"] for moment in simulate.train(setup) if moment.record}
-plt.plot(list(seen), list(seen.values()))[0].figure.savefig("accuracy.png")
+seen = {now.round: now.record.to_json()["accuracy"]["all"] for now in simulate.train(setup) if now.record}
+plt.getp(plt.plot(list(seen), list(seen.values()))[0], "figure").savefig("accuracy.png")
 print(f"accuracy {list(seen.values())[-1]:.1%} after {max(seen)} rounds; its curve is in accuracy.png")
