@@ -169,7 +169,7 @@ def test_interrupt_stops_everyone(tmp_path: Path) -> None:
     try:
         until = time.monotonic() + 60
         status: list[dict[str, Any]] = [{}]
-        while time.monotonic() < until and not all("round" in row for row in status):
+        while time.monotonic() < until and not all("rounds" in row for row in status):
             time.sleep(0.1)
             status = json.loads(here("status", net, "--json"))
         assert all(row["running"] for row in status)

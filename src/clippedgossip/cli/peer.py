@@ -337,7 +337,7 @@ def _table(status: dict[str, dict[str, Any]]) -> "Table":
     for name, row in status.items():
         links = row.get("links") or {}
         state = "done" if row.get("finished") else "up" if row.get("running") else "stopped"
-        state = "starting" if row.get("starting") and "round" not in row else state
+        state = "starting" if row.get("starting") else state
         state = row.get("misbehave") or state
         at = f"{row['round']}/{row['rounds']}" if "rounds" in row else None
         cells = [at, row.get("accuracy"), row.get("consensus_distance")]

@@ -89,7 +89,7 @@ def write_status(folder: Path, status: Mapping[str, Any]) -> None:
 
 def write_starting(config: Config, *, metrics: str = "") -> None:
     """The first word, before anything that takes long."""
-    write_status(config.folder, {"peer": config.name, "starting": True, "metrics": metrics})
+    write_status(config.folder, {"peer": config.name, "round": 0, "starting": True, "metrics": metrics})
 
 
 def read_status(folder: Path) -> dict[str, Any] | None:
