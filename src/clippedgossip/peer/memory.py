@@ -25,6 +25,8 @@ class Memory:
         """Notes what a process that is in this round holds."""
         held, most = resident(pid)
         self.peak = max(self.peak, most)
+        if not round:  # still starting; where it resumes is not known yet
+            return
         first = self._first.setdefault(pid, round)
         if held and round - first >= SETTLED:
             self._resident.setdefault(pid, []).append(held)
