@@ -25,6 +25,7 @@ from clippedgossip.rules import (
     TrimmedMean,
 )
 from clippedgossip.rules.premix import Premix
+from clippedgossip.rules.sorting import middle
 from tests.samples import sample_rule
 
 CASES: dict[str, Rule] = {name: sample_rule(name) for name in RULES} | {
@@ -239,3 +240,11 @@ def test_the_oracle_radius_cannot_judge_averages() -> None:
         Bucketing(ClippedGossip(radius=Oracle()))(
             torch.zeros(2), torch.ones(3, 2), torch.full((3,), 0.2), Context(byzantine=lies)
         )
+
+
+@pytest.mark.parametrize("size", range(2, 22))
+def test_the_middle_is_what_sorting_leaves_between_the_ends(size: int) -> None:
+    values = torch.randint(9, (size, 200), generator=torch.Generator().manual_seed(size)).float()
+    for trim in range((size - 1) // 2 + 1):
+        found = torch.stack(middle([row.clone() for row in values], trim)).sort(0).values
+        assert torch.equal(found, values.sort(0).values[trim : size - trim])

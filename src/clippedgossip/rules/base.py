@@ -134,10 +134,8 @@ class CoordinateRule(Rule):
             values = [here[column] for column in rows.unbind(1)]
             output[nodes, part] = self.combine(values, weights, kept)[copies]
 
-        held, size = len(first) * (count + 2), output.element_size()
-        # Several threads take more at a time, so that they seldom meet at the interpreter's lock.
-        budget = kernels.CHUNK_BYTES * (4 if torch.get_num_threads() > 1 else 1)
-        cores.share(combine, kernels.column_chunks(held, output.shape[1], size, budget))
+        held = len(first) * (count + 2)
+        cores.share(combine, kernels.column_chunks(held, output.shape[1], output.element_size()))
 
     def _mix_compiled(self, inbox: Inbox) -> Tensor:
         """The same, gathered and sorted in one kernel; alike nodes are not worth a stop to find them."""

@@ -56,6 +56,51 @@ def select(values: list[Tensor], wanted: range) -> list[Tensor]:
     return [values[place] for place in wanted]
 
 
+def middle(values: list[Tensor], trim: int) -> list[Tensor]:
+    """All but the `trim` largest and smallest, in any order; `values` is overwritten.
+
+    To peel off the ends of a few takes half the comparisons of sorting them.
+    """
+    size = len(values)
+    wanted = range(trim, size - trim)
+    peeling = sum(3 * (size - 2 * done) // 2 - 1 for done in range(trim))
+    if values[0].is_cuda or peeling >= len(selection_network(size, frozenset(wanted))):
+        return select(values, wanted)
+    spare = torch.empty_like(values[0])
+    for _ in range(trim):
+        values, spare = _without_ends(values, spare)
+    return values
+
+
+def _without_ends(values: list[Tensor], spare: Tensor) -> tuple[list[Tensor], Tensor]:
+    """Two or more values without the largest and the smallest, and a tensor to spare."""
+
+    def ordered(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        nonlocal spare
+        low = torch.minimum(a, b, out=spare)
+        spare = a
+        return low, torch.maximum(a, b, out=b)
+
+    lows, highs, rest = [], [], []
+    for a, b in zip(values[0::2], values[1::2], strict=False):
+        low, high = ordered(a, b)
+        lows.append(low)
+        highs.append(high)
+    if len(values) % 2:  # the odd one joins the first pair, and whoever is between them is no end
+        low, odd = ordered(lows[0], values[-1])
+        odd, high = ordered(odd, highs[0])
+        lows[0], highs[0] = low, high
+        rest.append(odd)
+    lowest, highest = lows[0], highs[0]
+    for low in lows[1:]:
+        lowest, inner = ordered(lowest, low)
+        rest.append(inner)
+    for high in highs[1:]:
+        inner, highest = ordered(highest, high)
+        rest.append(inner)
+    return rest, spare
+
+
 def _select_purely(values: list[Tensor], wanted: range) -> list[Tensor]:
     """The same without writing in place, for a compiler to keep in registers."""
     for low, high, want_low, want_high in selection_network(len(values), frozenset(wanted)):

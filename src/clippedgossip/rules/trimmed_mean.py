@@ -7,7 +7,7 @@ from torch import Tensor
 from clippedgossip.errors import RuleError
 from clippedgossip.rules._checks import at_least, fraction
 from clippedgossip.rules.base import CoordinateRule, Rule
-from clippedgossip.rules.sorting import select, sorted_with_weights
+from clippedgossip.rules.sorting import middle, select, sorted_with_weights
 
 Bound = TypeVar("Bound", int, float)
 
@@ -49,7 +49,7 @@ class TrimmedMean(CoordinateRule):
 
     def combine(self, values: list[Tensor], weights: Tensor, rows: Tensor) -> Tensor:
         if isinstance(self.trim, int):
-            return _mean(select(values, range(self.trim, len(values) - self.trim)))
+            return _mean(middle(values, self.trim))
         trims = self.per_node(rows)
         for trim in set(trims.tolist()):
             self._check(int(trim), len(values) - 1)
