@@ -127,12 +127,15 @@ class CoordinateRule(Rule):
         """The nodes with this many neighbours, a few coordinates at a time."""
         rows, weights = self._members(inbox, count, nodes)
         first, copies = self._alike(rows, weights, self.per_node(nodes))
-        rows, weights, kept = rows[first], weights[first], nodes[first]
+        distinct = len(first) == len(nodes)
+        kept = slice(None) if distinct else first
+        columns, weights, who = rows[kept].unbind(1), weights[kept], nodes[kept]
 
         def combine(part: slice) -> None:
-            here = torch.cat([block[:, part] for block in inbox.blocks])
-            values = [here[column] for column in rows.unbind(1)]
-            output[nodes, part] = self.combine(values, weights, kept)[copies]
+            blocks = [block[:, part] for block in inbox.blocks]
+            here = torch.cat(blocks) if len(blocks) > 1 else blocks[0]
+            combined = self.combine([here[column] for column in columns], weights, who)
+            output[nodes, part] = combined if distinct else combined[copies]
 
         held = len(first) * (count + 2)
         cores.share(combine, kernels.column_chunks(held, output.shape[1], output.element_size()))

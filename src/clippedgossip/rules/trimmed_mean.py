@@ -115,7 +115,7 @@ def _of_nodes(trim: float | tuple[float, ...], rows: Tensor) -> Tensor:
 
 
 def _mean(values: list[Tensor]) -> Tensor:
-    total = values[0].clone()
+    total = values[0]
     for value in values[1:]:
         total += value
     return total.div_(len(values))
