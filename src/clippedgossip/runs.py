@@ -160,7 +160,7 @@ def carry_out(
     try:
         with _out_of_memory():
             _train(attempts, on_round, cadence, keep, engine or train_together)
-    except Exception as error:
+    except Exception as error:  # whatever it is, the folder says why before it goes on
         for attempt in attempts:
             attempt.fail(error)
         raise

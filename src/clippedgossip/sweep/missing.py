@@ -80,7 +80,7 @@ def _run(attempts: Sequence[Attempt], meter: "_Meter", cadence: Cadence | None, 
         members = list(group)
         try:
             carry_out(members, on_round=meter.on_round, cadence=cadence)
-        except Exception as error:
+        except Exception as error:  # one run must not end the others
             if len(members) > 1:
                 for member in members:
                     member.diverged = None
