@@ -1,7 +1,7 @@
 """Who hears whom: the static part of a round, laid out as index tables."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -27,13 +27,14 @@ class Layout:
     byzantine: Tensor | None = None  # (n, k) which senders lie: for the oracle radius alone
     attackers: Tensor | None = None  # (e,) sender of each Byzantine message, in the order of its row
     victims: Tensor | None = None  # (e,) row of its receiver
-    memo: dict[str, Tensor] = field(default_factory=dict, repr=False)
+    memo: dict[Hashable, Any] = field(default_factory=dict, repr=False)
 
     def remember(self, name: str, compute: Callable[[], Any]) -> Tensor:
         """A constant of the network on this device, brought there once: a captured round may not copy."""
         if name not in self.memo:
             self.memo[name] = torch.as_tensor(compute(), device=self.slots.device)
-        return self.memo[name]
+        kept: Tensor = self.memo[name]
+        return kept
 
     @staticmethod
     def of(network: Network, device: torch.device | str = "cpu") -> "Layout":
@@ -112,8 +113,32 @@ class Layout:
     @cached_property
     def by_count(self) -> tuple[tuple[int, Tensor], ...]:
         """(number of neighbours, the nodes that have it), so that no rule need know of empty slots."""
-        counts = torch.tensor(self.counts, device=self.slots.device)
-        return tuple((count, (counts == count).nonzero()[:, 0]) for count in sorted(set(self.counts)))
+        return tuple((count, nodes) for count, _, nodes in self.by_count_and((0,) * len(self.counts)))
+
+    def by_count_and(self, kinds: tuple[float, ...]) -> tuple[tuple[int, float, Tensor], ...]:
+        """(number of neighbours, kind, the nodes that have both), for a kind of each node."""
+        if kinds not in self.memo:
+            alike: dict[tuple[int, float], list[int]] = {}
+            for node, both in enumerate(zip(self.counts, kinds, strict=False)):
+                alike.setdefault(both, []).append(node)
+            self.memo[kinds] = tuple(
+                (count, kind, torch.tensor(nodes, device=self.slots.device))
+                for (count, kind), nodes in sorted(alike.items())
+            )
+        groups: tuple[tuple[int, float, Tensor], ...] = self.memo[kinds]
+        return groups
+
+    def averages(self, who: str, weights: Tensor) -> "Layout":
+        """One in which every message is a row of its own, of weights (n, k'). Which of them are 0 must never
+        change for the same `who`: that is looked at once, since a captured round may not ask."""
+        found = Layout.explicit(weights)
+        first: Layout = self.memo.setdefault(("averages", who), found)
+        if first is found:
+            return found
+        again = replace(first, weights=found.weights)
+        for name in ("counts", "packed", "present"):
+            again.__dict__[name] = getattr(first, name)
+        return again
 
     @cached_property
     def packed(self) -> Tensor:

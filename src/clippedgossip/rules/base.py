@@ -1,6 +1,7 @@
 """What a rule is: own model, received models, weights in; the mixed model out."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -101,13 +102,14 @@ class CoordinateRule(Rule):
     weighted = False  # whether the weights matter, or only who is a neighbour
 
     @abstractmethod
-    def combine(self, values: list[Tensor], weights: Tensor, rows: Tensor) -> Tensor:
-        """Own and received values of the nodes `rows` (b,): k+1 tensors (b, c), which may be overwritten, and
-        weights (b, k+1) -> (b, c)."""
+    def combine(self, values: list[Tensor], weights: Tensor) -> Tensor:
+        """Own and received values of some nodes: k+1 tensors (b, c), which may be overwritten, and weights
+        (b, k+1) -> (b, c)."""
 
-    def per_node(self, rows: Tensor) -> Tensor:
-        """(b,) what makes a node different besides its messages and weights."""
-        return torch.zeros_like(rows)
+    def parts(self, layout: Layout) -> Iterator[tuple["CoordinateRule", int, Tensor]]:
+        """(the rule, number of neighbours, nodes) for nodes with as many neighbours and the same rule."""
+        for count, nodes in layout.by_count:
+            yield self, count, nodes
 
     def among(self, rows: slice) -> "CoordinateRule":
         """The rule as these nodes alone run it."""
@@ -115,40 +117,37 @@ class CoordinateRule(Rule):
 
     def mix(self, inbox: Inbox) -> Tensor:
         inbox = inbox.explicit()
-        if inbox.models.is_cuda:
-            return self._mix_compiled(inbox)
         output = torch.empty_like(inbox.models)
-        for count, nodes in inbox.layout.by_count:
-            self.check(count)
-            self._mix_some(inbox, count, nodes, output)
+        for rule, count, nodes in self.parts(inbox.layout):
+            rule.check(count)
+            if output.is_cuda:
+                rule._mix_compiled(inbox, count, nodes, output)
+            else:
+                rule._mix_some(inbox, count, nodes, output)
         return output
 
     def _mix_some(self, inbox: Inbox, count: int, nodes: Tensor, output: Tensor) -> None:
         """The nodes with this many neighbours, a few coordinates at a time."""
         rows, weights = self._members(inbox, count, nodes)
-        first, copies = self._alike(rows, weights, self.per_node(nodes))
+        first, copies = self._alike(rows, weights)
         distinct = len(first) == len(nodes)
         kept = slice(None) if distinct else first
-        columns, weights, who = rows[kept].unbind(1), weights[kept], nodes[kept]
+        columns, weights = rows[kept].unbind(1), weights[kept]
 
         def combine(part: slice) -> None:
             blocks = [block[:, part] for block in inbox.blocks]
             here = torch.cat(blocks) if len(blocks) > 1 else blocks[0]
-            combined = self.combine([here[column] for column in columns], weights, who)
+            combined = self.combine([here[column] for column in columns], weights)
             output[nodes, part] = combined if distinct else combined[copies]
 
         held = len(first) * (count + 2)
         cores.share(combine, kernels.column_chunks(held, output.shape[1], output.element_size()))
 
-    def _mix_compiled(self, inbox: Inbox) -> Tensor:
+    def _mix_compiled(self, inbox: Inbox, count: int, nodes: Tensor, output: Tensor) -> None:
         """The same, gathered and sorted in one kernel; alike nodes are not worth a stop to find them."""
-        output = torch.empty_like(inbox.models)
-        for count, nodes in inbox.layout.by_count:
-            self.check(count)
-            rows, weights = self._members(inbox, count, nodes)
-            combine = compiled((repr(self), count), partial(_gather_and_combine, self))
-            output[nodes] = combine(inbox.blocks, rows, weights, nodes)
-        return output
+        rows, weights = self._members(inbox, count, nodes)
+        combine = compiled((repr(self), count), partial(_gather_and_combine, self))
+        output[nodes] = combine(inbox.blocks, rows, weights)
 
     @staticmethod
     def _members(inbox: Inbox, count: int, nodes: Tensor) -> tuple[Tensor, Tensor]:
@@ -160,13 +159,13 @@ class CoordinateRule(Rule):
         weights = torch.cat([1 - weights.sum(1, keepdim=True), weights], 1)
         return rows, weights.to(inbox.models.dtype)
 
-    def _alike(self, rows: Tensor, weights: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
+    def _alike(self, rows: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Nodes that hear the same messages get the same result: (representatives, who copies which).
 
         On a complete graph without per-edge lies all nodes are alike, and the work is done once.
         """
         order = rows.argsort(1)
-        key = torch.cat([own[:, None], rows.gather(1, order)], 1).to(torch.float64)
+        key = rows.gather(1, order).to(torch.float64)
         if self.weighted:
             key = torch.cat([key, weights.gather(1, order).to(torch.float64)], 1)
         _, copies = torch.unique(key, dim=0, return_inverse=True)
@@ -176,8 +175,6 @@ class CoordinateRule(Rule):
         return first, copies
 
 
-def _gather_and_combine(
-    rule: CoordinateRule, blocks: list[Tensor], rows: Tensor, weights: Tensor, nodes: Tensor
-) -> Tensor:
+def _gather_and_combine(rule: CoordinateRule, blocks: list[Tensor], rows: Tensor, weights: Tensor) -> Tensor:
     held = blocks[0] if len(blocks) == 1 else torch.cat(blocks)
-    return rule.combine([held[column] for column in rows.unbind(1)], weights, nodes)
+    return rule.combine([held[column] for column in rows.unbind(1)], weights)

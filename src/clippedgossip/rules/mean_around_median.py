@@ -21,7 +21,7 @@ class MeaMed(CoordinateRule):
     def check(self, neighbors: int) -> None:
         enough_neighbors("MeaMed", self.faulty, neighbors, self.faulty, neighbors)
 
-    def combine(self, values: list[Tensor], weights: Tensor, rows: Tensor) -> Tensor:
+    def combine(self, values: list[Tensor], weights: Tensor) -> Tensor:
         n = len(values)
         ordered = torch.stack(select(values, range(n)), 1)
         median = (ordered[:, (n - 1) // 2] + ordered[:, n // 2]) / 2

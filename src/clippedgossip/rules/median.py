@@ -11,7 +11,7 @@ class Median(CoordinateRule):
     """Per coordinate, the median of own and received; of an even number, the mean of the middle two
     (Yin et al.). Needs nothing."""
 
-    def combine(self, values: list[Tensor], weights: Tensor, rows: Tensor) -> Tensor:
+    def combine(self, values: list[Tensor], weights: Tensor) -> Tensor:
         low, high = (len(values) - 1) // 2, len(values) // 2
         middle = select(values, range(low, high + 1))
         return middle[0] if low == high else (middle[0] + middle[1]).div_(2)
@@ -24,7 +24,7 @@ class WeightedMedian(CoordinateRule):
 
     weighted = True
 
-    def combine(self, values: list[Tensor], weights: Tensor, rows: Tensor) -> Tensor:
+    def combine(self, values: list[Tensor], weights: Tensor) -> Tensor:
         ordered, mass = sorted_with_weights(values, weights)
         above = mass.cumsum(1)
         last = len(values) - 1

@@ -8,8 +8,9 @@ from torch import Tensor
 
 from clippedgossip import kernels
 from clippedgossip.inbox import EDGE_BYTES, Inbox, Neighborhood
-from clippedgossip.layout import Layout
 from clippedgossip.rules.base import CoordinateRule, LinearRule, Rule
+
+GPU_BYTES = 2 << 30  # of messages to average at a time, where many small pieces would take longer
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Premix(LinearRule):
 
     @property
     def steady(self) -> bool:
-        return self.rule.steady and isinstance(self.innermost, LinearRule)
+        return self.rule.steady
 
     def check(self, neighbors: int) -> None:
         self.rule.check(neighbors)
@@ -57,11 +58,12 @@ class Premix(LinearRule):
 
     def _mix_by_coordinate(self, near: Neighborhood) -> Tensor:
         premix, weights = self._through(near)
-        layout, rule = Layout.explicit(weights), self.innermost
+        layout, rule = near.inbox.layout.averages(f"{self} {near.group}", weights), self.innermost
         if isinstance(rule, CoordinateRule):
             rule = rule.among(near.group)
         output = torch.empty_like(near.inbox.models[near.group])
-        for part in kernels.column_chunks(near.slots.numel(), output.shape[1], 4, EDGE_BYTES):
+        budget = GPU_BYTES if output.is_cuda else EDGE_BYTES
+        for part in kernels.column_chunks(near.slots.numel(), output.shape[1], 4, budget):
             mixed = premix.to(output.dtype) @ near.inbox.rows(near.slots, part)
             averages = Inbox(layout=layout, models=mixed[:, 0], extra=mixed[:, 1:].flatten(0, 1))
             output[:, part] = rule.mix(averages)

@@ -89,27 +89,39 @@ class Stack:
         self.round += 1
 
     def _plain(self) -> None:
-        with torch.no_grad():
-            self._local_step(self.models, self.momentum, self.half, self.losses, *self.clock.hands)
-            with full_precision():
-                for mixer, part in zip(self.mixers, self.parts, strict=True):
+        self._first_part()
+        self._second_part()
+
+    @torch.no_grad()
+    def _first_part(self) -> None:
+        """The local steps, and the mixing that never asks the host."""
+        self._local_step(self.models, self.momentum, self.half, self.losses, *self.clock.hands)
+        self._mix(steady=True)
+
+    @torch.no_grad()
+    def _second_part(self) -> None:
+        self._mix(steady=False)
+
+    def _mix(self, *, steady: bool) -> None:
+        with full_precision():
+            for mixer, part in zip(self.mixers, self.parts, strict=True):
+                if mixer.steady is steady:
                     mixer.mix(self.half[part], self.models[part], self.clock.round, self.training.rounds)
 
     def _captured(self) -> None:
-        """The whole round as one CUDA graph, where nothing in it must ask the host."""
-        if not all(mixer.steady for mixer in self.mixers):
-            self._plain()
-        elif self._graph is not None:
-            self._graph.replay()
-        else:
-            self._plain()  # this round's work, and all that is compiled or allocated once
+        """The first part of the round as one CUDA graph."""
+        if self._graph is None:
+            self._first_part()  # this round's work, and all that is compiled or allocated once
             self._graph = self._capture()
+        else:
+            self._graph.replay()
+        self._second_part()
 
     def _capture(self) -> torch.cuda.CUDAGraph:
         saved = [tensor.clone() for tensor in self._mutable()]
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            self._plain()
+            self._first_part()
         for tensor, value in zip(self._mutable(), saved, strict=True):
             tensor.copy_(value)
         return graph
