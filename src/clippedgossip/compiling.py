@@ -1,5 +1,6 @@
 """Compiling for a GPU once for each kind of work, however many runs do it."""
 
+import logging
 from collections.abc import Callable, Hashable
 from typing import Any
 
@@ -10,12 +11,18 @@ from clippedgossip.randomness import purpose_word
 _COMPILED: dict[Hashable, Callable[..., Any]] = {}
 
 
-def compiled(kind: Hashable, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The compiled form of the first function of this kind; later ones of the kind must do the same work."""
+def compiled(
+    kind: Hashable, function: Callable[..., Any], *, dynamic: bool | None = None
+) -> Callable[..., Any]:
+    """The compiled form of the first function of this kind; later ones of the kind must do the same work.
+
+    `dynamic` takes sizes for symbolic from the start; otherwise those that change turn so the second time.
+    """
     if kind not in _COMPILED:
         compiler: Any = torch.compiler
         compiler.assume_constant_result(purpose_word)  # a digest: it cannot be looked into, and need not
         config = torch._dynamo.config
         config.recompile_limit = max(config.recompile_limit, 64)  # other kinds are not recompilations
-        _COMPILED[kind] = torch.compile(function)  # sizes that change turn symbolic the second time
+        logging.getLogger("torch.utils._sympy.interp").setLevel(logging.ERROR)  # of no use to a user
+        _COMPILED[kind] = torch.compile(function, dynamic=dynamic)
     return _COMPILED[kind]

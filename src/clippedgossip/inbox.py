@@ -12,7 +12,6 @@ from clippedgossip.errors import RuleError
 from clippedgossip.layout import Layout
 
 PAIRS_BYTES = 256 << 20
-EDGE_BYTES = 16 << 20
 
 
 def _whole(total: Tensor) -> Tensor:
@@ -227,7 +226,7 @@ class Neighborhood:
     def squared(self) -> Tensor:
         """(b, k) ‖x_i − x_j‖²."""
         if not self.inbox.dense:
-            return self._squared_along_edges()
+            return self.inbox.reduce(kernels.squared_along_edges(self.inbox.blocks, self.slots))
         products = self.inbox.inner_products
         norms = products.diagonal()
         own, other = self.slots[:, :1], self.slots[:, 1:]
@@ -273,22 +272,11 @@ class Neighborhood:
         own = across.diagonal(dim1=1, dim2=2) / 2
         return _Mapped(self, premix, weights, (across - own[:, :, None] - own[:, None, :]).clamp(min=0))
 
-    def _squared_along_edges(self) -> Tensor:
-        used = self.inbox
-        total = torch.zeros(self.slots[:, 1:].shape, dtype=torch.float64, device=self.slots.device)
-        for part in kernels.column_chunks(len(self.slots), used.models.shape[1], 4, EDGE_BYTES):
-            held = torch.cat([block[:, part] for block in used.blocks])
-            own = held[self.slots[:, 0]]
-            for place in range(total.shape[1]):
-                difference = held.index_select(0, self.slots[:, place + 1]).sub_(own)
-                total[:, place] += torch.linalg.vector_norm(difference, dim=1, dtype=torch.float64).square()
-        return self.inbox.reduce(total)
-
     def _pairs_from_differences(self) -> Tensor:
         used = self.inbox
         b, closed = self.slots.shape
         total = torch.zeros(b, closed, closed, dtype=torch.float64, device=self.slots.device)
-        for part in kernels.column_chunks(self.slots.numel(), used.models.shape[1], 16, EDGE_BYTES):
+        for part in kernels.message_chunks(self.slots.numel(), used.models, 16):
             differences = (used.rows(self.slots, part) - used.rows(self.slots[:, :1], part)).double()
             total += differences @ differences.transpose(1, 2)
         total = self.inbox.reduce(total)

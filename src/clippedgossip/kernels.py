@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 CHUNK_BYTES = 4 << 20
+EDGE_BYTES = 16 << 20  # of messages at a time, where each is copied for its receiver
+GPU_BYTES = 2 << 30  # the same on a GPU, where many small pieces take longer
 
 
 @contextmanager
@@ -31,6 +33,12 @@ def column_chunks(rows: int, columns: int, itemsize: int, budget: int = CHUNK_BY
     return [slice(start, min(start + width, columns)) for start in range(0, columns, width)]
 
 
+def message_chunks(messages: int, models: Tensor, itemsize: int = 4) -> list[slice]:
+    """Slices of coordinates such that so many messages fit."""
+    budget = GPU_BYTES if models.is_cuda else EDGE_BYTES
+    return column_chunks(messages, models.shape[1], itemsize, budget)
+
+
 def gram(blocks: list[Tensor]) -> Tensor:
     """Inner products, in float64, of all rows of the blocks stacked, less a centre c that the kernel chooses;
     the last row and column are those of c itself (zeros where nothing was taken off)."""
@@ -46,6 +54,23 @@ def gram(blocks: list[Tensor]) -> Tensor:
         parts = [block[:, part].double() for block in blocks]
         chunk = parts[0] if len(parts) == 1 else torch.cat(parts)
         held.addmm_(chunk, chunk.T)
+    return total
+
+
+def squared_along_edges(blocks: list[Tensor], slots: Tensor) -> Tensor:
+    """(b, k) ‖x_i − x_j‖², in float64, for slots (b, k+1) that name rows of the blocks, own rows first."""
+    first = blocks[0]
+    if first.is_cuda and first.dtype == torch.float32:
+        from clippedgossip.kernels_cuda import squared_along_edges_cuda
+
+        return squared_along_edges_cuda(blocks, slots)
+    total = torch.zeros(slots[:, 1:].shape, dtype=torch.float64, device=slots.device)
+    for part in message_chunks(len(slots), first):
+        held = torch.cat([block[:, part] for block in blocks])
+        own = held[slots[:, 0]]
+        for place in range(total.shape[1]):
+            difference = held.index_select(0, slots[:, place + 1]).sub_(own)
+            total[:, place] += torch.linalg.vector_norm(difference, dim=1, dtype=torch.float64).square()
     return total
 
 

@@ -16,6 +16,41 @@ from clippedgossip.kernels import column_chunks, full_precision
 MOST_ROWS = 128
 FARTHEST_CENTRE = tl.constexpr(1e4)  # a diverging model would take the others' digits with it
 PROGRAMS = 528  # four for each of an H200's multiprocessors
+BLOCK = 32  # coordinates at a time
+
+
+@triton.jit
+def _products(
+    models,
+    extra,
+    column,
+    inside,
+    n,
+    rows,
+    models_stride,
+    extra_stride,
+    ROWS: tl.constexpr,
+    EXTRA: tl.constexpr,
+):
+    """Of all rows less the first, on a few coordinates, and of what was taken off."""
+    row = tl.arange(0, ROWS)
+    centre = tl.load(models + column, mask=inside, other=0.0)
+    centre = tl.where(tl.abs(centre) < FARTHEST_CENTRE, centre, 0.0)  # false for NaN as well
+    tile = tl.load(
+        models + row[:, None].to(tl.int64) * models_stride + column[None, :],
+        mask=(row < n)[:, None] & inside[None, :],
+        other=0.0,
+    )
+    if EXTRA:
+        lies = tl.load(
+            extra + (row[:, None] - n).to(tl.int64) * extra_stride + column[None, :],
+            mask=((row >= n) & (row < rows))[:, None] & inside[None, :],
+            other=0.0,
+        )
+        tile = tl.where((row < n)[:, None], tile, lies)
+    alone = tl.where((row == rows)[:, None], centre[None, :], 0.0)
+    tile = tl.where((row < rows)[:, None], tile - centre[None, :], alone)
+    return tl.dot(tile, tl.trans(tile), input_precision="tf32x3").to(tl.float64)
 
 
 @triton.jit
@@ -35,28 +70,93 @@ def _gram_kernel(
 ):
     program = tl.program_id(0).to(tl.int64)
     row = tl.arange(0, ROWS)
+    whole = columns // BLOCK * BLOCK  # the compiler sees that it may read wide words up to here
     total = tl.zeros((ROWS, ROWS), dtype=tl.float64)
     for step in tl.range(0, steps, num_stages=3):
         column = (program * steps + step) * BLOCK + tl.arange(0, BLOCK)
-        inside = column < columns
-        centre = tl.load(models + column, mask=inside, other=0.0)
-        centre = tl.where(tl.abs(centre) < FARTHEST_CENTRE, centre, 0.0)  # false for NaN as well
-        tile = tl.load(
-            models + row[:, None].to(tl.int64) * models_stride + column[None, :],
-            mask=(row < n)[:, None] & inside[None, :],
+        total += _products(
+            models, extra, column, column < whole, n, rows, models_stride, extra_stride, ROWS, EXTRA
+        )
+    if program == 0:
+        column = whole.to(tl.int64) + tl.arange(0, BLOCK)
+        total += _products(
+            models, extra, column, column < columns, n, rows, models_stride, extra_stride, ROWS, EXTRA
+        )
+    tl.store(output + program * ROWS * ROWS + row[:, None] * ROWS + row[None, :], total)
+
+
+@triton.jit
+def _edges_kernel(
+    models,
+    extra,
+    slots,
+    output,
+    n,
+    k,
+    columns,
+    models_stride,
+    extra_stride,
+    steps,
+    BLOCK: tl.constexpr,
+    EXTRA: tl.constexpr,
+):
+    node = tl.program_id(0).to(tl.int64)
+    part = tl.program_id(1).to(tl.int64)
+    own = tl.load(slots + node * (k + 1))
+    for place in range(k):
+        source = tl.load(slots + node * (k + 1) + place + 1)
+        total = tl.zeros((BLOCK,), dtype=tl.float32)
+        for step in range(steps):
+            column = (part * steps + step) * BLOCK + tl.arange(0, BLOCK)
+            inside = column < columns
+            here = tl.load(models + own * models_stride + column, mask=inside, other=0.0)
+            there = tl.load(models + source * models_stride + column, mask=inside & (source < n), other=0.0)
+            if EXTRA:
+                there += tl.load(
+                    extra + (source - n) * extra_stride + column, mask=inside & (source >= n), other=0.0
+                )
+            total += (there - here) * (there - here)
+        squared = tl.sum(total.to(tl.float64))
+        tl.store(output + (node * k + place) * tl.num_programs(1) + part, squared)
+
+
+@triton.jit
+def _mix(
+    weights,
+    read,
+    models,
+    extra,
+    output,
+    column,
+    inside,
+    outputs,
+    n,
+    rows,
+    models_stride,
+    extra_stride,
+    output_stride,
+    ROWS: tl.constexpr,
+    EXTRA: tl.constexpr,
+):
+    row = tl.arange(0, ROWS)
+    tile = tl.load(
+        models + row[:, None].to(tl.int64) * models_stride + column[None, :],
+        mask=(read & (row < n))[:, None] & inside[None, :],
+        other=0.0,
+    )
+    if EXTRA:
+        lies = tl.load(
+            extra + (row[:, None] - n).to(tl.int64) * extra_stride + column[None, :],
+            mask=(read & (row >= n) & (row < rows))[:, None] & inside[None, :],
             other=0.0,
         )
-        if EXTRA:
-            lies = tl.load(
-                extra + (row[:, None] - n).to(tl.int64) * extra_stride + column[None, :],
-                mask=((row >= n) & (row < rows))[:, None] & inside[None, :],
-                other=0.0,
-            )
-            tile = tl.where((row < n)[:, None], tile, lies)
-        alone = tl.where((row == rows)[:, None], centre[None, :], 0.0)
-        tile = tl.where((row < rows)[:, None], tile - centre[None, :], alone)
-        total += tl.dot(tile, tl.trans(tile), input_precision="tf32x3").to(tl.float64)
-    tl.store(output + program * ROWS * ROWS + row[:, None] * ROWS + row[None, :], total)
+        tile = tl.where((row < n)[:, None], tile, lies)
+    mixed = tl.dot(weights, tile, input_precision="tf32x3")
+    tl.store(
+        output + row[:, None].to(tl.int64) * output_stride + column[None, :],
+        mixed,
+        mask=(row < outputs)[:, None] & inside[None, :],
+    )
 
 
 @triton.jit
@@ -79,7 +179,6 @@ def _combine_kernel(
     EXTRA: tl.constexpr,
 ):
     column = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = column < columns
     row = tl.arange(0, ROWS)
     weights = tl.load(
         coefficients + row[:, None] * coefficients_stride + row[None, :],
@@ -87,24 +186,17 @@ def _combine_kernel(
         other=0.0,
     ).to(tl.float32)
     read = tl.load(ok + row, mask=row < rows, other=0) != 0  # 0·NaN is NaN, so such a row is not read
-    tile = tl.load(
-        models + row[:, None].to(tl.int64) * models_stride + column[None, :],
-        mask=(read & (row < n))[:, None] & inside[None, :],
-        other=0.0,
-    )
-    if EXTRA:
-        lies = tl.load(
-            extra + (row[:, None] - n).to(tl.int64) * extra_stride + column[None, :],
-            mask=(read & (row >= n) & (row < rows))[:, None] & inside[None, :],
-            other=0.0,
-        )
-        tile = tl.where((row < n)[:, None], tile, lies)
-    mixed = tl.dot(weights, tile, input_precision="tf32x3")
-    tl.store(
-        output + row[:, None].to(tl.int64) * output_stride + column[None, :],
-        mixed,
-        mask=(row < outputs)[:, None] & inside[None, :],
-    )
+    whole = columns // BLOCK * BLOCK  # the compiler sees that it may use wide words up to here
+    if tl.program_id(0) * BLOCK < whole:
+        _mix(
+            weights, read, models, extra, output, column, column < whole,
+            outputs, n, rows, models_stride, extra_stride, output_stride, ROWS, EXTRA,
+        )  # fmt: skip
+    else:
+        _mix(
+            weights, read, models, extra, output, column, column < columns,
+            outputs, n, rows, models_stride, extra_stride, output_stride, ROWS, EXTRA,
+        )  # fmt: skip
 
 
 @triton.jit
@@ -208,7 +300,7 @@ def gram_cuda(blocks: list[Tensor]) -> Tensor:
     if rows + 1 > MOST_ROWS:
         return _gram_chunked(blocks)
     padded = max(16, triton.next_power_of_2(rows + 1))
-    steps = triton.cdiv(columns, 32 * PROGRAMS)
+    steps = triton.cdiv(columns, BLOCK * PROGRAMS)
     partial = models.new_empty(PROGRAMS, padded, padded, dtype=torch.float64)
     _gram_kernel[(PROGRAMS,)](
         models,
@@ -221,10 +313,36 @@ def gram_cuda(blocks: list[Tensor]) -> Tensor:
         extra.stride(0),
         steps,
         ROWS=padded,
-        BLOCK=32,
+        BLOCK=BLOCK,
         EXTRA=len(blocks) > 1,
+        num_warps=2 if padded <= 32 else 4,
     )
     return partial.sum(0)[: rows + 1, : rows + 1]
+
+
+def squared_along_edges_cuda(blocks: list[Tensor], slots: Tensor) -> Tensor:
+    """(b, k) ‖x_i − x_j‖² for slots (b, k+1), own rows first; every message is read where it stands."""
+    models, extra = _two(blocks)
+    nodes, closed = slots.shape
+    columns, block, steps = models.shape[1], 1024, 16
+    parts = triton.cdiv(columns, block * steps)
+    partial = models.new_empty(nodes, closed - 1, parts, dtype=torch.float64)
+    if partial.numel():
+        _edges_kernel[(nodes, parts)](
+            models,
+            extra,
+            slots.contiguous(),
+            partial,
+            len(models),
+            closed - 1,
+            columns,
+            models.stride(0),
+            extra.stride(0),
+            steps,
+            BLOCK=block,
+            EXTRA=len(blocks) > 1,
+        )
+    return partial.sum(2)
 
 
 def _gram_chunked(blocks: list[Tensor]) -> Tensor:
@@ -245,7 +363,7 @@ def combine_cuda(coefficients: list[Tensor], blocks: list[Tensor], ok: Tensor, o
     weights = torch.cat(coefficients, 1) if len(coefficients) > 1 else coefficients[0].contiguous()
     padded = max(16, triton.next_power_of_2(max(rows, outputs)))
     columns = models.shape[1]
-    block = 128 if padded <= 32 else 64
+    block = 256 if padded <= 32 else 64
     _combine_kernel[(triton.cdiv(columns, block),)](
         weights,
         ok.contiguous(),

@@ -146,7 +146,7 @@ class CoordinateRule(Rule):
     def _mix_compiled(self, inbox: Inbox, count: int, nodes: Tensor, output: Tensor) -> None:
         """The same, gathered and sorted in one kernel; alike nodes are not worth a stop to find them."""
         rows, weights = self._members(inbox, count, nodes)
-        combine = compiled((repr(self), count), partial(_gather_and_combine, self))
+        combine = compiled((repr(self), count), partial(_gather_and_combine, self), dynamic=True)
         output[nodes] = combine(inbox.blocks, rows, weights)
 
     @staticmethod

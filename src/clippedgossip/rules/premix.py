@@ -7,10 +7,8 @@ import torch
 from torch import Tensor
 
 from clippedgossip import kernels
-from clippedgossip.inbox import EDGE_BYTES, Inbox, Neighborhood
+from clippedgossip.inbox import Inbox, Neighborhood
 from clippedgossip.rules.base import CoordinateRule, LinearRule, Rule
-
-GPU_BYTES = 2 << 30  # of messages to average at a time, where many small pieces would take longer
 
 
 @dataclass(frozen=True)
@@ -62,8 +60,7 @@ class Premix(LinearRule):
         if isinstance(rule, CoordinateRule):
             rule = rule.among(near.group)
         output = torch.empty_like(near.inbox.models[near.group])
-        budget = GPU_BYTES if output.is_cuda else EDGE_BYTES
-        for part in kernels.column_chunks(near.slots.numel(), output.shape[1], 4, budget):
+        for part in kernels.message_chunks(near.slots.numel(), output):
             mixed = premix.to(output.dtype) @ near.inbox.rows(near.slots, part)
             averages = Inbox(layout=layout, models=mixed[:, 0], extra=mixed[:, 1:].flatten(0, 1))
             output[:, part] = rule.mix(averages)

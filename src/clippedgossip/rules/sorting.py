@@ -11,8 +11,14 @@ from torch import Tensor
 Comparator = tuple[int, int, bool, bool]  # (low, high, minimum wanted, maximum wanted)
 
 
-@cache
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def selection_network(size: int, wanted: frozenset[int]) -> tuple[Comparator, ...]:
+    """The comparators that bring the order statistics at the wanted places there."""
+    return _network(size, wanted)
+
+
+@cache
+def _network(size: int, wanted: frozenset[int]) -> tuple[Comparator, ...]:
     """Batcher's odd-even merge sort, without the parts that do not lead to a wanted place."""
     comparators = []
     p = 1
@@ -64,7 +70,7 @@ def middle(values: list[Tensor], trim: int) -> list[Tensor]:
     size = len(values)
     wanted = range(trim, size - trim)
     peeling = sum(3 * (size - 2 * done) // 2 - 1 for done in range(trim))
-    if values[0].is_cuda or peeling >= len(selection_network(size, frozenset(wanted))):
+    if peeling >= len(selection_network(size, frozenset(wanted))):
         return select(values, wanted)
     spare = torch.empty_like(values[0])
     for _ in range(trim):
@@ -77,6 +83,8 @@ def _without_ends(values: list[Tensor], spare: Tensor) -> tuple[list[Tensor], Te
 
     def ordered(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         nonlocal spare
+        if a.is_cuda:  # for a compiler to keep in registers
+            return torch.minimum(a, b), torch.maximum(a, b)
         low = torch.minimum(a, b, out=spare)
         spare = a
         return low, torch.maximum(a, b, out=b)

@@ -50,8 +50,9 @@ class Trials:
             f"trials {group.start}", lambda: near.closed_present.flatten().nonzero()[:, 0]
         )
         slots = near.slots.flatten()
-        for places in torch.split(real, self.size):
-            yield held[slots[places]], places
+        passes = -(-len(real) // self.size)
+        for places in torch.split(real, -(-len(real) // max(1, passes))):  # of one size: compiled once
+            yield held.index_select(0, slots[places]), places
 
     def _averages(self, near: Neighborhood, closed: int) -> Iterator[tuple[Tensor, Tensor]]:
         nodes = torch.arange(len(near.weights), device=near.weights.device)

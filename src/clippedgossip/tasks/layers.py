@@ -45,7 +45,8 @@ def forward_stacked(
             h = _pool(h, _pair(layer.kernel_size)[0])
         elif isinstance(layer, nn.Linear):
             weight = parameters[f"{name}.weight"].to(dtype)
-            h = h @ weight.transpose(1, 2) + _bias(parameters, name, dtype)  # baddbmm would copy the bias out
+            # Written so that the gradient of the weight lies as the weight does; baddbmm would copy the bias.
+            h = (weight @ h.transpose(1, 2)).transpose(1, 2) + _bias(parameters, name, dtype)
         elif isinstance(layer, nn.Dropout):
             if masks is not None and layer.p > 0:
                 h = _drop(h, layer.p, masks, place)
@@ -127,19 +128,15 @@ def _convolve(h: Tensor, layer: nn.Conv2d, weight: Tensor, bias: Tensor) -> Tens
 class _Shifted(torch.autograd.Function):
     """(n, batch, H, W, C) -> (n, batch, H', W', rows·columns·C): for each place, what a kernel lays over it.
 
-    Gathered in one pass; left to itself, the gather's own backward would add up with atomics.
+    Left to itself, the way back would write out each of the shifts.
     """
 
     @staticmethod
     def forward(ctx: Any, h: Tensor, rows: int, columns: int) -> Tensor:
         ctx.kernel, ctx.image = (rows, columns), h.shape
-        n, batch, height, width, channels = h.shape
-        high, wide = height - rows + 1, width - columns + 1
-        down = torch.arange(rows, device=h.device)[:, None]
-        along = torch.arange(columns, device=h.device)
-        row = torch.arange(high, device=h.device)[:, None, None, None] + down
-        column = torch.arange(wide, device=h.device)[:, None, None] + along
-        return h[:, :, row, column].reshape(n, batch, high, wide, rows * columns * channels)
+        high, wide = h.shape[2] - rows + 1, h.shape[3] - columns + 1
+        shifts = [h[:, :, i : i + high, j : j + wide] for i in range(rows) for j in range(columns)]
+        return torch.cat(shifts, -1)  # a gather would be laid out transposed where nothing is differentiated
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
@@ -161,11 +158,41 @@ def _pair(value: object) -> tuple[int, int]:
     return (value[0], value[1]) if isinstance(value, tuple) else (int(str(value)), int(str(value)))
 
 
-def _pool(h: Tensor, size: int) -> Tensor:
-    n, batch, height, width, channels = h.shape
-    high, wide = height // size, width // size
-    h = h[:, :, : high * size, : wide * size]
-    return h.reshape(n, batch, high, size, wide, size, channels).amax((3, 5))
+class _Pooled(torch.autograd.Function):
+    """Maxima of squares, and where they were: the first of equals, as in `max_pool2d`.
+
+    `amax` compares again on the way back, with values that a compiler need not have rounded as before: none
+    may equal the maximum, and its gradient is then divided by none.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, size: int) -> Tensor:
+        n, batch, height, width, channels = ctx.image = h.shape
+        ctx.size = size
+        high, wide = height // size, width // size
+        squares = h[:, :, : high * size, : wide * size].reshape(n, batch, high, size, wide, size, channels)
+        best = squares[:, :, :, 0, :, 0]
+        where = torch.zeros_like(best, dtype=torch.uint8)
+        for place in range(1, size * size):
+            other = squares[:, :, :, place // size, :, place % size]
+            better = (other > best) | other.isnan()
+            best, where = torch.where(better, other, best), torch.where(better, place, where)
+        ctx.save_for_backward(where)
+        return best
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (where,), size = ctx.saved_tensors, ctx.size
+        n, batch, height, width, channels = ctx.image
+        high, wide = where.shape[2:4]
+        place = torch.arange(size * size, device=where.device, dtype=torch.uint8).view(size, 1, size, 1)
+        here = where[:, :, :, None, :, None] == place
+        spread = torch.where(here, gradients[0][:, :, :, None, :, None], 0)
+        spread = spread.reshape(n, batch, high * size, wide * size, channels)
+        return functional.pad(spread, (0, 0, 0, width - wide * size, 0, height - high * size)), None
+
+
+_pool: Callable[[Tensor, int], Tensor] = _Pooled.apply
 
 
 def _drop(h: Tensor, rate: float, masks: Masks, place: int) -> Tensor:
