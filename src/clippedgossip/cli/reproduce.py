@@ -50,6 +50,10 @@ def reproduce(
         Literal["float32", "tf32", "bfloat16"] | None,
         typer.Option(help="Of the gradients' products; models and mixing are float32."),
     ] = None,
+    length: Annotated[
+        float,
+        typer.Option(min=0.001, max=1, help="Training figures: the part of the rounds to run, for a look."),
+    ] = 1.0,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Processes on a CPU; one per core if not said.")
     ] = None,
@@ -73,6 +77,7 @@ def reproduce(
         seeds=seeds,
         device=device,
         precision=precision,
+        length=length,
         workers=workers,
         out=out,
         source=source,

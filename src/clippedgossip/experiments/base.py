@@ -32,6 +32,8 @@ class Options:
     device: str = "auto"
     precision: Literal["float32", "tf32", "bfloat16"] | None = None
     """Of the gradients' products; that of the scale unless said."""
+    length: float = 1.0
+    """The part of the rounds that training runs take; learning-rate drops come as much earlier."""
     workers: int | None = None
     """Processes on a CPU; one per core unless said."""
     out: Path = Path("out")

@@ -170,7 +170,9 @@ def networks(result: Results) -> Panels:
 def how(result: Results, scales: Mapping[ScaleName, Scale], remarks: str, command: str) -> list[Part]:
     """The scale, what was settled, the command, the machine, the configs."""
     about = next(scale.about for name, scale in scales.items() if name == result.scale)
-    parts: list[Part] = [Text("\n\n".join(part for part in (about, remarks) if part)), Code(command)]
+    shorter = f"Only {result.length:.0%} of the rounds were run." if result.length < 1 else ""
+    words = "\n\n".join(part for part in (about, shorter, remarks) if part)
+    parts: list[Part] = [Text(words), Code(command)]
     if result.troubles:
         parts.append(Text("Not everything could be run: " + "; ".join(result.troubles)))
     if result.environments:

@@ -85,6 +85,8 @@ class Results:
     environments: Sequence[Mapping[str, Any]] = ()
     troubles: Sequence[str] = ()
     """Why runs are missing."""
+    length: float = 1.0
+    """The part of the scale's rounds that was run."""
 
     @classmethod
     def read(cls, experiment: str, scale: str, cases: Sequence[Case], seeds: int, root: Path) -> "Results":
@@ -177,6 +179,7 @@ class Results:
             "experiment": self.experiment,
             "scale": self.scale,
             "seeds": self.seeds,
+            "length": self.length,
             "environments": list(self.environments),
             "troubles": list(self.troubles),
             "lines": [_line_to_json(line) for line in self.lines],
@@ -198,6 +201,7 @@ class Results:
                 experiment=raw["experiment"],
                 scale=raw["scale"],
                 seeds=raw["seeds"],
+                length=raw.get("length", 1.0),
                 environments=raw["environments"],
                 troubles=raw["troubles"],
                 lines=[_line_from_json(line) for line in raw["lines"]],

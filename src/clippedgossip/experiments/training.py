@@ -65,6 +65,7 @@ class TrainingExperiment(Experiment[Results]):
             results = replace(results, troubles=[f"{self._cases(options)[0].config.data.name} is not here"])
         elif results.troubles and not any(line.runs for line in results.lines):
             raise RunError(results.troubles[0])
+        results = replace(results, length=options.length)
         results.save(options.out / self.name / "results.json")
         return results
 
@@ -109,13 +110,14 @@ class TrainingExperiment(Experiment[Results]):
         ]
 
     def command(self, result: Results) -> str:
-        return f"clippedgossip reproduce {self.name} --scale {result.scale} --seeds {result.seeds}"
+        part = "" if result.length == 1 else f" --length {result.length:g}"
+        return f"clippedgossip reproduce {self.name} --scale {result.scale} --seeds {result.seeds}{part}"
 
     def _cases(self, options: Options) -> Sequence[Case]:
         scale = self.scales[options.scale]
         if options.precision is not None:
             scale = replace(scale, training={**scale.training, "precision": options.precision})
-        return self.cases(scale, options.scale)
+        return [case.shortened(options.length) for case in self.cases(scale, options.scale)]
 
     def _loaded(self, options: Options) -> Results:
         assert options.source is not None
