@@ -34,14 +34,15 @@ class Diverged(RunError):
 
 @dataclass(frozen=True, kw_only=True)
 class Cadence:
-    """When to write a checkpoint: after so many rounds or seconds, whichever comes first."""
+    """When to write a checkpoint: after so many rounds or seconds, whichever comes first; where writing one
+    takes long, only after twenty times as long."""
 
     rounds: int | None = None
     seconds: float | None = 30.0
 
-    def due(self, rounds: int, seconds: float) -> bool:
+    def due(self, rounds: int, seconds: float, cost: float = 0.0) -> bool:
         return (self.rounds is not None and rounds >= self.rounds) or (
-            self.seconds is not None and seconds >= self.seconds
+            self.seconds is not None and seconds >= max(self.seconds, 20 * cost)
         )
 
 
@@ -180,7 +181,7 @@ def _train(
     states = _states(attempts)
     for attempt, setup in zip(attempts, setups, strict=True):
         attempt.draw(setup.network)
-    saved_round, saved_at = attempts[0].began, time.monotonic()
+    saved_round, saved_at, cost = attempts[0].began, time.monotonic(), 0.0
     for moments in engine(setups, device=attempts[0].device, states=states):
         now = moments[0].round
         for attempt, moment, setup in zip(attempts, moments, setups, strict=True):
@@ -192,11 +193,13 @@ def _train(
         if not alive:
             return
         last = now == attempts[0].config.training.rounds
-        if keep if last else cadence.due(now - saved_round, time.monotonic() - saved_at):
+        began = time.monotonic()
+        if keep if last else cadence.due(now - saved_round, began - saved_at, cost):
             for attempt, moment in alive:
                 with attempt.run.writing_checkpoint() as path:
                     moment.state().save(path)
             saved_round, saved_at = now, time.monotonic()
+            cost = saved_at - began
 
 
 _PICTURES: dict[str, str] = {}
