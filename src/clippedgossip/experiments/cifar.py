@@ -57,7 +57,9 @@ class Cifar(TrainingExperiment):
     def figures(self, result: Results) -> Mapping[str, Part]:
         curves: dict[str, Part] = {
             f"{title} over the rounds": drawing.curves(
-                result, constant(group), caption=f"Test accuracy of the averaged model: {title.lower()}."
+                result,
+                constant(group),
+                caption=f"Test accuracy of the averaged model: {title if group != 'all' else 'all regular nodes'}.",
             )
             for group, title in GROUPS.items()
         }
