@@ -31,6 +31,7 @@ FILES = {
         }
     ),
     "negative.csv": "0,1,0.3\n1,2,-0.3\n2,0,0.3\n",
+    "partly.csv": "0,1,0.3\n1,2\n2,0,0.3\n",
     "heavy.csv": "0,1,0.9\n1,2,0.9\n2,0,0.9\n",
     "self_loop.csv": "0,1\n1,1\n",
     "parts.csv": "0,1\n2,3\n",
@@ -47,6 +48,7 @@ WRONG: dict[str, tuple[str, ...]] = {  # the command -> what its error must say
     "audit asymmetric.csv": ("1–0", "0.2", "0.3", "symmetric"),
     "audit asymmetric.json": ("1–0", "0.2", "0.3", "symmetric"),
     "audit negative.csv": ("-0.3", "negative", "must be positive"),
+    "audit partly.csv": ("1–2", "None", "every edge", "metropolis-hastings"),
     "audit heavy.csv": ("-0.8", "self-weight", "must be positive", "lower the others"),
     "audit self_loop.csv": ("node 1", "edge to itself", "remove"),
     "audit empty.csv": ("empty.csv", "at least one"),

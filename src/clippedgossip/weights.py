@@ -64,7 +64,8 @@ def from_attributes(graph: Graph, labels: Sequence[Hashable], indptr: Ints, indi
         weight = graph.edges[labels[i], labels[j]].get("weight")
         if not isinstance(weight, Real):
             raise NetworkError(
-                f"edge {labels[i]}–{labels[j]} has weight {weight!r}; own weights need a number on every edge"
+                f"edge {labels[i]}–{labels[j]} has weight {weight!r}; own weights need one on every edge\n"
+                "give it a number, or choose other weights: metropolis-hastings, equal or lazy"
             )
         values[entry] = float(weight)
     return values

@@ -17,7 +17,7 @@ HEADERS = ({"source", "target"}, {"from", "to"})
 
 
 def read_graph(path: str | Path) -> Graph:
-    """Read an undirected graph; an edge weight on every edge makes the graph bring its own weights."""
+    """Read an undirected graph; one whose edges have weights brings its own, which every edge then needs."""
     path = Path(path)
     reader = {".graphml": _graphml, ".csv": _csv, ".json": _json}.get(path.suffix.lower())
     if reader is None:
@@ -38,7 +38,7 @@ def read_graph(path: str | Path) -> Graph:
         raise NetworkError(f"{path} holds no node; a network needs at least one")
     graph = _undirected(graph, path)
     graph = _whole_numbers(graph)
-    if graph.number_of_edges() and all("weight" in data for _, _, data in graph.edges(data=True)):
+    if any("weight" in data for _, _, data in graph.edges(data=True)):
         graph.graph["weights"] = "own"
     return graph
 
