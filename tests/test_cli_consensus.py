@@ -65,6 +65,16 @@ def test_a_network_from_a_file_with_an_adaptive_radius(
     assert result["error"] < 0.1 * result["history"][0]["error"]
 
 
+def test_attackers_sit_where_they_hurt_most(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(["consensus", "star", "--pendants", "3", "--rounds", "1", "--json"], capsys)
+    assert (code, json.loads(out)["byzantine"]) == (0, ["10"])
+    code, out, err = run(["consensus", "star", "--worst-byzantine", "1"], capsys)
+    assert (code, out) == (2, "")
+    assert "fall into 9 parts" in err  # the hub
+    code, out, _ = run(["consensus", "complete", "--worst-byzantine", "2", "--rounds", "1", "--json"], capsys)
+    assert (code, len(json.loads(out)["byzantine"])) == (0, 2)
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

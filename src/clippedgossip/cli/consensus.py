@@ -79,6 +79,9 @@ def consensus(
         str | None, typer.Option(metavar="NODES", help="Hang a new Byzantine node on each of these.")
     ] = None,
     random_pendants: Annotated[int, typer.Option(metavar="B", help="The same, on random nodes.")] = 0,
+    worst_byzantine: Annotated[
+        int, typer.Option(metavar="B", help="Byzantine nodes where they hurt most.")
+    ] = 0,
     weights: Annotated[
         str | None,
         typer.Option(
@@ -119,6 +122,7 @@ def consensus(
         random_byzantine=random_byzantine,
         pendants=pendants,
         random_pendants=random_pendants,
+        worst_byzantine=worst_byzantine,
         weights=weights,
         max_degree=max_degree,
         seed=seed,
