@@ -175,6 +175,16 @@ def test_a_whole_network_equals_its_nodes(rule: Rule, graph: str) -> None:
 
 
 @rules
+@pytest.mark.parametrize("graph", ["dense", "sparse"])
+def test_when_all_have_diverged_none_is_mended(rule: Rule, graph: str) -> None:
+    network = Network(nx.random_regular_graph(6, 12 if graph == "dense" else 150, seed=3))
+    models = torch.full((network.n, D), torch.nan)
+    inbox = Inbox(layout=Layout.of(network), models=models)
+    assert inbox.dense == (graph == "dense")
+    assert torch.isnan(rule.mix(inbox)).all()
+
+
+@rules
 def test_float32_agrees_with_float64_near_consensus_and_beside_a_huge_lie(rule: Rule) -> None:
     """Models that differ by 1e-4 of their norm, and one message of norm 1e6."""
     network = Network(nx.complete_graph(12), byzantine=[11])

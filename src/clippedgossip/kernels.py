@@ -91,6 +91,11 @@ def combine(coefficients: list[Tensor], blocks: list[Tensor], ok: Tensor, out: T
         if bool(fine.all()):
             torch.addmm(out, weights, block, beta=beta, out=out)
             continue
+        if not bool(fine.any()):  # a product over no rows is 0, and would lose that a coefficient is NaN
+            if not place:
+                out.zero_()
+            out += weights.sum(1, keepdim=True)
+            continue
         for part in column_chunks(len(block), block.shape[1], block.element_size()):
             target = out[:, part]  # what is left is copied, so a little at a time
             torch.addmm(target, weights[:, fine], block[:, part][fine], beta=beta, out=target)
