@@ -19,7 +19,8 @@ from clippedgossip.config import load_config
 from clippedgossip.errors import RunError
 from clippedgossip.records import RunDirectory
 from clippedgossip.runs import Cadence, execute
-from clippedgossip.simulate import State, train
+from clippedgossip.simulate import State, Training, train
+from clippedgossip.simulate.agreement import difference
 from clippedgossip.simulate.meeting import meet
 from clippedgossip.simulate.transpose import shares
 
@@ -127,6 +128,14 @@ def test_ranks_that_disagree_say_so_before_round_one(what: dict[str, Any], says:
     with pytest.raises(AssertionError, match=f"RunError: rank 1 was started with {says}"):
         raise AssertionError(first)
     assert others == [None, None]
+
+
+def test_of_a_long_section_what_differs_is_shown() -> None:
+    mine, other = (str(Training(rounds=9, evaluate_nodes=False, evaluate_every=n)) for n in (10, 25))
+    said = difference(1, "training", {"training": other}, {"training": mine})
+    assert "evaluate_every=25" in said
+    assert "evaluate_every=10" in said
+    assert len(said) < 300
 
 
 def test_a_rank_that_cannot_start_is_heard_on_rank_0(tmp_path: Path) -> None:

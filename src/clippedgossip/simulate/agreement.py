@@ -45,17 +45,28 @@ def disagreement(own: dict[str, str], ranks: Ranks) -> str | None:
     for rank, theirs in enumerate(said):
         differing = [name for name in said[0] if theirs.get(name) != said[0][name]]
         if differing:
-            return f"{_difference(rank, differing[0], theirs, said[0])}\n{FIX}"
+            return f"{difference(rank, differing[0], theirs, said[0])}\n{FIX}"
     return None
 
 
-def _difference(rank: int, name: str, theirs: dict[str, str], first: dict[str, str]) -> str:
-    here, there = _short(theirs.get(name, "none")), _short(first[name])
-    return f"rank {rank} was started with another {name} than rank 0: {here} and not {there}"
+def difference(rank: int, name: str, theirs: dict[str, str], first: dict[str, str]) -> str:
+    """In words, what a rank has in a section beside what rank 0 has."""
+    here, there = theirs.get(name, "none"), first[name]
+    pairs = enumerate(zip(here, there, strict=False))
+    place = next((place for place, (a, b) in pairs if a != b), min(len(here), len(there)))
+    return (
+        f"rank {rank} was started with another {name} than rank 0: "
+        f"{_near(here, place)} and not {_near(there, place)}"
+    )
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= 160 else f"{text[:80]} … {text[-60:]}"
+def _near(text: str, place: int) -> str:
+    """The text; if it is long, what stands around a place of it."""
+    if len(text) <= 80:
+        return text
+    start = text.rfind(", ", 0, max(0, place - 10)) + 1  # where a field begins
+    end = place + 40
+    return f"{'…' if start else ''}{text[start:end].rstrip()}{'…' if end < len(text) else ''}"
 
 
 def _plain(value: object) -> str:
