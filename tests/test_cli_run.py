@@ -104,6 +104,7 @@ def test_a_run_can_be_repeated_from_its_own_config(config: str, capsys: pytest.C
         (["network.byzantine=[0]"], "no [attack]"),
         (["--device", "tpu"], "'tpu'"),
         (["--plan", "--ranks", "9"], "1 to 4 ranks"),
+        (["--ranks", "2"], "torchrun --standalone --nproc-per-node 2 -m clippedgossip run tiny.toml"),
     ],
 )
 def test_errors_are_two_lines_and_code_2(
@@ -115,6 +116,12 @@ def test_errors_are_two_lines_and_code_2(
     assert words in err
     assert len(err.splitlines()) <= 3
     assert "Traceback" not in err
+
+
+def test_options_of_a_launcher_need_one(config: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli("sweep", "sweep.toml", "--jobs", "2", "--parameter", "slurm_partition=gpu") == 2
+    assert "--jobs, --parameter is for --launcher alone" in capsys.readouterr().err
+    assert not Path("runs").exists()
 
 
 def test_an_attack_with_nobody_to_send_it_is_noted(config: str, capsys: pytest.CaptureFixture[str]) -> None:

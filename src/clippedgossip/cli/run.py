@@ -54,6 +54,11 @@ def run(
     """
     from clippedgossip.config import load_config
 
+    if ranks is not None and not plan:
+        raise UserError(
+            f"--ranks {ranks} is for --plan alone; to run on {ranks} ranks:\n"
+            f"torchrun --standalone --nproc-per-node {ranks} -m clippedgossip run {config}"
+        )
     changes = [*(overrides or []), *_options(seed=seed, device=device)]
     if plan:
         if os.environ.get("RANK", "0") == "0":

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from clippedgossip.cli.run import Json, Overrides
+from clippedgossip.errors import UserError
 
 if TYPE_CHECKING:
     from clippedgossip.config import RunConfig
@@ -51,8 +52,12 @@ def run(
     launcher: Annotated[
         Literal["local", "slurm", "debug"] | None, typer.Option(help="Hand the work to submitit.")
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="With --launcher: how many jobs share it.")] = 1,
-    minutes: Annotated[int, typer.Option(min=1, help="With --launcher: time of a job.")] = 24 * 60,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="With --launcher: how many jobs share it; one if not said.")
+    ] = None,
+    minutes: Annotated[
+        int | None, typer.Option(min=1, help="With --launcher: time of a job; a day if not said.")
+    ] = None,
     parameter: Annotated[
         list[str] | None,
         typer.Option(metavar="KEY=VALUE", help="With --launcher: submitit's, such as slurm_partition=gpu."),
@@ -66,13 +71,18 @@ def run(
     from clippedgossip.sweep import load_sweep
     from clippedgossip.sweep import shard as part
 
+    if launcher is None and (idle := _said(jobs=jobs, minutes=minutes, parameter=parameter)):
+        raise UserError(
+            f"{idle} is for --launcher alone; add --launcher local or slurm\n"
+            "without one, start it in several shells, with --shard 1/2 and so on or without"
+        )
     changes = [*(overrides or []), *([] if device is None else [f"device={device}"])]
     configs = load_sweep(file, changes)
     if shard is not None:
         configs = part(configs, shard)
     root = _folder(file, out)
     if launcher is not None:
-        done = _launch(configs, root, launcher, jobs, minutes, parameter or [])
+        done = _launch(configs, root, launcher, jobs or 1, minutes or 24 * 60, parameter or [])
     else:
         done = _run(configs, root, wait)
     if as_json:
@@ -106,6 +116,11 @@ def status(
     for state in ("running", "stopped", "diverged", "failed"):
         for standing in (s for s in standings if s.state == state):
             _show(standing)
+
+
+def _said(**options: object) -> str:
+    """The options that were given, as they were written."""
+    return ", ".join(f"--{name}" for name, value in options.items() if value)
 
 
 def _run(configs: Sequence["RunConfig"], root: Path, wait: bool) -> dict[str, Any]:
