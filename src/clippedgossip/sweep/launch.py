@@ -37,7 +37,10 @@ def launch(
         executor.update_parameters(name="clippedgossip", timeout_min=minutes, **(parameters or {}))
     except (RuntimeError, ValueError, NameError, TypeError) as error:
         reason = str(error).splitlines()[0]
-        raise RunError(f"submitit cannot use the launcher {launcher!r}: {reason}") from error
+        raise RunError(
+            f"submitit cannot use the launcher {launcher!r}: {reason}\n"
+            "mend the --parameter, or take --launcher local, which needs no cluster"
+        ) from error
     parts = [shard(configs, f"{part}/{jobs}") for part in range(1, min(jobs, len(configs)) + 1)]
     return [executor.submit(work, part, str(root)) for part in parts]
 
