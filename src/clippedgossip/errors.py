@@ -44,7 +44,7 @@ class PeerError(UserError):
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
-    """Two lines for a name nobody knows: the nearest match, and all there are (the terminal wraps them)."""
+    """Two lines for a name nobody knows: the nearest match, and all there are."""
     known = sorted(known)
     near = get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]!r}?" if near else ""

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Sequence
-from textwrap import fill
 from typing import Annotated, NoReturn
 
 import typer
@@ -60,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             raise UserError(unknown_name("command", arguments[0], (name for name in known if name)))
         code = app(arguments, prog_name="clippedgossip", standalone_mode=False)
     except UserError as error:
-        print(f"error: {wrapped(str(error))}", file=sys.stderr)
+        print(f"error: {two_lines(str(error))}", file=sys.stderr)
         sys.exit(2)
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
@@ -85,14 +84,18 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def wrapped(message: str) -> str:
-    """The message, its list of known names in 80 columns."""
-    return "\n".join(
-        fill(line, 80, subsequent_indent=" " * len("known: "), break_long_words=False, break_on_hyphens=False)
-        if line.startswith("known: ")
-        else line
-        for line in message.split("\n")
-    )
+def two_lines(message: str) -> str:
+    """The message; where it has a nearest match, the names beside that are cut to what 80 columns hold."""
+    first, *rest = message.split("\n")
+    near = "did you mean" in first
+    return "\n".join([first, *(_cut(line) if near and line.startswith("known: ") else line for line in rest)])
+
+
+def _cut(line: str, width: int = 80) -> str:
+    if len(line) <= width:
+        return line
+    end = ", …" if line.endswith(", …") else f", … ({line.count(', ') + 1} in all)"
+    return line[: width + 2 - len(end)].rpartition(", ")[0] + end
 
 
 def _explain(error: Exception, message: str) -> None:

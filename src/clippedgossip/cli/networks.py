@@ -23,7 +23,8 @@ def check_source(source: str) -> None:
     from clippedgossip.graphs import GENERATORS
 
     if source not in GENERATORS and Path(source).suffix.lower() not in FILES and not Path(source).exists():
-        raise NetworkError(unknown_name("network", source, GENERATORS) + f", or a {', '.join(FILES)} file")
+        unknown, known = unknown_name("network", source, GENERATORS).split("\n")
+        raise NetworkError(f"{unknown} (a file ends in {', '.join(FILES)})\n{known}")
 
 
 def parse_options(arguments: Sequence[str], *, source: str, known: Sequence[str]) -> dict[str, str]:
