@@ -35,7 +35,7 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(
         cls=DefaultsToRun,
         no_args_is_help=True,
-        help="Run what is missing of many runs, or see how they stand.",
+        help="Run what is missing of many runs, or see how they stand. `sweep FILE` is `sweep run FILE`.",
     )
     group.command("run")(run)
     group.command("status")(status)
