@@ -29,6 +29,7 @@ class Rule(ABC):
         """
         context = context or Context()
         self._check_shapes(own, received, weights)
+        self._check_weights(weights)
         k, d = received.shape[-2:]
         flat = weights.reshape(-1, k)
         lies, senders = (
@@ -72,6 +73,19 @@ class Rule(ABC):
             raise RuleError(
                 f"weights have shape {tuple(weights.shape)}; "
                 f"one for each received model would be {tuple(received.shape[:-1])}"
+            )
+
+    @staticmethod
+    def _check_weights(weights: Tensor) -> None:
+        if not weights.numel() or weights.device.type != "cpu":  # a look at a GPU would stop it
+            return
+        least, most = float(weights.min()), float(weights.sum(-1).max())
+        if not least >= 0:
+            raise RuleError(f"a weight is {least:.3g}; every weight must be at least 0")
+        if most > 1 + 1e-2:  # what rounding to bfloat16 may add
+            raise RuleError(
+                f"the weights of a node's neighbours sum to {most:.3g}; they must sum to at most 1, "
+                "the rest is its own"
             )
 
 
