@@ -41,7 +41,8 @@ class Oracle(Radius):
     def __call__(self, near: Neighborhood) -> Tensor:
         if near.byzantine is None:
             raise RuleError(
-                "the oracle radius must be told who is Byzantine; use Adaptive(delta_max=…) instead"
+                "the oracle radius must be told who is Byzantine: rule(…, Context(byzantine=mask))\n"
+                "or use Adaptive(delta_max=…), which need not know"
             )
         lies = near.byzantine
         delta = torch.where(lies, near.weights, 0.0).sum(1, keepdim=True)
