@@ -244,6 +244,31 @@ def test_trims_of_single_nodes_stay_theirs_however_nodes_are_grouped(monkeypatch
     assert torch.equal(rule.mix(inbox), together)
 
 
+@rules
+def test_weights_that_are_none_are_refused(rule: Rule) -> None:
+    own, received, weights = neighbourhood()
+    for wrong, says in ((-weights, "at least 0"), (weights * torch.nan, "nan"), (weights + 0.5, "at most 1")):
+        with pytest.raises(RuleError, match=says):
+            rule(own, received, wrong, LIES)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_number_of_things_is_whole(name: str) -> None:
+    rule = sample_rule(name)
+    for field in ("faulty", "trim", "iterations", "size", "select"):
+        if hasattr(rule, field) and name != "weighted-trimmed-mean":
+            with pytest.raises(RuleError, match=rf"{field} is 1\.5; it must be a whole number"):
+                replace(rule, **{field: 1.5})
+
+
+def test_the_oracle_radius_says_how_it_is_told() -> None:
+    own, received, weights = neighbourhood()
+    rule = ClippedGossip(radius=Oracle())
+    with pytest.raises(RuleError, match=r"Context\(byzantine=mask\)"):
+        rule(own, received, weights)
+    assert torch.isfinite(rule(own, received, weights, LIES)).all()
+
+
 def test_the_oracle_radius_cannot_judge_averages() -> None:
     lies = torch.tensor([False, True, False])
     with pytest.raises(RuleError, match="oracle"):

@@ -1,11 +1,19 @@
 """Bounds of rule parameters, checked once, when the rule is made."""
 
+from numbers import Integral
+
 from clippedgossip.errors import RuleError
 
 
 def at_least(name: str, value: float, bound: float) -> None:
     if not value >= bound:
         raise RuleError(f"{name} is {value}; it must be at least {bound}")
+
+
+def whole(name: str, value: int, bound: int) -> None:
+    """A number of things: what is not whole would be rounded one way here, another there."""
+    if not isinstance(value, Integral) or value < bound:
+        raise RuleError(f"{name} is {value!r}; it must be a whole number, at least {bound}")
 
 
 def fraction(name: str, value: float, *, below: float = 1.0) -> None:

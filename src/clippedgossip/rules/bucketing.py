@@ -5,7 +5,7 @@ from torch import Tensor
 
 from clippedgossip.inbox import Neighborhood
 from clippedgossip.randomness import hash_bits
-from clippedgossip.rules._checks import at_least
+from clippedgossip.rules._checks import whole
 from clippedgossip.rules.premix import Premix
 
 
@@ -20,7 +20,7 @@ class Bucketing(Premix):
     size: int = 2
 
     def __post_init__(self) -> None:
-        at_least("size", self.size, 1)
+        whole("size", self.size, 1)
 
     def check(self, neighbors: int) -> None:
         self.rule.check(-(-neighbors // self.size))

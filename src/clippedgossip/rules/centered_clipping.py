@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from clippedgossip.inbox import Neighborhood
-from clippedgossip.rules._checks import at_least
+from clippedgossip.rules._checks import at_least, whole
 from clippedgossip.rules.base import LinearRule
 from clippedgossip.rules.clipped_gossip import clip_factor
 from clippedgossip.rules.nearest import uniform_over
@@ -20,7 +20,7 @@ class CenteredClipping(LinearRule):
 
     def __post_init__(self) -> None:
         at_least("radius", self.radius, 0)
-        at_least("iterations", self.iterations, 1)
+        whole("iterations", self.iterations, 1)
 
     def coefficients(self, near: Neighborhood) -> Tensor:
         share = uniform_over(near.closed_present)

@@ -3,7 +3,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from clippedgossip.inbox import Neighborhood
-from clippedgossip.rules._checks import at_least
+from clippedgossip.rules._checks import at_least, whole
 from clippedgossip.rules.base import LinearRule
 
 MOST_IN_ONE_KERNEL = 128  # a GPU program keeps the distances between so many messages at hand
@@ -18,7 +18,7 @@ class GeometricMedian(LinearRule):
     smoothing: float = 0.1
 
     def __post_init__(self) -> None:
-        at_least("iterations", self.iterations, 1)
+        whole("iterations", self.iterations, 1)
         at_least("smoothing", self.smoothing, 1e-12)
 
     def coefficients(self, near: Neighborhood) -> Tensor:

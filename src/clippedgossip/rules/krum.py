@@ -5,7 +5,7 @@ from torch import Tensor
 
 from clippedgossip.errors import RuleError
 from clippedgossip.inbox import Neighborhood
-from clippedgossip.rules._checks import at_least, enough_neighbors
+from clippedgossip.rules._checks import enough_neighbors, whole
 from clippedgossip.rules.base import LinearRule
 from clippedgossip.rules.nearest import nearest, uniform_over
 
@@ -18,7 +18,7 @@ class Krum(LinearRule):
     faulty: int
 
     def __post_init__(self) -> None:
-        at_least("faulty", self.faulty, 0)
+        whole("faulty", self.faulty, 0)
 
     def check(self, neighbors: int) -> None:
         enough_neighbors(type(self).__name__, self.faulty, neighbors, self.faulty + 2, neighbors - 2)
@@ -50,7 +50,7 @@ class MultiKrum(Krum):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.select is not None:
-            at_least("select", self.select, 1)
+            whole("select", self.select, 1)
 
     def check(self, neighbors: int) -> None:
         super().check(neighbors)

@@ -3,7 +3,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clippedgossip.rules._checks import at_least, enough_neighbors
+from clippedgossip.rules._checks import enough_neighbors, whole
 from clippedgossip.rules.base import CoordinateRule
 from clippedgossip.rules.sorting import select
 
@@ -16,7 +16,7 @@ class MeaMed(CoordinateRule):
     faulty: int
 
     def __post_init__(self) -> None:
-        at_least("faulty", self.faulty, 0)
+        whole("faulty", self.faulty, 0)
 
     def check(self, neighbors: int) -> None:
         enough_neighbors("MeaMed", self.faulty, neighbors, self.faulty, neighbors)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from clippedgossip.errors import RuleError
 from clippedgossip.inbox import Neighborhood
-from clippedgossip.rules._checks import at_least, enough_neighbors
+from clippedgossip.rules._checks import enough_neighbors, whole
 from clippedgossip.rules.base import LinearRule
 from clippedgossip.rules.nearest import uniform_over
 
@@ -23,7 +23,7 @@ class MDA(LinearRule):
     faulty: int
 
     def __post_init__(self) -> None:
-        at_least("faulty", self.faulty, 0)
+        whole("faulty", self.faulty, 0)
 
     @property
     def steady(self) -> bool:

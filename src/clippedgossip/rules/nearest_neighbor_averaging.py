@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from clippedgossip.inbox import Neighborhood
-from clippedgossip.rules._checks import at_least, enough_neighbors
+from clippedgossip.rules._checks import enough_neighbors, whole
 from clippedgossip.rules.base import LinearRule
 from clippedgossip.rules.nearest import nearest, uniform_over
 
@@ -17,7 +17,7 @@ class NNA(LinearRule):
     faulty: int
 
     def __post_init__(self) -> None:
-        at_least("faulty", self.faulty, 0)
+        whole("faulty", self.faulty, 0)
 
     def check(self, neighbors: int) -> None:
         enough_neighbors("NNA", self.faulty, neighbors, self.faulty, neighbors)

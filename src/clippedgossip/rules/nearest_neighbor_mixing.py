@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from clippedgossip.inbox import Neighborhood
-from clippedgossip.rules._checks import at_least, enough_neighbors
+from clippedgossip.rules._checks import enough_neighbors, whole
 from clippedgossip.rules.nearest import nearest, uniform_over
 from clippedgossip.rules.premix import Premix
 
@@ -18,7 +18,7 @@ class NNM(Premix):
     faulty: int
 
     def __post_init__(self) -> None:
-        at_least("faulty", self.faulty, 0)
+        whole("faulty", self.faulty, 0)
 
     def check(self, neighbors: int) -> None:
         enough_neighbors("NNM", self.faulty, neighbors, self.faulty, neighbors)

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from clippedgossip.errors import RuleError
 from clippedgossip.layout import Layout
-from clippedgossip.rules._checks import at_least, fraction
+from clippedgossip.rules._checks import fraction, whole
 from clippedgossip.rules.base import CoordinateRule
 from clippedgossip.rules.sorting import middle, sorted_with_weights
 
@@ -51,10 +51,11 @@ class TrimmedMean(Trimmed):
     trim: int | tuple[int, ...]
 
     def __post_init__(self) -> None:
-        at_least("trim", min(self.trims), 0)
+        for trim in self.trims:
+            whole("trim", trim, 0)
 
     def check(self, neighbors: int) -> None:
-        if isinstance(self.trim, int) and 2 * self.trim > neighbors:
+        if not isinstance(self.trim, tuple) and 2 * self.trim > neighbors:
             raise RuleError(
                 f"trim is {self.trim} per side, but a node has only {neighbors} neighbours and itself; "
                 f"trim at most {neighbors // 2}"
