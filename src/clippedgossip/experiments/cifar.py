@@ -12,6 +12,7 @@ from clippedgossip.report.claims import Claim, Claims
 from clippedgossip.report.page import Part
 
 GROUPS = {"all": "Global", "clique A": "Clique A", "clique B": "Clique B"}
+WHOSE = {"all": "all regular nodes", "clique A": "clique A", "clique B": "clique B"}
 CLIQUES = ("clique A", "clique B")
 LOST = ("GM", "TM")
 PUBLISHED = {  # all, clique A, clique B
@@ -59,7 +60,7 @@ class Cifar(TrainingExperiment):
             f"{title} over the rounds": drawing.curves(
                 result,
                 constant(group),
-                caption=f"Test accuracy of the averaged model: {title if group != 'all' else 'all regular nodes'}.",
+                caption=f"Test accuracy of the averaged model: {WHOSE[group]}.",
             )
             for group, title in GROUPS.items()
         }

@@ -72,8 +72,11 @@ class Outbox:
         self._streams: dict[str, tuple[int, asyncio.Task[None]]] = {}
 
     def publish(self, round: int, message: Callable[[str], Message]) -> None:
-        """Replaces the message of two rounds ago; `message` may depend on the neighbour only in a liar."""
-        self._messages = {r: m for r, m in self._messages.items() if r == round - 1}
+        """Replaces older messages, the previous one only where all neighbours have it.
+
+        `message` may depend on the neighbour only in a liar.
+        """
+        self._messages = {r: m for r, m in self._messages.items() if r == round - 1 and not self.all_have(r)}
         self._messages[round] = message
         self.round = round
         # Whoever still reads a round that is no longer served would keep its memory alive.

@@ -24,7 +24,7 @@ from clippedgossip.peer.identity import HOST, Certificate, Identity
 from clippedgossip.peer.reasons import Missing, Rejected
 from clippedgossip.peer.transport.base import Parts, Service
 from clippedgossip.peer.transport.pins import Pins
-from clippedgossip.peer.wire import CHUNK, LARGEST_PART
+from clippedgossip.peer.wire import LARGEST_PART
 
 _SERVICE = "clippedgossip.peer.v1.Peer"
 _CODE = {
@@ -286,7 +286,7 @@ _COMMON: list[tuple[str, Any]] = [
     ("grpc.optimization_target", "throughput"),
     # A window of its own choice grows to 16 MB a stream: as much memory as some models, for no speed.
     ("grpc.http2.bdp_probe", 0),
-    ("grpc.http2.lookahead_bytes", CHUNK),
+    ("grpc.http2.lookahead_bytes", 1 << 16),  # more is held, and no faster
     ("grpc.enable_http_proxy", 0),
     ("grpc.enable_retries", 0),
 ]
