@@ -21,16 +21,11 @@ def each(function: Callable[[_In], _Out], items: Sequence[_In]) -> Iterable[_Out
     return map(function, items) if alone else _pool(threads, os.getpid()).map(function, items)
 
 
-def share(function: Callable[[_In], None], items: Sequence[_In]) -> None:
-    """Do them all, in any order: a run of neighbouring ones to a thread."""
+def share(function: Callable[[Sequence[_In]], None], items: Sequence[_In]) -> None:
+    """Give each thread a run of neighbouring items."""
     threads = max(1, min(torch.get_num_threads(), len(items)))
     runs = [items[len(items) * i // threads : len(items) * (i + 1) // threads] for i in range(threads)]
-
-    def work(run: Sequence[_In]) -> None:
-        for item in run:
-            function(item)
-
-    for _ in each(work, runs):
+    for _ in each(function, runs):
         pass  # for what may have been raised
 
 

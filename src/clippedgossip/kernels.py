@@ -57,6 +57,13 @@ def gram(blocks: list[Tensor]) -> Tensor:
     return total
 
 
+def finite_rows(block: Tensor) -> Tensor:
+    """(rows,) whether all of a row is finite; the ends tell, and NaN is at either end."""
+    if not block.shape[1]:
+        return block.new_ones(len(block), dtype=torch.bool)
+    return torch.isfinite(block.amax(1)) & torch.isfinite(block.amin(1))
+
+
 def squared_along_edges(blocks: list[Tensor], slots: Tensor) -> Tensor:
     """(b, k) ‖x_i − x_j‖², in float64, for slots (b, k+1) that name rows of the blocks, own rows first."""
     first = blocks[0]

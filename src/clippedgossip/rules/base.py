@@ -1,7 +1,7 @@
 """What a rule is: own model, received models, weights in; the mixed model out."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -130,7 +130,7 @@ class CoordinateRule(Rule):
         return self
 
     def mix(self, inbox: Inbox) -> Tensor:
-        inbox = inbox.explicit()
+        inbox = inbox.by_coordinate()
         output = torch.empty_like(inbox.models)
         for rule, count, nodes in self.parts(inbox.layout):
             rule.check(count)
@@ -148,14 +148,28 @@ class CoordinateRule(Rule):
         kept = slice(None) if distinct else first
         columns, weights = rows[kept].unbind(1), weights[kept]
 
-        def combine(part: slice) -> None:
-            blocks = [block[:, part] for block in inbox.blocks]
-            here = torch.cat(blocks) if len(blocks) > 1 else blocks[0]
-            combined = self.combine([here[column] for column in columns], weights)
-            output[nodes, part] = combined if distinct else combined[copies]
+        parts = kernels.column_chunks(len(first) * (count + 2), output.shape[1], output.element_size())
+        width = parts[0].stop
+        in_a_row = int(nodes[-1] - nodes[0]) == len(nodes) - 1
 
-        held = len(first) * (count + 2)
-        cores.share(combine, kernels.column_chunks(held, output.shape[1], output.element_size()))
+        def combine(parts: Sequence[slice]) -> None:
+            scratch = output.new_empty(count + 1, len(first) * width)  # fresh memory costs more than the work
+            for part in parts:
+                blocks = [block[:, part] for block in inbox.blocks]
+                here = torch.cat(blocks) if len(blocks) > 1 else blocks[0]
+                held = scratch[:, : len(first) * here.shape[1]].view(count + 1, len(first), -1)
+                values = [
+                    torch.index_select(here, 0, column, out=value)
+                    for column, value in zip(columns, held, strict=True)
+                ]
+                combined = self.combine(values, weights)
+                combined = combined if distinct else combined.index_select(0, copies)
+                if in_a_row:
+                    output[nodes[0] : nodes[-1] + 1, part] = combined
+                else:
+                    output[:, part].index_copy_(0, nodes, combined)
+
+        cores.share(combine, parts)
 
     def _mix_compiled(self, inbox: Inbox, count: int, nodes: Tensor, output: Tensor) -> None:
         """The same, gathered and sorted in one kernel; alike nodes are not worth a stop to find them."""
