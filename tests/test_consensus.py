@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from clippedgossip.attacks import Dissensus, Gaussian, LabelFlipping
-from clippedgossip.errors import AttackError, ConfigError, NetworkError, RuleError, RunError
+from clippedgossip.attacks import Dissensus, Gaussian
+from clippedgossip.errors import ConfigError, NetworkError, RuleError, RunError
 from clippedgossip.experiments import EXPERIMENTS, Options, load, reproduce, resolve
 from clippedgossip.experiments.consensus import EXPERIMENT, SETTINGS, Outcome, simulate
 from clippedgossip.experiments.consensus.run import ATTACK, START, rules
@@ -206,9 +206,3 @@ def test_oracle_needs_the_truth_only_where_it_is_used() -> None:
     network = Network(nx.cycle_graph(5), byzantine=[0])
     *_, last = consensus(network, ClippedGossip(Oracle()), start_of(network), attack=Dissensus(), rounds=2)
     assert torch.isfinite(last.models).all()
-
-
-def test_label_flipping_is_refused_where_there_are_no_labels() -> None:
-    network = Network(nx.complete_graph(4), byzantine=[3])
-    with pytest.raises(AttackError, match="labels"):
-        list(consensus(network, Gossip(), torch.zeros(3, 2), attack=LabelFlipping()))

@@ -8,7 +8,7 @@ from scipy import sparse
 from torch import Tensor
 
 from clippedgossip.attacks import Attack, Silence, View
-from clippedgossip.errors import AttackError, NetworkError, RunError
+from clippedgossip.errors import NetworkError, RunError
 from clippedgossip.inbox import Context, Inbox
 from clippedgossip.layout import Layout
 from clippedgossip.network import Network
@@ -50,8 +50,6 @@ def trajectory(
     seed: int = 0,
 ) -> Iterator[Tensor]:
     """The regular nodes' models, (r, d), at the start and after each round; connected or not."""
-    if attack is not None and attack.flips_labels:
-        raise AttackError("label flipping needs labels to turn, and consensus has none; train with it")
     layout = Layout.of(network, initial.device)
     for count in set(layout.counts):
         rule.check(count)
