@@ -31,7 +31,9 @@ def read_graph(path: str | Path) -> Graph:
     try:
         graph = reader(path)
     except (OSError, UnicodeDecodeError, ParseError, json.JSONDecodeError, csv.Error) as error:
-        raise NetworkError(f"cannot read {path}: {_first_line(error)}") from error
+        raise NetworkError(
+            f"cannot read {path}: {_first_line(error)}\nmend it there, or write the graph out again"
+        ) from error
     except (nx.NetworkXException, KeyError, TypeError, ValueError) as error:
         raise NetworkError(f"{path} is not a valid {path.suffix} graph: {_first_line(error)}") from error
     if not graph:
