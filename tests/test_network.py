@@ -159,7 +159,7 @@ def test_weights_off_the_assumption_are_refused() -> None:
         assert len(str(caught.value).splitlines()) <= 2
     with pytest.raises(NetworkError, match="self-weight"):
         Network(line_with(0.6, 0.6), weights="own")
-    with pytest.raises(NetworkError, match="number on every edge"):
+    with pytest.raises(NetworkError, match="own weights need one on every edge"):
         Network(graph, weights="own")
 
 

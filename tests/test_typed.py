@@ -81,7 +81,7 @@ def test_every_attack_is_found(name: str) -> None:
         ("trimmed-mean", {}, "needs a value for trim"),
         ("trimmed-mean", {"trim": "1.5"}, "trim of rule 'trimmed-mean' is '1.5'; give a whole number"),
         ("trimmed-mean", {"trim": True}, "give a whole number"),
-        ("trimmed-mean", {"trim": "-1"}, "trim is -1; it must be at least 0"),
+        ("trimmed-mean", {"trim": "-1"}, "trim is -1; it must be a whole number, at least 0"),
         ("trimmed-mean", {"trim": 1, "trin": 2}, "did you mean 'trim'"),
         ("clipped-gossip", {"radius": "adaptve"}, "did you mean 'adaptive'.*\n.*or a number"),
         ("clipped-gossip", {"radius": "adaptive"}, "'adaptive' needs a value for delta_max"),
