@@ -2,13 +2,21 @@
 
 import logging
 from collections.abc import Callable, Hashable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from clippedgossip.randomness import purpose_word
 
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 _COMPILED: dict[Hashable, Callable[..., Any]] = {}
+
+
+def constant(function: _Function) -> _Function:
+    """One that a compiler is not to look into: equal arguments, equal results."""
+    compiler: Any = torch.compiler
+    marked: _Function = compiler.assume_constant_result(function)
+    return marked
 
 
 def compiled(
@@ -19,8 +27,7 @@ def compiled(
     `dynamic` takes sizes for symbolic from the start; otherwise those that change turn so the second time.
     """
     if kind not in _COMPILED:
-        compiler: Any = torch.compiler
-        compiler.assume_constant_result(purpose_word)  # a digest: it cannot be looked into, and need not
+        constant(purpose_word)
         config = torch._dynamo.config
         config.recompile_limit = max(config.recompile_limit, 64)  # other kinds are not recompilations
         logging.getLogger("torch.utils._sympy.interp").setLevel(logging.ERROR)  # of no use to a user

@@ -8,10 +8,12 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from clippedgossip.compiling import constant
+
 Comparator = tuple[int, int, bool, bool]  # (low, high, minimum wanted, maximum wanted)
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant
 def selection_network(size: int, wanted: frozenset[int]) -> tuple[Comparator, ...]:
     """The comparators that bring the order statistics at the wanted places there."""
     return _network(size, wanted)
