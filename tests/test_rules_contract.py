@@ -283,3 +283,10 @@ def test_the_middle_is_what_sorting_leaves_between_the_ends(size: int) -> None:
     for trim in range((size - 1) // 2 + 1):
         found = torch.stack(middle([row.clone() for row in values], trim)).sort(0).values
         assert torch.equal(found, values.sort(0).values[trim : size - trim])
+
+
+@pytest.mark.parametrize("rule", CASES.values(), ids=CASES)
+def test_a_slice_of_no_coordinates_stays_one(rule: Rule) -> None:
+    layout = Layout.of(Network(nx.complete_graph(12)))
+    inbox = Inbox(layout=layout, models=torch.zeros(12, 0), context=Context(rounds=10))
+    assert rule.mix(inbox).shape == (12, 0)

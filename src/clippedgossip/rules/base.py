@@ -149,6 +149,8 @@ class CoordinateRule(Rule):
         columns, weights = rows[kept].unbind(1), weights[kept]
 
         parts = kernels.column_chunks(len(first) * (count + 2), output.shape[1], output.element_size())
+        if not parts:  # a slice of no coordinates, where there are more processes than these
+            return
         width = parts[0].stop
         in_a_row = int(nodes[-1] - nodes[0]) == len(nodes) - 1
 
