@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from clippedgossip.errors import UserError
-from clippedgossip.peer import config, identity
+from clippedgossip.peer import config, identity, tensors
 from clippedgossip.peer.config import Config, Deadlines, Wire
 from clippedgossip.peer.gossip import Gossip
 from clippedgossip.peer.launch import read_network, write_network
@@ -75,6 +75,41 @@ def test_mix_brings_models_together(tmp_path: Path, wire: Wire) -> None:
         for parameter in model.parameters():
             assert torch.allclose(parameter, torch.full_like(parameter, 1.5), atol=0.02)
     assert torch.equal(models[0].state_dict()["1.running_mean"], buffers)
+
+
+class Odd(nn.Module):
+    """Shared, strided, complex and narrow parameters, and whole numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.tied = nn.Linear(4, 3), nn.Linear(4, 3)
+        self.tied.weight = self.first.weight
+        self.strided = nn.Parameter(torch.randn(4, 5).T)
+        self.narrow = nn.Parameter(torch.randn(7).bfloat16())
+        self.complex = nn.Parameter(torch.randn(2, dtype=torch.complex64))
+        self.whole = nn.Parameter(torch.arange(3), requires_grad=False)
+
+
+def test_any_parameters_travel_and_come_back() -> None:
+    model = Odd()
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    torch.set_default_dtype(torch.float64)
+    try:
+        vector = tensors.flatten(tensors.trainable(model))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert vector.dtype == torch.float32
+    assert len(vector) == 4 * 3 + 3 + 3 + 20 + 7 + 2 * 2, "shared ones once, whole numbers not at all"
+    with torch.no_grad():
+        for parameter in tensors.trainable(model):
+            parameter.zero_()
+    tensors.unflatten(vector, tensors.trainable(model))
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+
+
+def test_a_module_without_parameters_is_refused(tmp_path: Path) -> None:
+    with ring(tmp_path) as gossips, pytest.raises(UserError, match="no parameters"):
+        gossips[0].mix(nn.ReLU())
 
 
 def test_ones_own_loop_tells_of_itself(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -113,7 +114,15 @@ class Gossip:
 
     async def amix(self, model: nn.Module) -> Mixed:
         """`mix` for asyncio: the caller's event loop runs on meanwhile."""
-        return await asyncio.to_thread(self.mix, model)
+        streams = tensors.streams(tensors.trainable(model))
+
+        def mix() -> Mixed:
+            with ExitStack() as stack:
+                for stream in streams:
+                    stack.enter_context(torch.cuda.stream(stream))
+                return self.mix(model)
+
+        return await asyncio.to_thread(mix)
 
     def mix_vector(
         self, vector: Tensor, device: torch.device | None = None, losses: Losses | None = None

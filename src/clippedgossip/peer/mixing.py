@@ -3,6 +3,7 @@
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -86,8 +87,9 @@ class Mixing:
             senders=self.senders.to(device),
         )
         rule = self.rule if losses is None or not self.needs_losses else self._judging(losses)
-        received, weights = exchange.received.to(device), exchange.weights.to(device)
-        mixed = rule(vector.to(device), received, weights, context)
+        own, received, weights = (t.to(device) for t in (vector, exchange.received, exchange.weights))
+        with _current(device):
+            mixed = rule(own, received, weights, context)
         return mixed, self._report(vector, exchange)
 
     def _judging(self, losses: Losses) -> Rule:
@@ -149,6 +151,11 @@ def without_losses(config: Config) -> str:
         f"rule {config.rule.get('name')!r} compares losses on this peer's own samples; give it some: "
         "Gossip(…, loss=…) or ModuleLearner(…, loss=…), a function (model, round) -> loss"
     )
+
+
+def _current(device: torch.device) -> AbstractContextManager[object]:
+    """A GPU as the current one, where kernels start whatever they are given."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def _own_number(config: Config) -> int:

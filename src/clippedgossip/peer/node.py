@@ -105,7 +105,7 @@ class Node:
         self.outbox.heard = self._heard
         self.outbox.headers = self.evidence.of_round
         self._transport = transport
-        self._received = torch.full((len(self.peers), length), torch.nan)
+        self._received = torch.full((len(self.peers), length), torch.nan, dtype=torch.float32, device="cpu")
         self._background: set[asyncio.Task[None]] = set()
 
     def terms(self) -> wire.Terms:

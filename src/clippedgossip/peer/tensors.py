@@ -5,6 +5,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
+from clippedgossip.errors import PeerError
 from clippedgossip.peer.wire import Body
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -13,16 +14,21 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 def flatten(parameters: Iterable[Tensor]) -> Tensor:
     """A fresh float32 vector on the CPU: parameters in their order, one after the other."""
     pieces = [parameter.detach().reshape(-1) for parameter in parameters]
-    if not pieces:
-        return torch.empty(0)
-    out = torch.empty(sum(piece.numel() for piece in pieces), pin_memory=pieces[0].is_cuda)
+    devices = {piece.device for piece in pieces if piece.is_cuda}
+    size = sum(piece.numel() for piece in pieces)
+    out = torch.empty(size, dtype=torch.float32, device="cpu", pin_memory=bool(devices))
     start = 0
     for piece in pieces:
         out[start : start + piece.numel()].copy_(piece, non_blocking=piece.is_cuda)
         start += piece.numel()
-    if pieces[0].is_cuda:
-        torch.cuda.current_stream(pieces[0].device).synchronize()
+    for device in devices:
+        torch.cuda.current_stream(device).synchronize()
     return out
+
+
+def streams(parameters: Iterable[Tensor]) -> list[torch.cuda.Stream]:
+    """Where the caller's work on the parameters is queued; every thread has streams of its own."""
+    return [torch.cuda.current_stream(device) for device in {p.device for p in parameters if p.is_cuda}]
 
 
 def unflatten(vector: Tensor, parameters: Iterable[Tensor]) -> None:
@@ -36,8 +42,16 @@ def unflatten(vector: Tensor, parameters: Iterable[Tensor]) -> None:
 
 
 def trainable(model: nn.Module) -> list[Tensor]:
-    """What travels: the parameters. Buffers (batch-norm statistics, counters) stay each peer's own."""
-    return list(model.parameters())
+    """What travels: the parameters, complex ones as pairs of numbers, shared ones once. Buffers (batch-norm
+    statistics, counters) and parameters of whole numbers stay each peer's own."""
+    found = [
+        torch.view_as_real(parameter.detach()) if parameter.is_complex() else parameter.detach()
+        for parameter in model.parameters()
+        if parameter.is_complex() or parameter.is_floating_point()
+    ]
+    if not found:
+        raise PeerError(f"{type(model).__name__} has no parameters to mix; give the module that is trained")
+    return found
 
 
 def to_bytes(vector: Tensor, dtype: str) -> Body:
