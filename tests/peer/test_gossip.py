@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from clippedgossip.errors import UserError
-from clippedgossip.peer import config, identity, tensors
+from clippedgossip.peer import checkpoint, config, identity, tensors
+from clippedgossip.peer.checkpoint import Checkpoint
 from clippedgossip.peer.config import Config, Deadlines, Wire
 from clippedgossip.peer.gossip import Gossip
 from clippedgossip.peer.launch import read_network, write_network
@@ -208,6 +209,15 @@ def test_a_learner_of_ones_own_is_kept_with_its_optimizer() -> None:
     second.restore(first.state())
     assert torch.equal(first.step(1), second.step(1))
     assert first.length == 3
+
+
+def test_tied_weights_are_kept(tmp_path: Path) -> None:
+    first, second = (ModuleLearner(Odd(), lambda round: None) for _ in range(2))
+    checkpoint.save(Checkpoint(run="r", round=1, tensors=first.state()), tmp_path)
+    found = checkpoint.load(tmp_path, "r")
+    assert found is not None
+    second.restore(found.tensors)
+    assert torch.equal(first.step(1), second.step(1))
 
 
 def test_an_entry_point_of_ones_own(tmp_path: Path) -> None:

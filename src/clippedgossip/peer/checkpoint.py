@@ -33,7 +33,7 @@ def save(checkpoint: Checkpoint, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"checkpoint-{checkpoint.round:09d}.safetensors"
     facts = json.dumps({"run": checkpoint.run, "round": checkpoint.round, **checkpoint.facts}, sort_keys=True)
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in checkpoint.tensors.items()}
+    tensors = _apart(checkpoint.tensors)
     with replacing(path) as temporary:
         try:
             save_file(tensors, temporary, metadata={"facts": facts, "digest": _digest(facts, tensors)})
@@ -69,6 +69,19 @@ def _read(path: Path) -> Checkpoint | None:
         return Checkpoint(run=known.pop("run"), round=known.pop("round"), tensors=tensors, facts=known)
     except (SafetensorError, OSError, ValueError, KeyError, AttributeError):
         return None
+
+
+def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """On the CPU, each in memory of its own, as safetensors wants it: tied weights are two names for one."""
+    found: dict[str, Tensor] = {}
+    storages: set[int] = set()
+    for name, tensor in tensors.items():
+        here = tensor.detach().cpu().contiguous()
+        if here.untyped_storage().data_ptr() in storages:
+            here = here.clone()
+        storages.add(here.untyped_storage().data_ptr())
+        found[name] = here
+    return found
 
 
 def _all(folder: Path) -> list[Path]:
