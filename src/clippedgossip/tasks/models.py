@@ -53,13 +53,17 @@ def cnn(shape: Shape, classes: int) -> nn.Module:
 
 
 def vgg11(shape: Shape, classes: int) -> nn.Module:
-    """VGG-11 for CIFAR-10 without batch normalisation, 9,225,610 parameters."""
+    """VGG-11 for CIFAR-10 without batch normalisation: 8 convolutions, 3 linear layers of which the hidden
+    ones have 512 units, 9,750,922 parameters."""
     channels, height, width = _image("vgg11", shape, smallest=32)
     layers: list[nn.Module] = []
+    hidden: list[nn.Module] = []
     for filters, pool in ((64, 1), (128, 1), (256, 0), (256, 1), (512, 0), (512, 1), (512, 0), (512, 1)):
         layers += [nn.Conv2d(channels, filters, 3, padding=1), nn.ReLU()] + [nn.MaxPool2d(2)] * pool
         channels = filters
-    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(512 * (height // 32) * (width // 32), classes))
+    for features in (512 * (height // 32) * (width // 32), 512):
+        hidden += [nn.Dropout(0.5), nn.Linear(features, 512), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Flatten(), *hidden, nn.Linear(512, classes))
 
 
 MODELS: dict[str, Callable[[Shape, int], nn.Module]] = {
