@@ -52,7 +52,7 @@ class Crew:
         return losses
 
     def accuracies(self, models: Tensor) -> Tensor:
-        return self.work.accuracies(models)
+        return self.work.accuracies(models, self._cached("right", self.work.right))
 
     def local_step(self) -> Step:
         """(models, momentum, half, losses, round, lr, keep, gain) -> None: Algorithm 1 up to the exchange,

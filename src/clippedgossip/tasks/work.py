@@ -18,6 +18,8 @@ from clippedgossip.tasks.task import Task
 
 Take = Callable[[int, Sequence[Tensor]], None]
 """(row of the worker, its gradient in pieces that lie one after the other in the vector)"""
+Right = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""(model, inputs, labels) -> how many it gets right"""
 
 
 class Workers(NamedTuple):
@@ -109,20 +111,25 @@ class Work:
             return torch.stack(list(self._each(one, range(len(models)))))
 
     @torch.no_grad()
-    def accuracies(self, models: Tensor, chunk: int = 5000) -> Tensor:
-        """(m,) accuracy of models (m, d) on the test set."""
-        if not (self.stacks and models.is_cuda and isinstance(self.module, nn.Sequential)):
+    def accuracies(self, models: Tensor, right: Right | None = None, chunk: int = 5000) -> Tensor:
+        """(m,) accuracy of models (m, d) on the test set; `right` is taken in place of our own."""
+        if not (self.stacks and models.is_cuda):
             return self.task.evaluate(models).accuracy
-        right = torch.zeros(len(models), dtype=torch.float64, device=models.device)
+        count = right or self.right
+        found = torch.zeros(len(models), dtype=torch.float64, device=models.device)
         for inputs, labels in zip(
             torch.split(self.data.test_x, chunk), torch.split(self.data.test_y, chunk), strict=True
         ):
             x = self.data.normalise(inputs).to(self.dtype)
             for place, model in enumerate(models):
-                parameters = self.task.layout.views(model.to(self.dtype))
-                outputs = layers.forward_one(self.module, parameters, x, None)
-                right[place] += (outputs.argmax(-1) == labels).sum()
-        return right / len(self.data.test_y)
+                found[place] += count(model, x, labels)
+        return found / len(self.data.test_y)
+
+    @torch.no_grad()
+    def right(self, model: Tensor, x: Tensor, labels: Tensor) -> Tensor:
+        """How many of the inputs the model (d,) gives their label."""
+        outputs = self._outputs(self.task.layout.views(model.to(self.dtype)), x)
+        return (outputs.argmax(-1) == labels).sum()
 
     def _stacked(self, parameters: layers.Parameters, x: Tensor, masks: layers.Masks | None) -> Tensor:
         assert isinstance(self.module, nn.Sequential)
