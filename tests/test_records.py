@@ -29,6 +29,7 @@ rounds = st.builds(
     accuracy=st.none() | st.dictionaries(st.text(), numbers),
     loss=numbers,
     consensus_distance=numbers,
+    clipped_edges=st.none() | st.lists(st.tuples(st.integers() | st.text(), st.text(), numbers).map(list)),
     peer=st.none() | st.text(),
     missing=st.none() | st.integers(0, 100),
     extra=st.dictionaries(st.text(min_size=1).map(lambda name: f"x {name}"), numbers),

@@ -510,6 +510,17 @@ def test_a_report_shows_every_measure_and_every_config(tmp_path: Path) -> None:
     assert made.html == report([tmp_path]).html
 
 
+def test_the_edges_clipped_most_are_named(tmp_path: Path) -> None:
+    for seed in range(2):
+        run = RunDirectory.open(tmp_path, {"rule": "clipped-gossip", "seed": seed}, "run")
+        edges = [["bridge", place, (9 - place + seed) / 10] for place in range(7)]
+        run.append(Round(round=1, loss=1.0), Round(round=2, loss=1.0, clipped_edges=edges))
+    words = check_page(report([tmp_path]).html).text
+    assert "95.0%" in words  # 90 and 100
+    assert "55.0%" in words
+    assert "45.0%" not in words  # the sixth
+
+
 def test_a_summary_takes_the_last_sixth(tmp_path: Path) -> None:
     run = RunDirectory.open(tmp_path, {"rule": "gossip"}, "run")
     run.append(*(Round(round=i, accuracy={"all": float(i >= 750)}) for i in range(900)))

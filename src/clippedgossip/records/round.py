@@ -1,7 +1,7 @@
 """What one round looked like."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -23,7 +23,10 @@ class Round:
     consensus_distance: float | None = None
     """Ξ: mean squared distance of the regular models to their mean; for a peer, to what it received."""
     clipped: float | None = None
-    """Fraction of the received messages that were clipped."""
+    """Fraction of the received messages that were clipped, from the first round on."""
+    clipped_edges: Sequence[Sequence[Any]] | None = None
+    """[sender, receiver, fraction] of every edge along which messages were clipped, the most clipped first;
+    in the last record of a simulated run."""
     lr: float | None = None
     peer: str | None = None
     missing: int | None = None

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clippedgossip.records import RunDirectory, canonical
+from clippedgossip.report.edges import clipped_edges
 from clippedgossip.report.figures import Scale, curve_panels
 from clippedgossip.report.grouping import Group, Run, find, group, seed_of
 from clippedgossip.report.measures import Measure, accuracy_of, by_round, field
@@ -127,6 +128,9 @@ def _curves(groups: Sequence[Group]) -> list[Section]:
         panels = _panels(groups, view)
         if panels:
             sections.setdefault(view.section, []).append(panels)
+    edges = clipped_edges(groups)
+    if edges:
+        sections.setdefault("Messages", []).append(edges)
     return [Section(title, parts) for title, parts in sections.items()]
 
 

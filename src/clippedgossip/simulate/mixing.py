@@ -1,6 +1,7 @@
 """One run's exchange: what the attackers send, what the rule makes of it, and how the result is doing."""
 
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,6 +17,9 @@ from clippedgossip.simulate.consensus import byzantine_rows
 from clippedgossip.simulate.crew import Crew
 from clippedgossip.simulate.setup import Setup, Training
 from clippedgossip.simulate.trials import Trials
+
+LISTED = 10_000
+"""Edges of the largest network whose records name them one by one."""
 
 
 class Mixer:
@@ -106,8 +110,23 @@ class Mixer:
             loss=float(losses.mean()),
             consensus_distance=float(apart.mean()),
             clipped=float(self.clips.sum()) / (edges * round) if self.counts_clips and edges else None,
+            clipped_edges=self.clipped_edges(round) if round == training.rounds else None,
             lr=training.lr.at(round - 1),
         )
+
+    def clipped_edges(self, rounds: int) -> list[list[Any]] | None:
+        """[sender, receiver, share of the rounds] of the edges that were clipped, the most clipped first."""
+        if not self.counts_clips or self.network.indices.size > LISTED:
+            return None
+        nodes, senders, clips = (x.tolist() for x in (self.layout.nodes, self.layout.senders, self.clips))
+        names = [label if isinstance(label, int | str) else str(label) for label in self.network.labels]
+        found = [
+            [names[sender], names[node], times / rounds]
+            for node, row, counts in zip(nodes, senders, clips, strict=True)
+            for sender, times in zip(row, counts, strict=True)
+            if times
+        ]
+        return sorted(found, key=lambda edge: -edge[2])
 
     def _groups(self, device: torch.device) -> dict[str, Tensor]:
         row = {int(node): place for place, node in enumerate(self.network.regular)}
