@@ -17,6 +17,7 @@ from clippedgossip.config import RunConfig, build
 from clippedgossip.errors import DataError, RunError
 from clippedgossip.records import Round, RunDirectory
 from clippedgossip.runs import Attempt, Cadence, Diverged, carry_out, execute
+from clippedgossip.simulate import memory
 from clippedgossip.simulate.state import Moment, State
 from clippedgossip.tasks import load
 
@@ -84,6 +85,20 @@ def test_groups_are_summed_up(tmp_path: Path) -> None:
     summary = execute(config, tmp_path).summary
     assert summary is not None
     assert set(summary["groups"]) == {"all", "clique A", "clique B"}
+
+
+def test_the_last_record_says_which_edges_were_clipped(tmp_path: Path) -> None:
+    config = tiny(rule={"name": "clipped-gossip", "radius": 0.001})
+    *others, last = execute(config, tmp_path).rounds()
+    assert all(record.clipped_edges is None for record in others)
+    assert last.clipped_edges is not None
+    assert last.clipped is not None
+    edges = {(sender, receiver): share for sender, receiver, share in last.clipped_edges}
+    assert edges[4, 0] == 1.0  # the liar's, in every round
+    assert all(0 < share <= 1 for share in edges.values())
+    assert sum(edges.values()) == pytest.approx(9 * last.clipped)  # a ring of 4, and the liar's edge
+    plain = execute(tiny(rule="gossip"), tmp_path)
+    assert [record.clipped_edges for record in plain.rounds()][-1] is None
 
 
 def test_two_runs_of_one_config_have_the_same_bytes(tmp_path: Path) -> None:
@@ -239,6 +254,31 @@ def test_running_out_of_memory_says_what_to_do(tmp_path: Path) -> None:
 
     with pytest.raises(RunError, match=r"allocate 20 GiB\n.*--plan"):
         execute(tiny(), tmp_path, engine=full)
+
+
+def test_what_does_not_fit_in_memory_is_refused_with_the_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert 1 << 20 < memory.free_memory("cpu") < 1 << 50
+    monkeypatch.setattr(memory, "free_memory", lambda device: 1000)
+    with pytest.raises(
+        RunError, match=r"workers with [\d,]+ parameters need about [\d,]+ bytes, .* 1,000 free"
+    ):
+        execute(tiny(), tmp_path)
+
+
+def test_a_cpu_that_refuses_memory_is_no_crash(tmp_path: Path) -> None:
+    def full(*_: Any, **__: Any) -> Iterator[list[Moment]]:
+        torch.empty(1 << 55)
+        yield []
+
+    def broken(*_: Any, **__: Any) -> Iterator[list[Moment]]:
+        raise RuntimeError("shapes do not match")
+
+    with pytest.raises(RunError, match=r"tried to allocate \d+ bytes.*\n.*--plan"):
+        execute(tiny(), tmp_path, engine=full)
+    with pytest.raises(RuntimeError, match="shapes do not match"):
+        execute(tiny(), tmp_path, engine=broken)
 
 
 def test_keep_leaves_the_models(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from clippedgossip.network import Network
 from clippedgossip.rules import Mozi, Rule
 from clippedgossip.rules.premix import Premix
 from clippedgossip.simulate.memory import MODEL_COPIES, RANK_COPIES, messages
+from clippedgossip.simulate.memory import free_memory as free_memory
 from clippedgossip.tasks import MODELS, layers
 
 SAMPLES = {  # data set: samples to train on and to test on, shape of one, in bytes
@@ -116,15 +117,6 @@ def products(module: nn.Sequential, shape: tuple[int, ...]) -> int:
         elif isinstance(layer, nn.Linear):
             total += layer.weight.numel()
     return total
-
-
-def free_memory(device: str) -> int:
-    """Bytes that the device has left."""
-    if device.startswith("cuda"):
-        return int(torch.cuda.mem_get_info(device)[0])
-    import os
-
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def measure(device: str = "cpu") -> Ceilings:

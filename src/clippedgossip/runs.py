@@ -305,8 +305,11 @@ def _blame(moment: Moment, setup: Setup) -> str:
 def _out_of_memory() -> Iterator[None]:
     try:
         yield
-    except (torch.OutOfMemoryError, MemoryError) as error:
-        reason = str(error).splitlines()[0] if str(error) else "out of memory"
+    except (RuntimeError, MemoryError) as error:
+        known = isinstance(error, torch.OutOfMemoryError | MemoryError)
+        if not known and "DefaultCPUAllocator" not in str(error):  # how PyTorch says it of a CPU
+            raise
+        reason = (str(error).splitlines() or ["no more to be had"])[0].rpartition("DefaultCPUAllocator: ")[2]
         raise RunError(
             f"out of memory: {reason}\n"
             "use fewer workers, a smaller batch or model; `run --plan` says what is needed"

@@ -1,6 +1,10 @@
 """How much memory a stack of workers takes, said before anything is allocated."""
 
+import os
+import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -23,7 +27,8 @@ def bytes_needed(crew: Crew, copies: int = MODEL_COPIES) -> int:
     """Linear in workers × parameters, and in workers × batch × activations."""
     n, d = len(crew), crew.task.layout.size
     data = sum(t.numel() * t.element_size() for t in (crew.task.data.train_x, crew.task.data.test_x))
-    return copies * n * d * 4 + data + n * crew.task.batch * activation_bytes(crew)
+    at_once = n if crew.work.stacks else 1
+    return copies * n * d * 4 + data + at_once * crew.task.batch * activation_bytes(crew)
 
 
 def activation_bytes(crew: Crew) -> int:
@@ -45,17 +50,31 @@ def messages(network: Network, rule: Rule, attack: Attack | None) -> int:
     return 0 if attack is None or (summed and worth_a_product(nodes, slots)) else count
 
 
+def free_memory(device: torch.device | str) -> int:
+    """Bytes that a device has left; of a machine, those it can take back from its caches as well."""
+    if torch.device(device).type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    bounds = [sys.maxsize]
+    with suppress(OSError, ValueError, AttributeError):  # not on every system
+        bounds.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    with suppress(OSError, ValueError):  # a container's limit, where there is one
+        bounds.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    with suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        bounds.append(1024 * int(next(line for line in lines if line.startswith("MemAvailable")).split()[1]))
+    return min(bounds)
+
+
 def refuse_what_does_not_fit(
     crew: Crew, setups: Sequence[Setup], device: torch.device, *, copies: int = MODEL_COPIES, ranks: int = 1
 ) -> None:
-    if device.type != "cuda":
-        return
-    free, _ = torch.cuda.mem_get_info(device)
+    free = free_memory(device)
     lies = sum(messages(setup.network, setup.rule, setup.attack) for setup in setups)
     needed = bytes_needed(crew, copies) + 2 * lies * crew.task.layout.size * 4 // ranks
     if needed > free:
+        where = "the GPU" if device.type == "cuda" else "this machine"
         raise RunError(
             f"{len(crew)} workers with {crew.task.layout.size:,} parameters need about {needed:,} "
-            f"bytes, the GPU has {free:,} free\n"
+            f"bytes, {where} has {free:,} free\n"
             "use fewer workers, a smaller batch, or more ranks with torchrun"
         )
