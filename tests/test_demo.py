@@ -90,6 +90,13 @@ def test_the_example_is_the_demos_dumbbell() -> None:
     assert _training(example) == _training(case.config)
 
 
+def test_the_page_says_how_long_the_runs_are() -> None:
+    cases = EXPERIMENT.cases(MNIST["quick"], "quick")
+    rounds = {str(case.config.network.name): case.config.training.rounds for case in cases}
+    words = f"{rounds['dumbbell']} rounds on the dumbbell and {rounds['ring']} on the ring"
+    assert words in EXPERIMENT.scales["quick"].about
+
+
 def _training(config: RunConfig) -> tuple[object, ...]:
     section = config.training
     return section.rounds, section.batch, section.lr, section.momentum, section.evaluate_last
