@@ -279,6 +279,14 @@ def test_the_environment_may_name_the_folder(tmp_path: Path, monkeypatch: pytest
     check_idx(load_spec(idx_spec()))
 
 
+def test_a_folder_of_the_environment_that_is_not_there_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLIPPEDGOSSIP_DATA", str(tmp_path / "typo"))
+    with pytest.raises(DataError, match=r"CLIPPEDGOSSIP_DATA: .*typo is not a folder"):
+        fetch_spec(idx_spec(), online=False)
+
+
 def test_a_damaged_file_in_the_folder_is_refused_and_the_rest_is_kept(tmp_path: Path, cache: Path) -> None:
     broken = IDX | {"train-images-idx3-ubyte": IDX["train-images-idx3-ubyte"][:-1] + b"?"}
     write(tmp_path / "mine", broken)
@@ -490,6 +498,18 @@ def test_what_cannot_fit_is_refused_before_the_first_byte(
 def test_a_cache_that_cannot_be_made_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_bytes(b"")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(DataError, match="cannot write to"):
+        fetch_spec(idx_spec())
+
+
+def test_a_cache_that_is_ready_is_not_written_to(tmp_path: Path, cache: Path) -> None:
+    write(tmp_path / "mine", IDX)
+    fetch_spec(idx_spec(), folder=tmp_path / "mine")
+    lock = cache / "tiny" / ".lock"
+    lock.unlink()
+    lock.mkdir()  # nobody can open it to write, not even root
+    assert fetch_spec(idx_spec()).origins == {}
+    (cache / "tiny" / "train-labels-idx1-ubyte").unlink()
     with pytest.raises(DataError, match="cannot write to"):
         fetch_spec(idx_spec())
 

@@ -79,7 +79,11 @@ def _sync_folder(folder: Path) -> None:
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """One fetch at a time into a folder; leftovers of one that was killed are removed."""
-    with (folder / ".lock").open("w") as stream:
+    try:
+        opened = (folder / ".lock").open("w")
+    except OSError as error:
+        raise write_error(error, folder, 0) from error
+    with opened as stream:
         if sys.platform != "win32":
             import fcntl
 

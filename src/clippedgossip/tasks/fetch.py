@@ -19,6 +19,7 @@ from clippedgossip.tasks.registries import retrieve
 
 EMBEDDED = "digits"
 ARCHIVES = (".tar.gz", ".tgz", ".whl", ".zip", ".deb")
+FOLDER = "CLIPPEDGOSSIP_DATA"
 DEPTH = 3
 """Folders below the user's folder that are searched."""
 
@@ -82,11 +83,13 @@ def fetch_spec(
     progress: Progress = lambda *_: None,
 ) -> Fetched:
     """`fetch` for a data set that need not be in the catalogue."""
-    root = make_folder(cache_dir() / spec.name)
-    with locked(root):
+    root = cache_dir() / spec.name
+    if set_state(root, spec) == "ready":  # nothing to write: the cache may be someone else's
+        return Fetched(name=spec.name, path=root, origins={})
+    with locked(make_folder(root)):
         missing = [file for file in spec.files if file_state(root, file) != "ready"]
         origins: dict[str, str] = {}
-        troubles: list[str] = []
+        troubles = _wrong_folder()
         sources = _sources(spec, root, folder, online, missing, progress) if missing else ()
         for origin, offer in sources:
             try:
@@ -144,11 +147,17 @@ def _sources(
 
 def _folders(spec: Spec, folder: Path | str | None) -> list[Path]:
     """The folder the user names, the one the environment names, and where a system package puts it."""
-    if folder is not None and not Path(folder).is_dir():
+    if folder is not None and not Path(folder).expanduser().is_dir():
         raise DataError(f"{folder} is not a folder; name one that holds the files of {spec.name}")
-    named = [folder, os.environ.get("CLIPPEDGOSSIP_DATA")]
+    named = [folder, os.environ.get(FOLDER)]
     places = [Path(place).expanduser() for place in (*named, *spec.folders) if place]
     return [place for place in dict.fromkeys(places) if place.is_dir()]
+
+
+def _wrong_folder() -> list[str]:
+    """A folder that the environment names and that is not there is no reason to stop, but to say so."""
+    named = os.environ.get(FOLDER)
+    return [f"{FOLDER}: {named} is not a folder"] if named and not Path(named).expanduser().is_dir() else []
 
 
 def _from_folder(spec: Spec, folder: Path, missing: list[File]) -> Found:
