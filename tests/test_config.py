@@ -1,4 +1,5 @@
 import json
+import math
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -117,7 +118,11 @@ def test_where_it_runs_does_not() -> None:
         ({"training": {"rounds": 1e3}}, ["1000.0", "whole number"]),
         ({"training": {"lr": "fast"}}, ["training.lr", "'fast'", "a number"]),
         ({"training": {"lr": 0}}, ["0", "above 0"]),
+        ({"training": {"lr": math.inf}}, ["inf", "finite"]),
         ({"training": {"lr_drops": 5}}, ["lr_drops", "a list"]),
+        ({"training": {"lr_drops": [7, -1]}}, ["-1", "count from 0"]),
+        ({"training": {"lr_factor": -0.1}}, ["-0.1", "above 0"]),
+        ({"training": {"evaluate_last": -1}}, ["-1", "at least 0"]),
         ({"training": {"momentum_form": "torch"}}, ["'torch'", "'pytorch'"]),
         ({"training": {"evaluate_nodes": 1}}, ["evaluate_nodes", "true or false"]),
         ({"seed": -1}, ["-1", "at least 0"]),

@@ -96,6 +96,7 @@ def test_classes_gives_every_node_a_range_of_its_own() -> None:
         ("classes", 3, {"classes": 11}, "class 10 has no sample, but worker 2"),
         ("dirichlet", 3, {"alpha": 0.0}, "must be positive"),
         ("dirichlet", 3, {"alpha": float("nan")}, "must be positive"),
+        ("dirichlet", 3, {"alpha": float("inf")}, r"at most 1e\+09"),
     ],
 )
 def test_what_cannot_be_shared_out_is_said(

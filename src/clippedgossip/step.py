@@ -1,5 +1,6 @@
 """The local step of Algorithm 1: momentum and half-step."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -61,8 +62,12 @@ class LearningRate:
     factor: float = 0.1
 
     def __post_init__(self) -> None:
-        if not self.initial > 0:
-            raise ConfigError(f"the learning rate is {self.initial}; it must be above 0")
+        if not 0 < self.initial < math.inf:
+            raise ConfigError(f"the learning rate is {self.initial}; it must be above 0 and finite")
+        if not 0 < self.factor < math.inf:
+            raise ConfigError(f"the learning rate's factor is {self.factor}; it must be above 0, such as 0.1")
+        if min(self.drops, default=0) < 0:
+            raise ConfigError(f"the learning rate drops at round {min(self.drops)}; rounds count from 0")
 
     def at(self, round: int) -> float:
         return float(self.initial * self.factor ** sum(round >= drop for drop in self.drops))

@@ -30,6 +30,8 @@ class Training:
         for name in ("rounds", "evaluate_every", "evaluate_last_every"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.evaluate_last < 0:
+            raise ConfigError(f"evaluate_last is {self.evaluate_last}; it must be at least 0")
 
     def evaluates_nodes(self, round: int) -> bool:
         """Whether single nodes are evaluated as well: not in between, in the last rounds."""

@@ -12,6 +12,9 @@ from clippedgossip.randomness import generator, key
 Groups = Sequence[Sequence[int]]
 """Positions 0 … nodes-1, group by group: the cliques of a dumbbell."""
 
+LARGEST = 1e9
+"""Dirichlet's alpha, beyond which its draws overflow."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Request:
@@ -78,8 +81,11 @@ def _clique(request: _Request) -> list[Tensor]:
 
 
 def _dirichlet(request: _Request) -> list[Tensor]:
-    if not request.alpha > 0:
-        raise DataError(f"alpha is {request.alpha}; Dirichlet's alpha must be positive, such as 0.1 or 1")
+    if not 0 < request.alpha <= LARGEST:
+        raise DataError(
+            f"alpha is {request.alpha}; Dirichlet's alpha must be positive, such as 0.1 or 1, and at most "
+            f"{LARGEST:g}, where shares are all but equal"
+        )
     import numpy as np
 
     draw = np.random.default_rng(key(request.seed, "partition", 1))
