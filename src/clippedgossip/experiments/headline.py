@@ -18,9 +18,9 @@ DUMBBELL = "dumbbell, non-IID"
 RINGS = {"ring, IPM": "IPM", "ring, ALIE": "ALIE z=10"}
 
 ABOUT = (
-    "The miniature: scikit-learn's 1,797 digits in place of MNIST, one hidden layer of 64 in place of the CNN, "
-    "300 rounds on the dumbbell and 150 on the ring in place of 900. Batch, learning rate, momentum and τ are "
-    "the paper's."
+    "The miniature: scikit-learn's 1,797 digits in place of MNIST, one hidden layer of 64 in place of the "
+    "CNN, 300 rounds on the dumbbell and 150 on the ring in place of 900. Batch, learning rate, momentum "
+    "and τ are the paper's."
 )
 
 
