@@ -529,6 +529,28 @@ def test_a_summary_takes_the_last_sixth(tmp_path: Path) -> None:
     assert accuracy.mean == 1.0
 
 
+def test_a_report_and_a_runs_own_summary_mean_the_same_rounds(tmp_path: Path) -> None:
+    config = {"rule": "gossip", "training": {"rounds": 900, "evaluate_last": 30}}
+    run = RunDirectory.open(tmp_path, config, "run")
+    run.append(*(Round(round=i, accuracy={"all": float(i > 870)}) for i in range(10, 901, 10)))
+    whole = report([run.path]).rows[0].accuracy["all"]
+    run.append(Round(round=910, accuracy={"all": 0.25}))
+    run.write_summary({"diverged": "by round 910"})
+    broken = report([run.path]).rows[0].accuracy["all"]
+    assert whole is not None
+    assert broken is not None
+    assert (whole.mean, broken.mean) == (1.0, 0.25)
+
+
+def test_a_line_looks_the_same_in_every_figure(tmp_path: Path) -> None:
+    for number, clipped in enumerate((None, 0.5)):
+        run = RunDirectory.open(tmp_path, {"rule": {"name": "gossip", "tau": number}}, "run")
+        run.append(*(Round(round=i, loss=1.0, clipped=clipped) for i in range(3)))
+    legends = re.findall(r'<ul class="legend">(.*?)</ul>', report([tmp_path]).html)
+    assert len(legends) == 2
+    assert legends[1] in legends[0]
+
+
 def test_peers_are_drawn_one_by_one(tmp_path: Path) -> None:
     for name in ("peer-10", "peer-2"):
         write_peer(tmp_path, name)

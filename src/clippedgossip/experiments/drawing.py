@@ -211,7 +211,9 @@ def _banded(result: Results, caption: str) -> str:
 
 
 def _ends(result: Results) -> str:
-    return "Means over the last sixth of the rounds" + (
+    counts = {line.config["training"]["evaluate_last"] for line in result.lines}
+    last = f"{counts.pop()} rounds" if len(counts) == 1 else "rounds"
+    return f"Means over the last {last}" + (
         ", with 95 % confidence intervals over seeds." if result.seeds > 1 else "; one seed."
     )
 

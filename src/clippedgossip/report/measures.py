@@ -1,7 +1,7 @@
 """What is read off a run: curves by round, means over its last rounds, totals."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from clippedgossip.records import Round
 from clippedgossip.report.grouping import Run
@@ -10,7 +10,7 @@ from clippedgossip.report.statistics import Estimate, estimate
 Measure = Callable[[Round], float | None]
 
 _LAST = 6
-"""Means are over the last sixth of a run, as the paper's are over the last 150 of 900 rounds."""
+"""Means are over the last sixth of a run that says nothing else: the paper's are over 150 of 900 rounds."""
 
 
 def accuracy_of(group: str) -> Measure:
@@ -33,12 +33,19 @@ def at_the_end(runs: Iterable[Run], measure: Measure) -> Estimate | None:
     """Each run's mean over its last rounds, then mean and interval over the runs."""
     means = []
     for run in runs:
-        values = by_round(run, measure)
-        rounds = run.rounds[-1].round + 1
-        last = [value for number, value in values.items() if number >= rounds - rounds // _LAST]
-        last = last or list(values.values())[-1:]
+        values, first = by_round(run, measure), _first_of_the_last(run)
+        last = [value for number, value in values.items() if number >= first] or list(values.values())[-1:]
         means.append(math.fsum(last) / len(last) if last else None)
     return estimate(means)
+
+
+def _first_of_the_last(run: Run) -> int:
+    """As the run's own summary has it: `evaluate_last` rounds, where it has that; its end, if it diverged."""
+    end, training = run.rounds[-1].round, run.config.get("training")
+    if "diverged" in (run.directory.summary or {}):
+        return end
+    asked = training.get("evaluate_last") if isinstance(training, Mapping) else None
+    return end + 1 - (asked if isinstance(asked, int) else (end + 1) // _LAST)
 
 
 def total(runs: Iterable[Run], measure: Measure) -> int | None:

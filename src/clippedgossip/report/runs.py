@@ -154,6 +154,7 @@ def _panels(groups: Sequence[Group], view: View) -> Panels | None:
         y_scale=view.y_scale,
         x_limits=(-last / 50, last * 1.02) if last else None,
         y_limits=view.y_limits,
+        names=[entry.rule for entry in groups],
     )
 
 

@@ -64,7 +64,8 @@ def to_table(rows: Sequence[Row]) -> Table:
         "state": [entry.state for entry in rows],
     }
     filled = {name: cells for name, cells in columns.items() if any(cell is not None for cell in cells)}
-    caption = "Accuracy and consensus distance are means over the last sixth of the rounds"
+    last = "the last sixth of the rounds" if peers else "the last rounds, training.evaluate_last of them"
+    caption = f"Accuracy and consensus distance are means over {last}"
     caption += "." if peers else "; ± is half of the 95 % interval over seeds."
     headings = {number: entry.setting for number, entry in enumerate(rows) if _opens(rows, number)}
     return Table(list(filled), list(zip(*filled.values(), strict=True)), caption, headings)

@@ -63,9 +63,13 @@ def curve_panels(
     x_limits: tuple[float, float] | None = None,
     y_limits: tuple[float, float | None] | None = None,
     marks: Sequence[Mark] = (),
+    names: Sequence[str] = (),
 ) -> Panels:
-    """One plot per title, all in the same looks, with one legend."""
-    looks = styles(line.name for series in panels.values() for line in series)
+    """One plot per title, all in the same looks, with one legend; given all `names` of a page, a line looks
+    the same in every figure of it."""
+    shown = dict.fromkeys(line.name for series in panels.values() for line in series)
+    chosen = styles([*names, *shown])
+    looks = {name: chosen[name] for name in shown}
     svgs = [
         curves(
             series,
