@@ -32,8 +32,13 @@ def share(function: Callable[[Sequence[_In]], None], items: Sequence[_In]) -> No
 @cache
 def _pool(threads: int, process: int) -> ThreadPoolExecutor:
     """The threads of this process: a fork inherits the name of a pool, not its threads."""
-    pool = ThreadPoolExecutor(threads, "core", torch.set_num_threads, (1,))
+    pool = ThreadPoolExecutor(threads, "core", _compute_alone)
     everyone = Barrier(threads)
     list(pool.map(lambda _: everyone.wait(), range(threads)))
     torch.set_num_threads(threads)  # the number is each thread's own, save for threads yet to be born
     return pool
+
+
+def _compute_alone() -> None:
+    torch.get_num_threads()  # a thread's first look takes over the process's number, over what it was told
+    torch.set_num_threads(1)
