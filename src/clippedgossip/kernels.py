@@ -50,9 +50,17 @@ def gram(blocks: list[Tensor]) -> Tensor:
     rows = sum(len(block) for block in blocks)
     total = first.new_zeros(rows + 1, rows + 1, dtype=torch.float64)
     held = total[:rows, :rows]
-    for part in column_chunks(rows, first.shape[1], 8):
-        parts = [block[:, part].double() for block in blocks]
-        chunk = parts[0] if len(parts) == 1 else torch.cat(parts)
+    # With one thread and few rows, the product is up to twice as fast if coordinates come first.
+    turned = rows <= 64 and torch.get_num_threads() == 1
+    parts = column_chunks(rows, first.shape[1], 8, 1 << 20 if turned else CHUNK_BYTES)
+    scratch = held.new_empty(rows * (parts[0].stop if parts else 0))
+    for part in parts:
+        width, start = part.stop - part.start, 0
+        room = scratch[: rows * width]
+        chunk = room.view(width, rows).T if turned else room.view(rows, width)
+        for block in blocks:
+            chunk[start : start + len(block)] = block[:, part]
+            start += len(block)
         held.addmm_(chunk, chunk.T)
     return total
 
