@@ -46,6 +46,8 @@ def same(got: Any, want: Any) -> list[str]:
 def near(value: Any, other: Any) -> bool:
     if isinstance(other, dict):
         return all(near(value[name], other[name]) for name in other)
+    if isinstance(other, list):
+        return len(value) == len(other) and all(map(near, value, other))
     return bool(value == pytest.approx(other, rel=2e-5, abs=1e-9))
 
 
