@@ -128,11 +128,12 @@ class Shard:
         self.models = torch.empty(len(task.nodes), size, device=device)
         self.momentum = torch.zeros_like(self.models)
         self.losses = torch.zeros(len(task.nodes), device=device)
-        # Two buffers, back and forth: x½ in one, packed in the other, slices in the one, mixed in the other.
+        # Two buffers, back and forth: x½ in one, slices in the other, mixed in the one. After the local step
+        # the models' own room is free, until the mixed ones come home.
         self._one, self._other = (torch.empty(self.turn.room, device=device) for _ in range(2))
         sliced = (workers, self.turn.here.stop - self.turn.here.start)
         self.half = _shaped(self._one, *self.models.shape)
-        self.slices, self.mixed = _shaped(self._one, *sliced), _shaped(self._other, *sliced)
+        self.slices, self.mixed = _shaped(self._other, *sliced), _shaped(self._one, *sliced)
         self.round = 0
         self.clock = Clock(device)
         self._local_step = self.crew.local_step()
@@ -161,7 +162,7 @@ class Shard:
 
     def turn_out(self) -> None:
         """The first all-to-all."""
-        self.turn.slices_of(self.half, self.slices, self._other)
+        self.turn.slices_of(self.half, self.slices, self.models.view(-1))
 
     def mix(self) -> None:
         """All workers, attackers and all, on the own coordinates."""
@@ -170,7 +171,7 @@ class Shard:
 
     def turn_home(self) -> None:
         """The second all-to-all."""
-        self.turn.models_of(self.mixed, self.models, self._one)
+        self.turn.models_of(self.mixed, self.models, self._other)
 
     def check(self, state: State | None) -> None:
         """Raise if a state is not one of this run."""

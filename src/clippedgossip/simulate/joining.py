@@ -3,9 +3,10 @@
 import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from types import FrameType
 
@@ -31,13 +32,14 @@ def join(*, url: str = "env://", timeout: float = TIMEOUT) -> Iterator[Ranks]:
     able = torch.cuda.is_available() and dist.is_nccl_available() and local <= torch.cuda.device_count()
     meeting = meet(store, rank, size, f"{able} {socket.gethostname()}, process {os.getpid()}", timeout)
     nccl = all(word.startswith("True ") for word in meeting.words)
-    dist.init_process_group(
-        "cpu:gloo,cuda:nccl" if nccl else "gloo",
-        store=meeting.store,
-        rank=rank,
-        world_size=size,
-        timeout=timedelta(seconds=timeout),
-    )
+    with _threads_that_give_way():
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl" if nccl else "gloo",
+            store=meeting.store,
+            rank=rank,
+            world_size=size,
+            timeout=timedelta(seconds=timeout),
+        )
     who = [word.partition(" ")[2] for word in meeting.words]
     ranks = Ranks(rank, size, store=meeting.store, timeout=timeout, who=who, nccl=nccl)
     try:
@@ -45,6 +47,26 @@ def join(*, url: str = "env://", timeout: float = TIMEOUT) -> Iterator[Ranks]:
             yield ranks
     finally:
         ranks.part()
+
+
+@contextmanager
+def _threads_that_give_way() -> Iterator[None]:
+    """Threads born meanwhile do not push others off a core when they wake.
+
+    gloo's thread tries a lock again and again while the sender of a message holds it. On the sender's own
+    core it would do so for milliseconds, until the scheduler gives the sender its next turn.
+    """
+    if sys.platform != "linux":
+        yield
+        return
+    before = os.sched_getscheduler(0), os.sched_getparam(0)
+    with suppress(OSError):
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            os.sched_setscheduler(0, *before)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -53,24 +54,37 @@ class Ranks:
         torch.cuda.set_device(place)
         return torch.device("cuda", place)
 
-    def exchange(self, out: Tensor, sent: Sequence[int], into: Tensor, received: Sequence[int]) -> None:
-        """The first sent[0] numbers of `out` go to rank 0, the next to rank 1 …; what comes lies likewise."""
-        self.exchanged += out.element_size() * (sum(sent) - sent[self.rank])
-        splits = list(received), list(sent)
-        if out.is_cuda and not self.nccl:
-            arrived = torch.empty(into.shape, dtype=into.dtype)
-            self._talk(dist.all_to_all_single, arrived, out.cpu(), *splits)
-            into.copy_(arrived)
-        else:
-            self._talk(dist.all_to_all_single, into, out, *splits)
+    def exchange(self, out: Sequence[Tensor], into: Sequence[Tensor]) -> None:
+        """An all-to-all: out[r] goes to rank r, into[r] comes from it. They are contiguous but for the own,
+        which is copied while the others are on their way: none of them may lie where another does."""
+        others = [(self.rank + step) % self.size for step in range(1, self.size)]
+        self.exchanged += sum(out[rank].nbytes for rank in others)
+        there = {rank: out[rank] for rank in others if out[rank].numel()}
+        here = {rank: into[rank] for rank in others if into[rank].numel()}
+        on_host = into[self.rank].is_cuda and not self.nccl
+        if on_host:
+            there = {rank: block.cpu() for rank, block in there.items()}
+            here = {rank: block.cpu() for rank, block in here.items()}
+        self._talk(self._pass, there, here, partial(into[self.rank].copy_, out[self.rank]))
+        for rank in here if on_host else ():
+            into[rank].copy_(here[rank])
 
-    def sum(self, partial: Tensor) -> Tensor:
+    @staticmethod
+    def _pass(there: dict[int, Tensor], here: dict[int, Tensor], meanwhile: Callable[[], object]) -> None:
+        moves = [dist.P2POp(dist.isend, block, rank) for rank, block in there.items()]
+        moves += [dist.P2POp(dist.irecv, block, rank) for rank, block in here.items()]
+        going = dist.batch_isend_irecv(moves) if moves else []
+        meanwhile()
+        for work in going:
+            work.wait()
+
+    def sum(self, part: Tensor) -> Tensor:
         """The sum over all ranks, the same bits on each."""
-        self.reduced += partial.numel() * partial.element_size()
-        on_host = partial.is_cuda and not self.nccl
-        total = partial.cpu() if on_host else partial.clone(memory_format=torch.contiguous_format)
+        self.reduced += part.numel() * part.element_size()
+        on_host = part.is_cuda and not self.nccl
+        total = part.cpu() if on_host else part.clone(memory_format=torch.contiguous_format)
         self._talk(dist.all_reduce, total)
-        return total.to(partial.device)
+        return total.to(part.device)
 
     def tell(self, word: int) -> None:
         """Rank 0 says what all do next."""

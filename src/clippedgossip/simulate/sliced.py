@@ -84,7 +84,7 @@ class SliceMixer(Mixer):
         losses = []
         for place in range(near.weights.shape[1] + 1):
             message = near.message(place)
-            whole = turn.gather(message, counts, message.new_empty(len(x), turn.size))
+            whole = turn.gather(torch.split(message, counts), message.new_empty(len(x), turn.size))
             losses.append(self.crew.losses_of(whole, x, y) if len(x) else whole.new_zeros(0))
         start = near.group.start
         return turn.spread(

@@ -1,6 +1,6 @@
 """The stack turned: from some workers' whole models on each rank to all workers' slices, and back."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -33,43 +33,40 @@ class Transpose:
     def slices_of(self, models: Tensor, out: Tensor, room: Tensor) -> Tensor:
         """(own workers, d) on each rank -> (all workers, own coordinates), written to `out`.
 
-        `out` may lie where `models` do, since these are packed in `room` first.
+        What goes to others is packed in `room`; the three lie apart.
         """
-        start = 0
-        for part in self.columns:
-            block = models[:, part]
-            room[start : start + block.numel()].view(block.shape).copy_(block)
-            start += block.numel()
-        sent = [len(models) * _length(part) for part in self.columns]
-        received = [_length(rows) * out.shape[1] for rows in self.rows]
-        self.ranks.exchange(room[:start], sent, out.view(-1), received)
+        blocks = [models[:, part] for part in self.columns]
+        for rank, packed in self._packed(room, len(models)):
+            blocks[rank] = packed.copy_(blocks[rank])
+        self.ranks.exchange(blocks, [out[rows] for rows in self.rows])
         return out
 
     def models_of(self, slices: Tensor, out: Tensor, room: Tensor) -> Tensor:
         """(all workers, own coordinates) on each rank -> (own workers, d), written to `out`."""
-        return self.gather(slices, [_length(rows) for rows in self.rows], out, room)
+        return self.gather([slices[rows] for rows in self.rows], out, room)
 
-    def gather(
-        self, slices: Tensor, counts: Sequence[int], out: Tensor, room: Tensor | None = None
-    ) -> Tensor:
-        """Rows' slices (Σ counts, own coordinates), the first counts[0] of them for rank 0 and so on ->
-        whole rows (counts[own rank], d), written to `out`."""
-        own = counts[self.ranks.rank]
-        received = [own * _length(part) for part in self.columns]
-        sent = [count * slices.shape[1] for count in counts]
-        flat = out.new_empty(sum(received)) if room is None else room[: sum(received)]
-        self.ranks.exchange(slices.contiguous().view(-1), sent, flat, received)
-        start = 0
-        for part in self.columns:
-            block = out[:, part]
-            block.copy_(flat[start : start + block.numel()].view(block.shape))
-            start += block.numel()
+    def gather(self, slices: Sequence[Tensor], out: Tensor, room: Tensor | None = None) -> Tensor:
+        """Rows' slices (any number, own coordinates) for each rank -> whole rows (own number, d), written to
+        `out`. What comes from others lands in `room` first; the three lie apart."""
+        blocks = [out[:, part] for part in self.columns]
+        arrived = dict(self._packed(torch.empty_like(out).view(-1) if room is None else room, len(out)))
+        self.ranks.exchange(slices, [arrived.get(rank, block) for rank, block in enumerate(blocks)])
+        for rank, packed in arrived.items():
+            blocks[rank].copy_(packed)
         return out
 
     def everywhere(self, slices: Tensor) -> Tensor:
         """Rows' slices (m, own coordinates) -> the whole rows (m, d), on every rank."""
-        copies = slices.expand(self.ranks.size, *slices.shape).flatten(0, 1)
-        return self.gather(copies, [len(slices)] * self.ranks.size, slices.new_empty(len(slices), self.size))
+        return self.gather([slices] * self.ranks.size, slices.new_empty(len(slices), self.size))
+
+    def _packed(self, room: Tensor, rows: int) -> Iterator[tuple[int, Tensor]]:
+        """A place in `room` for each other rank's coordinates of so many rows."""
+        start = 0
+        for rank, part in enumerate(self.columns):
+            if rank != self.ranks.rank:
+                length = rows * _length(part)
+                yield rank, room[start : start + length].view(rows, _length(part))
+                start += length
 
     def spread(self, own: Tensor, rows: slice, total: int) -> Tensor:
         """Numbers of this rank's `rows` of `total` -> those of all ranks, float64, on every rank."""
