@@ -1,12 +1,18 @@
 """Models, flat vectors, poison, augmentation, tasks and the quadratic."""
 
+import networkx as nx
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from clippedgossip import Network, consensus, theory
+from clippedgossip.attacks import Dissensus
 from clippedgossip.errors import DataError
+from clippedgossip.rules import ClippedGossip, Gossip, Oracle, Rule
+from clippedgossip.step import Averaged
 from clippedgossip.tasks import (
     MODELS,
     DataSet,
@@ -266,3 +272,32 @@ def test_the_quadratics_noise_has_variance_sigma2_and_belongs_to_its_node() -> N
     assert torch.allclose(alone[0], task.gradients(x, nodes, 5)[2])
     with pytest.raises(DataError, match="0 ≤ μ ≤ L"):
         quadratic(4, 10, seed=0, convexity=2.0)
+
+
+@pytest.mark.parametrize(("rule", "stands"), [(ClippedGossip(Oracle()), True), (Gossip(), False)])
+def test_algorithm_1_on_the_quadratic_keeps_the_theorems_bound(rule: Rule, stands: bool) -> None:
+    """Theorem 1′, where it applies: one attacker of little weight and boundless strength."""
+    nodes, delta, rounds = 12, 5e-5, 60
+    weights = np.zeros((nodes + 1, nodes + 1))
+    weights[:nodes, :nodes] = 1 / nodes
+    weights[0, nodes] = weights[nodes, 0] = delta
+    weights[0, 0] -= delta
+    weights[nodes, nodes] = 1 - delta
+    graph = nx.complete_graph(nodes)
+    graph.add_edge(0, nodes)
+    network = Network(graph, byzantine=[nodes], weights=weights)
+    known = {"smoothness": 1.0, "sigma2": 0.5, "zeta2": 2.0}
+    task = quadratic(nodes, 5, seed=0, **known)
+    lr = theory.training_guarantee(network).max_step(1.0)
+    models, momentum = torch.zeros(nodes, 5, dtype=torch.float64), torch.zeros(nodes, 5, dtype=torch.float64)
+    start = float(task.loss(models[0]) - task.loss(task.optimum))
+    slopes = []
+    for round in range(rounds + 1):
+        slopes.append(((models.mean(0) - task.optimum) @ task.curvature).square().sum())
+        keep, gain = Averaged(3 * lr).gain(round == 0)
+        momentum = keep * momentum + gain * task.gradients(models, torch.arange(nodes), round)
+        *_, end = consensus(network, rule, models - lr * momentum, attack=Dissensus(epsilon=1e9), rounds=1)
+        models = end.models
+    bound = theory.training_bound(network, r0=start, rounds=rounds, **known)
+    assert bound.applies
+    assert bool(torch.stack(slopes).mean() <= bound.value) is stands
