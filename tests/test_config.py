@@ -1,6 +1,8 @@
 import json
 import math
+import re
 from contextlib import suppress
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clippedgossip.attacks import ATTACKS, Dissensus, Tuned
-from clippedgossip.config import RuleConfig, RunConfig, build, load_config, override
+from clippedgossip.config import (
+    DataConfig,
+    RuleConfig,
+    RunConfig,
+    TrainingConfig,
+    build,
+    load_config,
+    override,
+)
+from clippedgossip.config.network import PLACEMENTS
 from clippedgossip.errors import ConfigError, NetworkError, RuleError, UserError
 from clippedgossip.records import canonical, run_name
 from clippedgossip.rules import (
@@ -24,7 +35,9 @@ from clippedgossip.rules import (
     Oracle,
     TrimmedMean,
 )
+from clippedgossip.runs import MEASURES
 from clippedgossip.step import Averaged, HeavyBall
+from clippedgossip.tasks import MODELS, SCHEMES
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 BASE: dict[str, Any] = {
@@ -382,3 +395,12 @@ def test_the_seed_decides_and_the_subset_does_not_depend_on_it() -> None:
     assert one.task.data is two.task.data
     assert not torch.equal(one.task.initial(), two.task.initial())
     assert torch.equal(one.task.initial(), build(config(seed=1)).task.initial())
+
+
+def test_the_document_on_training_names_every_key_record_and_partition() -> None:
+    text = (EXAMPLES.parent / "docs" / "training.md").read_text(encoding="utf-8")
+    for section, kind in (("data", DataConfig), ("training", TrainingConfig)):
+        for entry in fields(kind):
+            assert f"`{section}.{entry.name}`" in text
+    for name in (*SCHEMES, *MODELS, *MEASURES, *PLACEMENTS, "clipped_edges"):
+        assert re.search(rf"`{{?{name}\b", text), name
