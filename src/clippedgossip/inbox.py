@@ -50,6 +50,7 @@ class Inbox:
     linear: Tensor | None = None  # (l, n) float64
     extra: Tensor | None = None  # (a, d)
     context: Context = field(default_factory=Context)
+    whole: "Inbox | None" = field(default=None, repr=False)  # of which this is a part
 
     def reduce(self, partial: Tensor) -> Tensor:
         """What was summed over a slice of the coordinates, summed over all of them."""
@@ -82,9 +83,21 @@ class Inbox:
         written.__dict__["dense"] = False
         return written
 
+    @property
+    def measured(self) -> bool:
+        """Whether the inner products are known already."""
+        return "_centred" in self.__dict__
+
+    def part(self, columns: slice) -> "Inbox":
+        """The same on some of the coordinates, with inner products of all; there must be no linear ones."""
+        extra = None if self.extra is None else self.extra[:, columns]
+        return replace(self, models=self.models[:, columns], extra=extra, whole=self)
+
     @cached_property
     def _centred(self) -> Tensor:
         """Inner products of all rows less a common centre c, linear ones included, and of c itself, last."""
+        if self.whole is not None:
+            return self.whole._centred
         held = self.reduce(kernels.gram(self.blocks))
         if self.linear is None:
             return held
@@ -260,7 +273,11 @@ class Neighborhood:
 
     def message(self, place: int) -> Tensor:
         """(b, d) the models at one place: 0 is the nodes' own, the others are received."""
-        return self.inbox.explicit().rows(self.slots[:, place])
+        inbox, index = self.inbox.explicit(), self.slots[:, place]
+        if len(index) > 1 or index.is_cuda:
+            return inbox.rows(index)
+        row, n = int(index), len(inbox.models)  # a node by itself has no room for a copy of all
+        return inbox.models[row : row + 1] if row < n else inbox.blocks[1][row - n : row - n + 1]
 
     def messages(self) -> Tensor:
         """(b, k+1, d) own and received models themselves."""

@@ -108,6 +108,20 @@ def test_any_parameters_travel_and_come_back() -> None:
     assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
 
 
+@pytest.mark.parametrize("most", [1, 6, 1000])
+def test_parameters_are_written_a_block_at_a_time(most: int) -> None:
+    parameters = tensors.trainable(Odd())
+    before = tensors.flatten(parameters)
+    start = 0
+    for block in tensors.blocks(parameters, most):
+        size = sum(piece.numel() for piece in block)
+        assert size <= max(most, 4), "a row of what is strided is not cut"
+        tensors.unflatten(before[start : start + size] + 1, block)
+        start += size
+    assert start == len(before)
+    assert torch.allclose(tensors.flatten(parameters), before + 1, atol=0.02)
+
+
 def test_a_module_without_parameters_is_refused(tmp_path: Path) -> None:
     with ring(tmp_path) as gossips, pytest.raises(UserError, match="no parameters"):
         gossips[0].mix(nn.ReLU())

@@ -113,6 +113,25 @@ def test_a_dead_neighbour_costs_nothing_and_comes_back() -> None:
     asyncio.run(scenario())
 
 
+def test_of_the_messages_sent_only_what_somebody_lacks_is_kept() -> None:
+    async def scenario() -> None:
+        async with network(ring(3), 3) as (net, nodes):
+            await asyncio.gather(*(node.exchange(vector(1)) for node in nodes))
+            outbox = nodes[0].outbox
+            while not outbox.all_have(0):
+                await asyncio.sleep(0)
+            await outbox.make_room()
+            assert not outbox._messages
+            with net.partition((IDENTITIES[2].fingerprint, IDENTITIES[0].fingerprint)):
+                for round in (1, 2, 3):
+                    await asyncio.gather(nodes[0].exchange(vector(0)), nodes[1].exchange(vector(1)))
+                    assert outbox._messages.keys() <= {round - 1, round}, "the third neighbour lacks both"
+                    await outbox.make_room()
+                    assert outbox._messages.keys() == {round}
+
+    asyncio.run(scenario())
+
+
 def test_a_silent_neighbour_never_delays_beyond_the_deadline() -> None:
     async def scenario() -> None:
         async with network(ring(3), 3) as (_, nodes):

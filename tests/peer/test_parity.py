@@ -17,7 +17,7 @@ from clippedgossip.config import RunConfig, build
 from clippedgossip.config.peers import peers_of
 from clippedgossip.config.sections import DataConfig, TrainingConfig
 from clippedgossip.errors import UserError
-from clippedgossip.peer import identity
+from clippedgossip.peer import identity, mixing
 from clippedgossip.peer.config import Config, Deadlines, Training
 from clippedgossip.peer.launch import read_network, write_network
 from clippedgossip.peer.learner import BuiltIn, TaskLearner, make_learner
@@ -119,12 +119,13 @@ async def in_memory(configs: list[Config]) -> list[Tensor]:
     learners = [make_learner(config) for config in configs]
 
     async def live(config: Config, node: Node, learner: Any) -> None:
-        mixing = Mixing(config)
+        mix = Mixing(config)
         while node.round < config.rounds:
             half = learner.step(node.round)
             exchange = await node.exchange(half)
             assert not exchange.missing
-            mixed, _ = mixing(half, exchange, losses=learner.losses)
+            mixed = torch.empty_like(half)
+            mix(half, exchange, [mixed], losses=learner.losses)
             learner.load(mixed)
 
     for config, learner in zip(configs, learners, strict=True):
@@ -156,6 +157,7 @@ def test_every_rule_gives_the_models_of_the_simulator(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setattr(asyncio, "to_thread", at_once)
+    monkeypatch.setattr(mixing, "_BLOCK", 5)  # of 21 coordinates
     config = run_config(tmp_path, RULE_TABLES[name])
     expected = simulated(config)
     models = torch.stack(asyncio.run(in_memory(network_of(config, tmp_path))))

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -106,11 +106,8 @@ class Gossip:
         """One round: sends the parameters, receives the neighbours', writes the mixture into the model."""
         parameters = tensors.trainable(model)
         losses = None if self.loss is None else module_losses(model, self.loss)
-        mixed, report = self.mix_vector(
-            tensors.flatten(parameters), device=parameters[0].device, losses=losses
-        )
-        tensors.unflatten(mixed, parameters)
-        return report
+        self.make_room()
+        return self._mix(tensors.flatten(parameters), parameters, losses)
 
     async def amix(self, model: nn.Module) -> Mixed:
         """`mix` for asyncio: the caller's event loop runs on meanwhile."""
@@ -124,19 +121,26 @@ class Gossip:
 
         return await asyncio.to_thread(mix)
 
-    def mix_vector(
-        self, vector: Tensor, device: torch.device | None = None, losses: Losses | None = None
-    ) -> tuple[Tensor, Mixed]:
+    def make_room(self) -> None:
+        """Lets go of what no neighbour waits for. `mix` does; for `mix_vector`, before its vector is made."""
+        if self.node is not None:
+            self._run(self.node.outbox.make_room())
+
+    def mix_vector(self, vector: Tensor, losses: Losses | None = None) -> tuple[Tensor, Mixed]:
         """`mix` for a flat float32 vector on the CPU, which is not to be changed afterwards."""
+        mixed = torch.empty_like(vector)
+        return mixed, self._mix(vector, [mixed], losses)
+
+    def _mix(self, vector: Tensor, into: Sequence[Tensor], losses: Losses | None) -> Mixed:
         if losses is None and self.mixing.needs_losses:
             raise PeerError(without_losses(self.config))
         node = self.start(len(vector))
         if len(vector) != node.length:
             raise PeerError(f"a model of {len(vector)} coordinates; this run began with {node.length}")
-        mixed, report = self.mixing(vector, self._run(node.exchange(vector)), device=device, losses=losses)
+        report = self.mixing(vector, self._run(node.exchange(vector)), into, losses=losses)
         if self._account is not None:
             self._account.add(report, node)
-        return mixed, report
+        return report
 
     def close(self, *, linger: bool = True) -> None:
         """Lets the neighbours have the last message, then leaves."""

@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -10,12 +10,15 @@ import torch
 from torch import Tensor
 
 from clippedgossip.errors import ConfigError
-from clippedgossip.inbox import Context, Neighborhood
+from clippedgossip.inbox import Context, Inbox, Neighborhood
+from clippedgossip.layout import Layout
+from clippedgossip.peer import tensors
 from clippedgossip.peer.config import Config
 from clippedgossip.peer.node import Exchange
 from clippedgossip.peer.reasons import VIOLATIONS, Missing
 from clippedgossip.randomness import purpose_word
 from clippedgossip.rules import ClippedGossip, Fixed, Oracle, Rule
+from clippedgossip.rules.base import LinearRule
 from clippedgossip.rules.from_table import rule_from, table_of
 from clippedgossip.rules.losses import needs_losses, with_losses
 from clippedgossip.rules.premix import Premix
@@ -23,7 +26,9 @@ from clippedgossip.rules.premix import Premix
 Losses = Callable[[Tensor, int], Tensor]
 """Models (m, d) and a round -> (m,) their losses on this peer's own sample of that round."""
 
-_SLICE = 1 << 20
+_BLOCK = 1 << 18
+"""Coordinates a core mixes at a time."""
+_SLICE = 1 << 17
 _LONGEST = 256
 
 
@@ -68,29 +73,36 @@ class Mixing:
         return needs_losses(self.rule)
 
     def __call__(
-        self,
-        vector: Tensor,
-        exchange: Exchange,
-        *,
-        device: torch.device | None = None,
-        losses: Losses | None = None,
-    ) -> tuple[Tensor, Mixed]:
-        """What the rule makes of the own vector and those received, on `device`."""
+        self, vector: Tensor, exchange: Exchange, into: Sequence[Tensor], *, losses: Losses | None = None
+    ) -> Mixed:
+        """Writes what the rule makes of the own vector and those received into `into`: parameters, or one
+        vector, on whatever device. There the rule is at work, a little at a time where memory is short."""
         if not self.names:
-            return vector, self._report(vector, exchange)
-        device = device or vector.device
-        context = Context(
-            round=exchange.round,
-            rounds=self.config.rounds,
-            seed=self.config.seed,
-            nodes=torch.tensor(self.number, device=device),
-            senders=self.senders.to(device),
-        )
+            tensors.unflatten(vector, into)
+            return self._report(exchange, [])
+        device = into[0].device
         rule = self.rule if losses is None or not self.needs_losses else self._judging(losses)
-        own, received, weights = (t.to(device) for t in (vector, exchange.received, exchange.weights))
         with _current(device):
-            mixed = rule(own, received, weights, context)
-        return mixed, self._report(vector, exchange)
+            inbox = self._inbox(vector, exchange, device)
+            in_parts = inbox.dense and device.type == "cpu"
+            most = _BLOCK * torch.get_num_threads() if in_parts else len(vector)
+            start, mix = 0, _mixer(rule, inbox)
+            for block in tensors.blocks(into, most):
+                stop = start + sum(piece.numel() for piece in block)
+                tensors.unflatten(mix(inbox.part(slice(start, stop)))[0], block)
+                start = stop
+            return self._report(exchange, _distances(inbox))
+
+    def _inbox(self, vector: Tensor, exchange: Exchange, device: torch.device) -> Inbox:
+        weights, senders = exchange.weights.to(device)[None], self.senders.to(device)[None]
+        nodes = torch.tensor([self.number], device=device)
+        context = Context(round=exchange.round, rounds=self.config.rounds, seed=self.config.seed)
+        return Inbox(
+            layout=Layout.explicit(weights, nodes=nodes, senders=senders),
+            models=vector.to(device)[None],
+            extra=exchange.received.to(device),
+            context=context,
+        )
 
     def _judging(self, losses: Losses) -> Rule:
         def loss_of(near: Neighborhood) -> Tensor:
@@ -100,10 +112,10 @@ class Mixing:
 
         return with_losses(self.rule, loss_of)
 
-    def _report(self, vector: Tensor, exchange: Exchange) -> Mixed:
-        distances = {
-            name: _distance(vector, row)
-            for name, row in zip(self.names, exchange.received, strict=True)
+    def _report(self, exchange: Exchange, distances: list[float]) -> Mixed:
+        found = {
+            name: distance
+            for name, distance in zip(self.names, distances, strict=True)
             if name not in exchange.missing
         }
         radius = getattr(self.rule, "radius", None)
@@ -111,8 +123,8 @@ class Mixing:
         return Mixed(
             round=exchange.round,
             missing=exchange.missing,
-            distances=distances,
-            clipped=None if fixed is None else sum(d > fixed for d in distances.values()),
+            distances=found,
+            clipped=None if fixed is None else sum(d > fixed for d in found.values()),
             seconds=exchange.seconds,
             deadline=exchange.deadline,
         )
@@ -153,6 +165,15 @@ def without_losses(config: Config) -> str:
     )
 
 
+def _mixer(rule: Rule, inbox: Inbox) -> Callable[[Inbox], Tensor]:
+    """How the rule mixes a part of the inbox. What it makes of distances or losses is found out once."""
+    if not isinstance(rule.innermost if isinstance(rule, Premix) else rule, LinearRule):
+        return rule.mix
+    assert isinstance(rule, LinearRule)
+    plan = rule.plan(inbox)
+    return lambda part: part.mixed(plan)
+
+
 def _current(device: torch.device) -> AbstractContextManager[object]:
     """A GPU as the current one, where kernels start whatever they are given."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
@@ -179,6 +200,15 @@ def _word(value: object) -> str:
     if "name" in value:
         return f"({_words(value)})"
     return ",".join(f"{key}:{_word(value[key])}" for key in sorted(value))
+
+
+def _distances(inbox: Inbox) -> list[float]:
+    """‖x_j − x_i‖ of each message: from the inner products, where they are known or a GPU makes them."""
+    if inbox.models.is_cuda or inbox.measured:
+        (near,) = inbox.neighborhoods()
+        return near.distances[0].tolist()
+    assert inbox.extra is not None
+    return [_distance(inbox.models[0], row) for row in inbox.extra]
 
 
 def _distance(own: Tensor, other: Tensor) -> float:

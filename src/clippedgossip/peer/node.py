@@ -283,6 +283,7 @@ class Node:
         async with fetch.peer.link.pull(request) as parts:
             async for part in parts:
                 assembler.feed(part)
+                del part  # or it would be held until the next has come
 
         def check() -> tuple[memoryview, bool | None]:
             return assembler.finish(), None if into is None else tensors.is_finite(fetch.row)

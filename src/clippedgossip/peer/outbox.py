@@ -76,13 +76,9 @@ class Outbox:
 
         `message` may depend on the neighbour only in a liar.
         """
-        self._messages = {r: m for r, m in self._messages.items() if r == round - 1 and not self.all_have(r)}
+        self._drop_all_but(round - 1)
         self._messages[round] = message
         self.round = round
-        # Whoever still reads a round that is no longer served would keep its memory alive.
-        for stale, task in list(self._streams.values()):
-            if stale not in self._messages:
-                task.cancel()
         self._published.set()
         self._published = asyncio.Event()
 
@@ -92,12 +88,24 @@ class Outbox:
         if all(caller.pulled >= self.round or name in past for name, caller in self.callers.items()):
             self._messages.pop(self.round - 1, None)
 
+    async def make_room(self) -> None:
+        """Before the next message is made: keeps the newest alone, and that only where somebody lacks it."""
+        self._drop_all_but(self.round)
+
     def skip_to(self, round: int) -> None:
         """The next message will be of this round."""
         self.round = max(self.round, round - 1)
 
     def all_have(self, round: int) -> bool:
         return all(caller.pulled >= round for caller in self.callers.values())
+
+    def _drop_all_but(self, round: int) -> None:
+        """Also drops that round's message where all neighbours have it."""
+        self._messages = {r: m for r, m in self._messages.items() if r == round and not self.all_have(r)}
+        # Whoever still reads a round that is no longer served would keep its memory alive.
+        for stale, task in list(self._streams.values()):
+            if stale not in self._messages:
+                task.cancel()
 
     async def hello(self, name: str, request: pb.HelloRequest) -> pb.HelloReply:
         caller = self._admit(name)
@@ -139,6 +147,8 @@ class Outbox:
         finally:
             caller.pulling = False
             self._streams.pop(name, None)
+        if self.all_have(self.round - 1):
+            self._messages.pop(self.round - 1, None)
 
     async def _wait_for(self, name: str, request: pb.PullRequest) -> Message:
         """The message asked for; holds the call while the round is near."""

@@ -87,6 +87,7 @@ class PeerRun:
 
     def _round(self, gossip: Gossip) -> None:
         round = gossip.round
+        gossip.make_room()
         mixed, report = gossip.mix_vector(self.learner.step(round), losses=self.losses)
         self.learner.load(mixed)
         due = (round + 1) % self.config.evaluate_every == 0

@@ -1,6 +1,6 @@
 """Models as flat vectors, and vectors as bytes on the wire."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +29,21 @@ def flatten(parameters: Iterable[Tensor]) -> Tensor:
 def streams(parameters: Iterable[Tensor]) -> list[torch.cuda.Stream]:
     """Where the caller's work on the parameters is queued; every thread has streams of its own."""
     return [torch.cuda.current_stream(device) for device in {p.device for p in parameters if p.is_cuda}]
+
+
+def blocks(parameters: Iterable[Tensor], most: int) -> Iterator[list[Tensor]]:
+    """The parameters in groups of at most `most` coordinates, each a view, cut where they are larger."""
+    group: list[Tensor] = []
+    held = 0
+    for parameter in parameters:
+        rows = parameter.view(-1) if parameter.is_contiguous() else parameter
+        for piece in torch.split(rows, max(1, most * len(rows) // max(1, rows.numel()))):
+            if group and held + piece.numel() > most:
+                yield group
+                group, held = [], 0
+            group.append(piece)
+            held += piece.numel()
+    yield group
 
 
 def unflatten(vector: Tensor, parameters: Iterable[Tensor]) -> None:
