@@ -27,7 +27,7 @@ class DataConfig:
 
     name: str = "digits"
     root: str | None = None
-    """A folder to look in before the cache is asked; no part of the run's identity."""
+    """A folder to take the data from where the cache has none; no part of the run's identity."""
     partition: Literal["iid", "sorted", "clique", "dirichlet", "classes"] = "iid"
     alpha: float | None = None
     """Dirichlet's."""
