@@ -219,6 +219,9 @@ def test_a_users_own_module_and_tensors() -> None:
     task = make_task(data, partition(y, 4, seed=0), nn.Linear(5, 3), seed=0, batch=2)
     assert task.draw(0)[0].shape == (4, 2, 5)
     assert task.evaluate(task.initial()[None]).accuracy.shape == (1,)
+    assert torch.equal(DataSet.of(x.numpy(), y.numpy(), x.numpy(), y.numpy()).train_x, x)
+    steady = nn.Sequential(nn.Linear(5, 3), nn.BatchNorm1d(3, track_running_stats=False))
+    assert make_task(data, partition(y, 4, seed=0), steady, seed=0).layout.size == 24
 
 
 @pytest.mark.parametrize(
@@ -226,6 +229,9 @@ def test_a_users_own_module_and_tensors() -> None:
     [
         ({"model": nn.Linear(5, 2)}, "3 classes need"),
         ({"model": nn.Linear(4, 3)}, "cannot take inputs of shape"),
+        ({"model": nn.Flatten()}, "no parameters"),
+        ({"model": nn.Linear(5, 3).requires_grad_(False)}, "weight is frozen"),
+        ({"model": nn.Sequential(nn.Linear(5, 3), nn.BatchNorm1d(3))}, "buffer 1.running_mean"),
         ({"loss": "nil"}, "did you mean 'nll'"),
         ({"batch": 0}, "at least 1"),
         ({"shares": [torch.arange(3), torch.arange(0)]}, "worker 1 holds no samples"),

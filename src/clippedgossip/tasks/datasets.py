@@ -17,6 +17,8 @@ from clippedgossip.tasks.catalog import File, Spec
 from clippedgossip.tasks.fetch import EMBEDDED, fetch_spec, file_state, find_spec
 from clippedgossip.tasks.formats import read_cifar, read_idx
 
+Data = Tensor | NDArray[Any]
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DataSet:
@@ -53,8 +55,9 @@ class DataSet:
             )
 
     @classmethod
-    def of(cls, train_x: Tensor, train_y: Tensor, test_x: Tensor, test_y: Tensor, name: str = "own") -> Self:
-        """A user's own tensors, used as they are."""
+    def of(cls, train_x: Data, train_y: Data, test_x: Data, test_y: Data, name: str = "own") -> Self:
+        """A user's own tensors or arrays, used as they are."""
+        train_x, train_y, test_x, test_y = map(torch.as_tensor, (train_x, train_y, test_x, test_y))
         classes = 1 + int(torch.cat([train_y, test_y]).max()) if len(train_y) + len(test_y) else 1
         return cls(name=name, train_x=train_x, train_y=train_y, test_x=test_x, test_y=test_y, classes=classes)
 

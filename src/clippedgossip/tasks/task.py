@@ -135,7 +135,9 @@ def make_task(
     named = isinstance(model, str)
     module = build(model, data.shape, data.classes, seed=seed) if isinstance(model, str) else model
     if not named:
+        _check_parameters(module)
         _check_outputs(module, data)
+        _check_buffers(module, data)
     ids = list(range(len(shares))) if nodes is None else list(nodes)
     _check_shares(ids, shares, len(data.train_y))
     strangers = sorted(set(poisoned) - set(ids))
@@ -173,6 +175,38 @@ def _check_shares(ids: Sequence[int], shares: Sequence[Tensor], samples: int) ->
             raise DataError(f"worker {node} holds no samples; use fewer workers or another partition")
         if int(share.min()) < 0 or int(share.max()) >= samples:
             raise DataError(f"worker {node} holds rows outside 0 to {samples - 1}")
+
+
+def _check_parameters(module: nn.Module) -> None:
+    """Every parameter is trained, sent and mixed: there must be some, and none that is meant to stay."""
+    found = dict(module.named_parameters())
+    if not found:
+        raise DataError("the model has no parameters, so there is nothing to train")
+    frozen = [name for name, parameter in found.items() if not parameter.requires_grad]
+    if frozen:
+        raise DataError(
+            f"the model's parameter {frozen[0]} is frozen, but all are trained and mixed\n"
+            "leave frozen layers out, and give their outputs as the data"
+        )
+
+
+@torch.no_grad()
+def _check_buffers(module: nn.Module, data: DataSet) -> None:
+    """Running statistics would be common to all workers and in no checkpoint: no network has such a thing."""
+    trial = copy.deepcopy(module).train()
+    before = {name: buffer.clone() for name, buffer in trial.named_buffers()}
+    if not before:
+        return
+    with torch.random.fork_rng(devices=[]):
+        trial(
+            data.normalise(data.train_x[:1].repeat_interleave(2, 0))
+        )  # of one, no layer can tell a variance
+    for name, buffer in trial.named_buffers():
+        if not torch.equal(buffer, before[name]):
+            raise DataError(
+                f"the model changes its buffer {name} as it trains, but workers exchange parameters alone\n"
+                "take layers without running statistics, such as GroupNorm, or track_running_stats=False"
+            )
 
 
 @torch.no_grad()

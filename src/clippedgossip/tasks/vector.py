@@ -1,8 +1,7 @@
 """A module's parameters as one flat vector, and back, without copying.
 
-Only parameters travel: they are what nodes exchange and mix. Buffers (the running statistics of batch
-normalisation, say) are no part of the vector; each node would keep its own, and a model averaged over nodes
-is evaluated with those of the template. Prefer models without them.
+Only parameters travel: they are what nodes exchange and mix. Buffers are no part of the vector; a task takes
+no model that changes them as it trains (the running statistics of batch normalisation, say).
 """
 
 import math
