@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -22,6 +21,7 @@ from clippedgossip.peer import identity
 from clippedgossip.peer.config import Config, Deadlines, Training, load
 from clippedgossip.peer.launch import write_network
 from clippedgossip.peer.telemetry import write_starting
+from tests.peer.terminal import Terminal
 
 COMMAND = [sys.executable, "-m", "clippedgossip"]
 
@@ -161,12 +161,7 @@ def test_status_says_that_a_peer_is_starting_while_it_is(tmp_path: Path) -> None
 def test_interrupt_stops_everyone(tmp_path: Path) -> None:
     net = tmp_path / "net"
     here("network", "ring", "--nodes", 3, "--out", net, "--model", "linear")
-    process = subprocess.Popen(
-        [*COMMAND, "peer", "up", str(net), "--rounds", "1000000"],
-        stdout=subprocess.PIPE,
-        preexec_fn=_hear_interrupts,
-    )
-    try:
+    with Terminal([*COMMAND, "peer", "up", str(net), "--rounds", "1000000"]) as terminal:
         until = time.monotonic() + 60
         status: list[dict[str, Any]] = [{}]
         while time.monotonic() < until and not all("rounds" in row for row in status):
@@ -175,28 +170,12 @@ def test_interrupt_stops_everyone(tmp_path: Path) -> None:
         assert all(row["running"] for row in status)
         metrics = urllib.request.urlopen(f"http://{status[0]['metrics']}/metrics", timeout=10).read().decode()
         assert "clippedgossip_round" in metrics
-        process.send_signal(signal.SIGINT)
-        process.wait(100)
-    finally:
-        process.kill()
-        process.wait(5)
-    assert not any(_running(row["pid"]) for row in status)
+        assert terminal.interrupted() == 0, "the way to stop it is no failure"
+    assert "Traceback" not in terminal.said
+    assert "--resume` goes on from here" in terminal.said
     stopped = [row["round"] for row in json.loads(here("status", net, "--json"))]
     resumed = json.loads(peer("up", net, "--resume", "--rounds", 1, "--json"))
     assert [row["rounds"] for row in resumed] == stopped
-
-
-def _hear_interrupts() -> None:
-    """A shell's background jobs inherit that they ignore them."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def _running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return "Z" not in Path(f"/proc/{pid}/stat").read_text().split()[2:3]
 
 
 @contextlib.contextmanager

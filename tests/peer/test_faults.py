@@ -2,9 +2,7 @@
 
 import json
 import multiprocessing
-import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -15,6 +13,7 @@ import pytest
 from clippedgossip.peer.drill import DEADLINES, Drill, edges_of
 from clippedgossip.peer.fault import Fault, Result
 from clippedgossip.peer.memory import steady_growth
+from tests.peer.terminal import Terminal
 
 
 def unharmed(result: Result, rounds: int) -> None:
@@ -44,25 +43,27 @@ def test_networks(network: str, degree: int) -> None:
     assert any(shared) == (network == "chords")  # only there can two witnesses compare
 
 
-def test_told_to_end_a_drill_leaves_nothing_behind(tmp_path: Path) -> None:
+@pytest.mark.parametrize("told", ["to terminate", "by Ctrl-C"])
+def test_told_to_end_a_drill_leaves_nothing_behind(tmp_path: Path, told: str) -> None:
     command = [sys.executable, "-m", "clippedgossip", "peer", "drill", "full-disk", "--peers", "5"]
-    process = subprocess.Popen(
-        [*command, "--rounds", "100000"], env={**os.environ, "TMPDIR": str(tmp_path)}, stderr=subprocess.PIPE
-    )
-    try:
+    with Terminal([*command, "--rounds", "100000"], TMPDIR=str(tmp_path)) as terminal:
         until = time.monotonic() + 120
         while time.monotonic() < until and len(list(tmp_path.glob("*/net/*/status.json"))) < 5:
             time.sleep(0.1)
         pids = [json.loads(p.read_text())["pid"] for p in tmp_path.glob("*/net/*/status.json")]
         assert len(pids) == 5
-        process.terminate()
-        assert process.wait(100) == 128 + signal.SIGTERM
-    finally:
-        process.kill()
-        process.wait(5)
+        assert set(pids) < set(terminal.left())
+        if told == "by Ctrl-C":
+            assert terminal.interrupted() == 128 + signal.SIGINT
+        else:
+            terminal.process.terminate()
+            assert terminal.process.wait(100) == 128 + signal.SIGTERM
+        assert not set(pids) & set(terminal.left())
+    assert "Traceback" not in terminal.said
     assert str(tmp_path) not in Path("/proc/mounts").read_text()
-    assert not list(tmp_path.glob("*/net"))
-    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+    assert not [p for p in tmp_path.iterdir() if not p.name.startswith("torchinductor")], (
+        "but for PyTorch's cache"
+    )
 
 
 def test_many_faults_at_once() -> None:

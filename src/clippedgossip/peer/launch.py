@@ -187,20 +187,25 @@ def _mark_of_last_start(net: Path) -> str:
 
 @contextlib.contextmanager
 def terminating() -> Iterator[None]:
-    """Makes SIGTERM an exit like any other, so that processes end and what was mounted is unmounted."""
+    """Makes SIGTERM an exit like any other, so that processes end and what was mounted is unmounted; from the
+    first signal on, further ones (an impatient Ctrl-C) do not disturb that."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def leave(number: int, frame: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_IGN)
-        raise SystemExit(128 + number)
+        for either in previous:
+            signal.signal(either, signal.SIG_IGN)
+        raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
 
-    previous = signal.signal(signal.SIGTERM, leave)
+    previous = {number: signal.signal(number, leave) for number in (signal.SIGINT, signal.SIGTERM)}
+    if previous[signal.SIGINT] == signal.SIG_IGN:  # as it is for the background jobs of a shell
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for number, before in previous.items():
+            signal.signal(number, before)
 
 
 @contextlib.contextmanager

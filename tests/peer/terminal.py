@@ -1,0 +1,76 @@
+"""A command at a terminal of its own, where Ctrl-C reaches every process in the foreground."""
+
+import contextlib
+import fcntl
+import os
+import pty
+import signal
+import subprocess
+import termios
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+
+class Terminal:
+    """Leaves nobody behind, whatever happens."""
+
+    def __init__(self, command: Sequence[str], **environment: str) -> None:
+        self.said = ""
+        self._master, slave = pty.openpty()
+        self.process = subprocess.Popen(
+            command,
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            env={**os.environ, **environment},
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )
+        os.close(slave)
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def interrupted(self, patience: float = 100.0) -> int:
+        """Presses Ctrl-C, again and again as the impatient do; the exit code. Everyone must be gone then."""
+        until = time.monotonic() + patience
+        while self.process.poll() is None and time.monotonic() < until:
+            os.write(self._master, b"\x03")
+            time.sleep(0.3)
+        code = self.process.wait(1)
+        while self.left() and time.monotonic() < until:  # helpers of multiprocessing see it a moment later
+            time.sleep(0.05)
+        assert not self.left()
+        self._reader.join(10)
+        return code
+
+    def left(self) -> list[int]:
+        """The processes of this terminal's session that still run."""
+        found = []
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                state, _, _, session = stat.read_text().rpartition(")")[2].split()[:4]
+            except OSError:
+                continue
+            if int(session) == self.process.pid and state != "Z":
+                found.append(int(stat.parent.name))
+        return found
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for pid in self.left():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait(5)
+        os.close(self._master)
+
+    def _read(self) -> None:
+        try:
+            while data := os.read(self._master, 4096):
+                self.said += data.decode(errors="replace")
+        except OSError:  # nobody has the other end any more
+            return
