@@ -1,6 +1,7 @@
 """One module for many workers at once: each worker's gradients are the module's own."""
 
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -65,8 +66,9 @@ def test_stacked_gradients_are_the_modules_own() -> None:
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler, g++")
-def test_rough_products_stay_close_when_compiled() -> None:
+def test_rough_products_stay_close_when_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A compiler may round less than was written: whatever compares rounded values must bear it."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))  # the usual one is everybody's
     parameters, x, y = work(SHALLOW)
     found = torch.compile(stacked)(SHALLOW, parameters, x, y, torch.bfloat16)
     for mine, theirs in zip(found, one_by_one(SHALLOW, parameters, x, y), strict=True):
