@@ -29,7 +29,7 @@ from clippedgossip.rules import (
     TrimmedMean,
     make_rule,
 )
-from clippedgossip.simulate import Setup, State, Training
+from clippedgossip.simulate import Setup, State, Training, commons
 from clippedgossip.simulate.distributed import Shard, follow, train_distributed
 from clippedgossip.simulate.joining import join
 from clippedgossip.simulate.ranks import Ranks
@@ -146,7 +146,9 @@ Work = Callable[..., Any]
 """work(ranks, *arguments) on every rank; what rank 0 returns is the result."""
 
 
-def together(size: int, work: Work, *arguments: Any, folder: Path, timeout: float = 60) -> list[Any]:
+def together(
+    size: int, work: Work, *arguments: Any, folder: Path, timeout: float = 60, by_hand: bool = True
+) -> list[Any]:
     """Run `work` on that many ranks; what each returned, its error's text, or None if it died."""
     context = get_context("forkserver")
     context.set_forkserver_preload([__name__])
@@ -155,7 +157,7 @@ def together(size: int, work: Work, *arguments: Any, folder: Path, timeout: floa
     for rank in range(size):
         ours, theirs = context.Pipe(duplex=False)
         process = context.Process(
-            target=_member, args=(theirs, f"{url}&rank={rank}", timeout, work, arguments)
+            target=_member, args=(theirs, f"{url}&rank={rank}", timeout, by_hand, work, arguments)
         )
         process.start()
         theirs.close()
@@ -168,10 +170,12 @@ def together(size: int, work: Work, *arguments: Any, folder: Path, timeout: floa
     return results
 
 
-def _member(pipe: Connection, url: str, timeout: float, work: Work, arguments: tuple[Any, ...]) -> None:
+def _member(
+    pipe: Connection, url: str, timeout: float, by_hand: bool, work: Work, arguments: tuple[Any, ...]
+) -> None:
     torch.set_num_threads(1)
     try:
-        with join(url=url, timeout=timeout) as ranks:
+        with join(url=url, timeout=timeout, by_hand=by_hand) as ranks:
             result = work(ranks, *arguments)
     except BaseException as error:
         result = f"{type(error).__name__}: {error}"
@@ -216,8 +220,9 @@ def run_from(ranks: Ranks, before: str | None, after: str, stop: int) -> Any:
     return records
 
 
-def count_bytes(ranks: Ranks, shape: str) -> dict[str, int]:
-    """What one round sends, and what it should."""
+def count_bytes(ranks: Ranks, shape: str, hosts: int = 1) -> dict[str, int]:
+    """What one round sends, and what it should, if ranks were on so many hosts."""
+    commons.host = lambda: f"host-{ranks.rank % hosts}"
     network = Network(nx.complete_graph(13) if shape == "dense" else nx.cycle_graph(13), byzantine=[4])
     shard = Shard(
         setup("clipped-gossip", "dissensus", network=network, model="mlp"), ranks, torch.device("cpu")
@@ -231,6 +236,7 @@ def count_bytes(ranks: Ranks, shape: str) -> dict[str, int]:
     mine, here = turn.mine.stop - turn.mine.start, turn.here.stop - turn.here.start
     return {
         "exchanged": ranks.exchanged - exchanged,
+        "notes": 0 if shard.window is None else 2 * (ranks.size - 1),
         "reduced": ranks.reduced - reduced,
         "expected": 4 * (mine * (turn.size - here) + (turn.workers - mine) * here),
         "workers": turn.workers,

@@ -19,6 +19,7 @@ from clippedgossip.simulate.sliced import SliceMixer
 from clippedgossip.simulate.state import Moment, State
 from clippedgossip.simulate.train import Clock
 from clippedgossip.simulate.transpose import Transpose
+from clippedgossip.simulate.window import Window
 from clippedgossip.tasks import Task
 
 BEGIN, ROUND, STATE = 0, 1, 2  # what rank 0 tells the others
@@ -125,15 +126,8 @@ class Shard:
         self.crew = Crew([task], setup.training.precision)
         refuse_what_does_not_fit(self.crew, [setup], device, copies=RANK_COPIES, ranks=ranks.size)
         self.mixer = SliceMixer(replace(setup, task=task), self.crew, self.turn)
-        self.models = torch.empty(len(task.nodes), size, device=device)
-        self.momentum = torch.zeros_like(self.models)
+        self.momentum = torch.zeros(len(task.nodes), size, device=device)
         self.losses = torch.zeros(len(task.nodes), device=device)
-        # Two buffers, back and forth: x½ in one, slices in the other, mixed in the one. After the local step
-        # the models' own room is free, until the mixed ones come home.
-        self._one, self._other = (torch.empty(self.turn.room, device=device) for _ in range(2))
-        sliced = (workers, self.turn.here.stop - self.turn.here.start)
-        self.half = _shaped(self._one, *self.models.shape)
-        self.slices, self.mixed = _shaped(self._other, *sliced), _shaped(self._one, *sliced)
         self.round = 0
         self.clock = Clock(device)
         self._local_step = self.crew.local_step()
@@ -162,7 +156,10 @@ class Shard:
 
     def turn_out(self) -> None:
         """The first all-to-all."""
-        self.turn.slices_of(self.half, self.slices, self.models.view(-1))
+        if self.window is not None:
+            self.window.slices_of(self.half)
+        else:
+            self.turn.slices_of(self.half, self.slices, self.models.view(-1))
 
     def mix(self) -> None:
         """All workers, attackers and all, on the own coordinates."""
@@ -171,7 +168,10 @@ class Shard:
 
     def turn_home(self) -> None:
         """The second all-to-all."""
-        self.turn.models_of(self.mixed, self.models, self._other)
+        if self.window is not None:
+            self.window.models_of(self.mixed)
+        else:
+            self.turn.models_of(self.mixed, self.models, self._other)
 
     def check(self, state: State | None) -> None:
         """Raise if a state is not one of this run."""
@@ -184,6 +184,7 @@ class Shard:
 
     def start(self, state: State | None) -> None:
         """From rank 0's state, or from its starting point x⁰."""
+        self._make_room()
         if self.ranks.rank == 0:
             self.round = 0 if state is None else state.round
             self.ranks.tell(self.round)
@@ -198,6 +199,22 @@ class Shard:
         self.mixer.clips.copy_(
             self.ranks.share(self.mixer.clips if state is None else state.tensors["clips"])
         )
+
+    def _make_room(self) -> None:
+        """Two buffers, back and forth: x½ in one, slices in the other, mixed in the one. After the local step
+        the models' own room is free, until the mixed ones come home."""
+        turn, device = self.turn, self.device
+        shape, sliced = self.momentum.shape, (turn.workers, turn.here.stop - turn.here.start)
+        by_hand = device.type == "cpu" and self.ranks.by_hand
+        self.window = Window.opened(turn) if by_hand else None
+        one = torch.empty(turn.room, device=device)
+        self.half, self.mixed = _shaped(one, *shape), _shaped(one, *sliced)
+        if self.window is not None:
+            self.models, self.slices = self.window.models, self.window.slices
+            return
+        self.models = torch.empty_like(self.momentum)
+        self._other = torch.empty(turn.room, device=device)
+        self.slices = _shaped(self._other, *sliced)
 
     def state(self) -> State:
         """All of it, on rank 0, in its host's memory: what the stacked engine would give."""

@@ -6,7 +6,7 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import timedelta
 from types import FrameType
 
@@ -21,11 +21,12 @@ TIMEOUT = 600.0  # seconds without a word after which a rank counts as lost
 
 
 @contextmanager
-def join(*, url: str = "env://", timeout: float = TIMEOUT) -> Iterator[Ranks]:
+def join(*, url: str = "env://", timeout: float = TIMEOUT, by_hand: bool = True) -> Iterator[Ranks]:
     """Be one of the ranks that torchrun started, until the block ends; or of those that meet at another of
     torch's addresses, such as `file:///tmp/here?rank=0&world_size=2`.
 
-    gloo between CPUs; NCCL between GPUs if each rank has one of its own.
+    gloo between CPUs; NCCL between GPUs if each rank has one of its own. CPU ranks that are all on one host
+    write models to each other's memory, if they may do so `by_hand`; gloo then carries the rest.
     """
     store, rank, size = next(rendezvous(url, timeout=timedelta(seconds=timeout)))
     local = int(os.environ.get("LOCAL_WORLD_SIZE", size))
@@ -41,7 +42,7 @@ def join(*, url: str = "env://", timeout: float = TIMEOUT) -> Iterator[Ranks]:
             timeout=timedelta(seconds=timeout),
         )
     who = [word.partition(" ")[2] for word in meeting.words]
-    ranks = Ranks(rank, size, store=meeting.store, timeout=timeout, who=who, nccl=nccl)
+    ranks = Ranks(rank, size, store=meeting.store, timeout=timeout, who=who, nccl=nccl, by_hand=by_hand)
     try:
         with _hearing_signals(ranks):
             yield ranks
@@ -56,17 +57,14 @@ def _threads_that_give_way() -> Iterator[None]:
     gloo's thread tries a lock again and again while the sender of a message holds it. On the sender's own
     core it would do so for milliseconds, until the scheduler gives the sender its next turn.
     """
-    if sys.platform != "linux":
+    if sys.platform != "linux" or os.sched_getscheduler(0) != os.SCHED_OTHER:
         yield
         return
-    before = os.sched_getscheduler(0), os.sched_getparam(0)
-    with suppress(OSError):
-        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     try:
         yield
     finally:
-        with suppress(OSError):
-            os.sched_setscheduler(0, *before)
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
 @contextmanager
