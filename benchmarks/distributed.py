@@ -4,9 +4,12 @@
 
 The ranks have one thread each, the single process has as many threads as there are ranks. They take turns;
 the fastest turn of each is printed, which others on the machine disturbed least. `speed` is the single
-process's time for a round over that of the ranks, `cpu` the same for processor time. Phases are rank 0's; the
-wait for the other ranks is in its turns and mixing. `MB sent` by a rank in a round is what crossed the
-loopback of a network namespace of our own, headers and all; `formula` is
+process's time for a round over that of the ranks, `median` the same for the medians of all turns, `cpu` for
+processor time. Phases are rank 0's; the wait for the other ranks is in its turns and mixing.
+
+Ranks of one host write models to each other's memory. `gloo` is a round of ranks that may not, as if each
+were on a host of its own, with a network as fast as the loopback. `MB sent` by such a rank in a round is what
+crossed the loopback of a network namespace of our own, headers and all; `formula` is
 2·(workers/ranks)·d·4·(ranks−1)/ranks.
 """
 
@@ -14,6 +17,7 @@ import argparse
 import multiprocessing
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -42,6 +46,8 @@ CASES = {
     "cnn, complete, trimmed mean": ("cnn", 8, "complete", TrimmedMean(1)),
     "mlp, complete, clipped": ("mlp", 32, "complete", ClippedGossip(0.5)),
 }
+Work = tuple[Callable[..., None], tuple[Any, ...]]
+Spent = dict[str, float]
 PHASES = ("step", "turn_out", "mix", "turn_home")
 NAMESPACE = "CLIPPEDGOSSIP_BENCHMARK_NAMESPACE"
 
@@ -68,10 +74,10 @@ def alone(pipe: Connection, case: str, threads: int) -> None:
     serve(pipe, stack.advance, {})
 
 
-def member(pipe: Connection, case: str, url: str) -> None:
+def member(pipe: Connection, case: str, url: str, by_hand: bool) -> None:
     """One rank, its phases timed."""
     torch.set_num_threads(1)
-    with join(url=url) as ranks:
+    with join(url=url, by_hand=by_hand) as ranks:
         shard = Shard(setup(*CASES[case]), ranks, torch.device("cpu"))
         shard.start(None)
         shard.advance()
@@ -112,48 +118,58 @@ def loopback() -> int:
 
 
 def measure(case: str, ranks: int, repetitions: int, rounds: int, folder: str) -> str:
-    context = multiprocessing.get_context("spawn")
-    url = f"file://{folder}/{time.monotonic_ns()}?world_size={ranks}"
-    started, pipes = [], []
-    works: list[tuple[Any, tuple[Any, ...]]] = [(alone, (case, ranks))]
-    works += [(member, (case, f"{url}&rank={rank}")) for rank in range(ranks)]
-    for work, arguments in works:
-        ours, theirs = context.Pipe()
-        process = context.Process(target=work, args=(theirs, *arguments), daemon=True)
-        process.start()
-        started.append(process)
-        pipes.append(ours)
-    single, many = pipes[0], pipes[1:]
-    stacked, sharded = [], []
+    works: list[list[Work]] = [[(alone, (case, ranks))]]
+    for by_hand in (True, False):
+        url = f"file://{folder}/{time.monotonic_ns()}?world_size={ranks}"
+        works.append([(member, (case, f"{url}&rank={rank}", by_hand)) for rank in range(ranks)])
+    started: list[Any] = []
+    pipes: list[tuple[Connection, ...]] = []
+    for group in works:
+        processes, ends = zip(*(start(work, arguments) for work, arguments in group), strict=True)
+        started += processes
+        pipes.append(ends)
+    found: list[list[Spent]] = [[], [], []]
     for _ in range(repetitions):
-        single.send(rounds)
-        stacked.append(single.recv())
-        for pipe in many:
-            pipe.send(rounds)
-        each = [pipe.recv() for pipe in many]
-        sharded.append(each[0] | {"cpu": sum(one["cpu"] for one in each)})
-    for pipe in pipes:
+        for turns, group_pipes in zip(found, pipes, strict=True):
+            for pipe in group_pipes:
+                pipe.send(rounds)
+            each = [pipe.recv() for pipe in group_pipes]
+            turns.append(each[0] | {"cpu": sum(one["cpu"] for one in each)})
+    for pipe in (pipe for group_pipes in pipes for pipe in group_pipes):
         pipe.send(0)
     for process in started:
         process.join(30)
-    return line(case, ranks, stacked, sharded)
+    return line(case, ranks, *found)
 
 
-def line(case: str, ranks: int, stacked: list[dict[str, float]], sharded: list[dict[str, float]]) -> str:
-    one, many = fastest(stacked), fastest(sharded)
+def start(work: Callable[..., None], arguments: tuple[Any, ...]) -> tuple[Any, Connection]:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=work, args=(theirs, *arguments), daemon=True)
+    process.start()
+    return process, ours
+
+
+def line(case: str, ranks: int, stacked: list[Spent], by_hand: list[Spent], by_gloo: list[Spent]) -> str:
+    one, many, gloo = fastest(stacked), fastest(by_hand), fastest(by_gloo)
     turns = many["turn_out"] + many["turn_home"]
-    parts = [one["round"], many["round"], many["step"], turns, many["mix"]]
+    parts = [one["round"], many["round"], many["step"], turns, many["mix"], gloo["round"]]
     run = setup(*CASES[case])
     formula = 2 * len(run.task.nodes) / ranks * run.task.layout.size * 4 * (ranks - 1) / ranks
-    sent = f"{many['bytes'] / ranks / 1e6:8.2f}" if NAMESPACE in os.environ else f"{'-':>8}"
+    sent = f"{gloo['bytes'] / ranks / 1e6:7.2f}" if NAMESPACE in os.environ else f"{'-':>7}"
+    ratios = [one["round"] / many["round"], median(stacked) / median(by_hand), one["cpu"] / many["cpu"]]
     return (
-        f"{case:<28} {' '.join(f'{seconds * 1e3:7.0f}' for seconds in parts)} "
-        f"{one['round'] / many['round']:6.2f} {one['cpu'] / many['cpu']:5.2f} {sent} {formula / 1e6:8.2f}"
+        f"{case:<28}{''.join(f'{seconds * 1e3:7.1f}' for seconds in parts)}"
+        f"{''.join(f'{ratio:7.2f}' for ratio in ratios)} {sent} {formula / 1e6:7.2f}"
     )
 
 
-def fastest(found: list[dict[str, float]]) -> dict[str, float]:
+def fastest(found: list[Spent]) -> Spent:
     return min(found, key=lambda one: one["round"])
+
+
+def median(found: list[Spent]) -> float:
+    return statistics.median(one["round"] for one in found)
 
 
 def in_own_namespace() -> None:
@@ -181,8 +197,8 @@ def main() -> None:
     print(
         f"{options.ranks} ranks with a thread each, and one process with {options.ranks} threads; ms a round"
     )
-    heads = ("single", "ranks", "step", "turns", "mixing")
-    print(f"{'':<28} {' '.join(f'{head:>7}' for head in heads)}  speed   cpu  MB sent  formula")
+    heads = ("single", "ranks", "step", "turns", "mixing", "gloo", "speed", "median", "cpu", "MB sent")
+    print(f"{'':<28}{''.join(f'{head:>7}' for head in heads[:-1])} {heads[-1]} formula")
     with tempfile.TemporaryDirectory() as folder:
         for case in options.cases:
             print(measure(case, options.ranks, options.repetitions, options.rounds, folder), flush=True)
