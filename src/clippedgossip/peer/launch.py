@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -96,6 +97,7 @@ class Crowd:
         self.processes: dict[str, BaseProcess] = {}
         self._threads = threads
         self._clocks = dict(clocks or {})
+        self._together: Barrier | None = None
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["clippedgossip.peer.preload"])
 
@@ -106,12 +108,15 @@ class Crowd:
         self.stop()
 
     def start(self, *names: str) -> None:
-        """Starts these peers, or all."""
+        """Starts these peers, or all; these begin together, once the last of them is up."""
         _start_server()
+        if not names:
+            self._together = self._context.Barrier(len(self.configs))
         for name in names or tuple(self.configs):
             config = self.configs[name]
             (config.folder / STATUS_FILE).unlink(missing_ok=True)
-            arguments = (_packed(config), self._threads, self._clocks.get(name, 0.0))
+            together = None if names else self._together
+            arguments = (_packed(config), self._threads, self._clocks.get(name, 0.0), together)
             process = self._context.Process(target=_child, args=arguments, daemon=True)
             process.start()
             self.processes[name] = process
@@ -131,6 +136,8 @@ class Crowd:
         for process in self.processes.values():
             if process.is_alive():
                 process.terminate()
+        if self._together is not None:
+            self._together.abort()
         if not self.wait(patience):
             for process in self.processes.values():
                 process.kill()
@@ -237,7 +244,7 @@ def _jump_clock(by: float, after: float = 3.0) -> None:
     time.time = lambda: real() + (by if time.monotonic() - start > after else 0.0)
 
 
-def _child(packed: tuple[str, str], threads: int, clock: float) -> None:
+def _child(packed: tuple[str, str], threads: int, clock: float, together: Barrier | None) -> None:
     """The life of a peer process."""
     import torch
 
@@ -253,11 +260,23 @@ def _child(packed: tuple[str, str], threads: int, clock: float) -> None:
     text, folder = packed
     config = configs.parse(text.encode(), folder=Path(folder))
     log_to(config.folder / "log.jsonl")
+
+    def wait_for_all() -> None:
+        """Of many on few cores the first would else be at work, and miss those that are not up yet."""
+        from clippedgossip.peer.transport import rpc  # noqa: F401  # takes a while: gRPC
+
+        if together is not None:
+            with contextlib.suppress(threading.BrokenBarrierError):
+                together.wait(config.deadlines.join)
+
     try:
-        run_peer(config)
+        run_peer(config, ready=wait_for_all)
     except PeerError as error:
         print(f"error: peer {config.name}: {error}", file=sys.stderr)
         sys.exit(2)
+    finally:
+        if together is not None:
+            together.abort()  # where this one failed, the others need not wait for it
 
 
 def _die_with(parent: BaseProcess) -> None:

@@ -120,8 +120,9 @@ class PeerRun:
             log.error("checkpoint failed", extra={"round": round, "why": str(error)})
 
 
-def run_peer(config: Config, *, resume: bool = True) -> Outcome:
-    """Runs one peer in this process until it is done, or SIGINT or SIGTERM asks it to stop."""
+def run_peer(config: Config, *, resume: bool = True, ready: Callable[[], None] = lambda: None) -> Outcome:
+    """Runs one peer in this process until it is done, or SIGINT or SIGTERM asks it to stop. Calls `ready`
+    before it begins."""
     write_starting(config)
     peer = PeerRun(config, resume=resume)
 
@@ -130,6 +131,7 @@ def run_peer(config: Config, *, resume: bool = True) -> Outcome:
 
     previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
+        ready()
         return peer.run()
     finally:
         for number, handler in previous.items():
