@@ -33,17 +33,35 @@ class Terminal:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
-    def interrupted(self, patience: float = 100.0) -> int:
-        """Presses Ctrl-C, again and again as the impatient do; the exit code. Everyone must be gone then."""
+    def interrupt(self) -> None:
+        """Presses Ctrl-C."""
+        os.write(self._master, b"\x03")
+
+    def interrupt_again(self) -> None:
+        """Presses it once more, as the impatient do, while the command is ending and ignores it."""
+        while not self._deaf():
+            time.sleep(0.01)
+        self.process.send_signal(signal.SIGSTOP)  # or it might come to its end in between
+        if self._deaf():
+            self.interrupt()
+        self.process.send_signal(signal.SIGCONT)
+
+    def _deaf(self) -> bool:
+        """Whether the command ignores Ctrl-C, or has ended."""
+        if self.process.poll() is not None:
+            return True
+        lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
+        (ignored,) = (line for line in lines if line.startswith("SigIgn"))
+        return bool(int(ignored.split()[1], 16) & 1 << signal.SIGINT - 1)
+
+    def ended(self, patience: float = 100.0) -> int:
+        """The exit code, once it has ended; nobody may be left then."""
         until = time.monotonic() + patience
-        while self.process.poll() is None and time.monotonic() < until:
-            os.write(self._master, b"\x03")
-            time.sleep(0.3)
-        code = self.process.wait(1)
+        code = self.process.wait(patience)
         while self.left() and time.monotonic() < until:  # helpers of multiprocessing see it a moment later
             time.sleep(0.05)
         assert not self.left()
-        self._reader.join(10)
+        self._reader.join(patience)
         return code
 
     def left(self) -> list[int]:

@@ -170,12 +170,27 @@ def test_interrupt_stops_everyone(tmp_path: Path) -> None:
         assert all(row["running"] for row in status)
         metrics = urllib.request.urlopen(f"http://{status[0]['metrics']}/metrics", timeout=10).read().decode()
         assert "clippedgossip_round" in metrics
-        assert terminal.interrupted() == 0, "the way to stop it is no failure"
+        terminal.interrupt()
+        assert terminal.ended() == 0, "the way to stop it is no failure"
     assert "Traceback" not in terminal.said
     assert "--resume` goes on from here" in terminal.said
     stopped = [row["round"] for row in json.loads(here("status", net, "--json"))]
     resumed = json.loads(peer("up", net, "--resume", "--rounds", 1, "--json"))
     assert [row["rounds"] for row in resumed] == stopped
+
+
+def test_interrupt_ends_the_waiting_for_neighbours(tmp_path: Path) -> None:
+    task = {"name": "digits", "model": "linear", "samples": 60, "test_samples": 20}
+    forever = Config(name="t", run="r", task=task, deadlines=Deadlines(join=600))
+    folder = write_network([(0, 1)], 2, tmp_path / "net", forever)[0]
+    with Terminal([*COMMAND, "peer", "start", str(folder)]) as terminal:
+        until = time.monotonic() + 60
+        while time.monotonic() < until and "listening" not in terminal.said:
+            time.sleep(0.1)
+        terminal.interrupt()
+        assert terminal.ended() == 0
+    assert "rounds 0" in terminal.said
+    assert "Traceback" not in terminal.said
 
 
 @contextlib.contextmanager

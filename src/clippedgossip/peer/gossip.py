@@ -56,6 +56,8 @@ class Gossip:
         if model is not None and loss is None and self.mixing.needs_losses:
             raise PeerError(without_losses(config))
         self.node: Node | None = None
+        self._starting: Node | None = None
+        self._hurried = False
         self._make_transport = transport or self._real_transport
         self._make_node = node
         self._first_round = round
@@ -92,6 +94,9 @@ class Gossip:
                     rule=describe_rule(self.config),
                     round=self._first_round,
                 )
+                self._starting = node
+                if self._hurried:
+                    node.hurry.set()
                 await node.start()
                 return node
 
@@ -101,6 +106,12 @@ class Gossip:
             if self._account is not None:
                 self._account.go_on_from(self.node.round)
         return self.node
+
+    def hurry(self) -> None:
+        """Makes `start` wait no longer for neighbours; from any thread, or a signal's handler."""
+        self._hurried = True
+        if self._starting is not None:
+            self._loop.call_soon_threadsafe(self._starting.hurry.set)
 
     def mix(self, model: nn.Module) -> Mixed:
         """One round: sends the parameters, receives the neighbours', writes the mixture into the model."""

@@ -104,6 +104,8 @@ class Node:
         self.outbox.skip_to(round)
         self.outbox.heard = self._heard
         self.outbox.headers = self.evidence.of_round
+        self.hurry = asyncio.Event()
+        """Once set, `start` waits for nobody."""
         self._transport = transport
         self._received = torch.full((len(self.peers), length), torch.nan, dtype=torch.float32, device="cpu")
         self._background: set[asyncio.Task[None]] = set()
@@ -123,14 +125,15 @@ class Node:
         """Listens, greets the neighbours, and finds the round they are in."""
         await self._transport.start(self.outbox)
         log.info("listening", extra={"address": str(self.config.bind)})
-        greetings = [asyncio.create_task(self._greet_until_known(peer)) for peer in self.peers.values()]
-        if greetings:
-            # Whoever comes back must not keep waiting for the dead: its neighbours are in the midst of it.
-            patience = self.config.deadlines
-            _, waiting = await asyncio.wait(
-                greetings, timeout=min(patience.most, patience.join) if self.round else patience.join
-            )
-            await _cancel(waiting)
+        # Whoever comes back must not keep waiting for the dead: its neighbours are in the midst of it.
+        patience = self.config.deadlines
+        waits = [asyncio.create_task(self._greet_everyone()), asyncio.create_task(self.hurry.wait())]
+        await asyncio.wait(
+            waits,
+            timeout=min(patience.most, patience.join) if self.round else patience.join,
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+        await _cancel(waits)
         self._catch_up()
 
     async def close(self) -> None:
@@ -323,6 +326,11 @@ class Node:
     def _unpack(self, body: memoryview, row: Tensor) -> bool:
         tensors.widen(body, self.config.wire.dtype, row)
         return tensors.is_finite(row)
+
+    async def _greet_everyone(self) -> bool:
+        greetings = (self._greet_until_known(peer) for peer in self.peers.values())
+        await asyncio.gather(*greetings, return_exceptions=True)
+        return True
 
     async def _greet_until_known(self, peer: Peer) -> None:
         while not peer.greeted:

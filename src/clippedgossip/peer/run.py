@@ -49,13 +49,16 @@ class PeerRun:
             raise PeerError(without_losses(config))
         self.account = Account(config)
         self._stop = False
+        self._gossip: Gossip | None = None
         self._checkpoints = (
             config.folder / "checkpoints" / hashlib.sha256(config.run.encode()).hexdigest()[:12]
         )
 
     def stop(self) -> None:
-        """Ends after the current round."""
+        """Ends after the current round, or at once while it waits for its neighbours to come."""
         self._stop = True
+        if self._gossip is not None:
+            self._gossip.hurry()
 
     def run(self) -> Outcome:
         config = self.config
@@ -64,9 +67,9 @@ class PeerRun:
         account = self.account
         account.begin()
         account.go_on_from(first)
-        gossip = Gossip(config, me, node=_node_kind(config), round=first, account=account)
+        self._gossip = gossip = Gossip(config, me, node=_node_kind(config), round=first, account=account)
         try:
-            if first < config.rounds:
+            if first < config.rounds and not self._stop:
                 gossip.start(self.learner.length)
             while gossip.round < config.rounds and not self._stop:
                 self._round(gossip)
