@@ -10,13 +10,16 @@ from clippedgossip.randomness import purpose_word
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _COMPILED: dict[Hashable, Callable[..., Any]] = {}
+_CONSTANT: list[Callable[..., Any]] = [purpose_word]
 
 
 def constant(function: _Function) -> _Function:
-    """One that a compiler is not to look into: equal arguments, equal results."""
-    compiler: Any = torch.compiler
-    marked: _Function = compiler.assume_constant_result(function)
-    return marked
+    """One that a compiler is not to look into: equal arguments, equal results.
+
+    Marked when something is compiled: the compiler takes a second to import, and many never need it.
+    """
+    _CONSTANT.append(function)
+    return function
 
 
 def compiled(
@@ -27,7 +30,9 @@ def compiled(
     `dynamic` takes sizes for symbolic from the start; otherwise those that change turn so the second time.
     """
     if kind not in _COMPILED:
-        constant(purpose_word)
+        compiler: Any = torch.compiler
+        for known in _CONSTANT:
+            compiler.assume_constant_result(known)
         config = torch._dynamo.config
         config.recompile_limit = max(config.recompile_limit, 64)  # other kinds are not recompilations
         logging.getLogger("torch.utils._sympy.interp").setLevel(logging.ERROR)  # of no use to a user
