@@ -132,6 +132,8 @@ class Inbox:
     @cached_property
     def ok(self) -> Tensor:
         """Which rows are finite."""
+        if self.whole is not None:
+            return self.whole.ok
         if self.dense:
             return torch.isfinite(self.inner_products.diagonal())
         wrong = torch.cat([~kernels.finite_rows(block) for block in self.blocks])
@@ -149,7 +151,8 @@ class Inbox:
 
     def rows(self, index: Tensor, part: slice = slice(None)) -> Tensor:
         """The rows named by `index`, on a slice of coordinates; there must be no linear ones."""
-        return torch.cat([block[:, part] for block in self.blocks])[index]
+        held = [block[:, part] for block in self.blocks]
+        return (torch.cat(held) if len(held) > 1 else held[0])[index]
 
     def neighborhoods(self) -> Iterator["Neighborhood"]:
         """The nodes in groups small enough that the pairs of one group fit in memory."""
@@ -158,16 +161,20 @@ class Inbox:
         for start in range(0, n, size):
             yield Neighborhood(self, slice(start, min(start + size, n)))
 
-    def mixed(self, coefficients: Tensor, out: Tensor | None = None) -> Tensor:
-        """(n, d) Σ_j coefficients[i, j]·(row of slot j), the sum over own model and slots."""
-        output = torch.empty_like(self.models) if out is None else out
+    def mixed(
+        self, coefficients: Tensor, out: Tensor | None = None, group: slice = slice(None)
+    ) -> Tensor:
+        """(b, d) Σ_j coefficients[i, j]·(row of slot j), the sum over own model and slots, of a group."""
+        output = torch.empty_like(self.models[group]) if out is None else out
+        slots = self.closed_slots[group]
         if not self.dense:
-            return self._mixed_along_edges(coefficients, output)
+            return self._mixed_along_edges(coefficients, slots, output)
         n = len(self.models)
         rows = n if self.linear is None else n + len(self.linear)
         rows += 0 if self.extra is None else len(self.extra)
-        coefficients = torch.where(self.ok[:n, None], coefficients, torch.nan)  # a diverged node stays so
-        spread = coefficients.new_zeros(n, rows).scatter_add_(1, self.closed_slots, coefficients)
+        fine = self.ok[:n][group, None]
+        coefficients = torch.where(fine, coefficients, torch.nan)  # a diverged node stays so
+        spread = coefficients.new_zeros(len(slots), rows).scatter_add_(1, slots, coefficients)
         parts = [spread[:, :n]]
         ok = self.ok[:n]
         if self.linear is not None:
@@ -178,10 +185,10 @@ class Inbox:
             ok = torch.cat([ok, self.ok[rows - len(self.extra) :]])
         return kernels.combine(parts, self.blocks, ok, output)
 
-    def _mixed_along_edges(self, coefficients: Tensor, output: Tensor) -> Tensor:
-        n, closed = self.closed_slots.shape
+    def _mixed_along_edges(self, coefficients: Tensor, slots: Tensor, output: Tensor) -> Tensor:
+        n, closed = slots.shape
         output[:] = torch.nn.functional.embedding_bag(  # a weighted sum of rows, none of them copied first
-            self.closed_slots.flatten(),
+            slots.flatten(),
             torch.cat(self.blocks) if len(self.blocks) > 1 else self.models,
             offsets=torch.arange(0, n * closed, closed, device=self.models.device),
             per_sample_weights=coefficients.to(self.models.dtype).flatten(),
@@ -283,6 +290,10 @@ class Neighborhood:
         """(b, k+1, d) own and received models themselves."""
         return torch.stack([self.message(place) for place in range(self.weights.shape[1] + 1)], 1)
 
+    def average(self, shares: Tensor) -> Tensor:
+        """(b, d) Σ_j shares[i, j]·(message at place j); shares (b, k+1) sum to 1."""
+        return self.inbox.mixed(shares, group=self.group)
+
     def squared_to(self, coefficients: Tensor) -> Tensor:
         """(b, k+1) ‖z − x_j‖² for z = Σ_j c_j x_j with Σ c = 1: (c D)_j − ½ c D cᵀ."""
         to_each = (coefficients[:, None] @ self.pairs)[:, 0]
@@ -334,11 +345,10 @@ class _Mapped(Neighborhood):
         raise RuleError("no average of messages is Byzantine or not; the oracle radius cannot be wrapped")
 
     def message(self, place: int) -> Tensor:
-        shares = self.premix[:, place].to(self.inbox.models.dtype)
-        mixed = shares[:, :1] * self.base.message(0)
-        for source in range(1, shares.shape[1]):
-            mixed += shares[:, source, None] * self.base.message(source)
-        return mixed
+        return self.base.average(self.premix[:, place])
+
+    def average(self, shares: Tensor) -> Tensor:
+        return self.base.average((shares[:, None] @ self.premix)[:, 0])
 
 
 def from_neighbors(coefficients: Tensor) -> Tensor:
