@@ -3,6 +3,7 @@
 import networkx as nx
 import pytest
 import torch
+from torch import nn
 
 from clippedgossip import graphs
 from clippedgossip.attacks import ATTACKS, make_attack
@@ -20,7 +21,7 @@ from clippedgossip.rules import (
 )
 from clippedgossip.simulate import Setup, Training, train
 from clippedgossip.step import LearningRate
-from clippedgossip.tasks import DataSet, make_task, partition
+from clippedgossip.tasks import DataSet, layers, make_task, partition
 from tests.test_rules_contract import CASES
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that PyTorch can use")
@@ -79,6 +80,34 @@ def test_training_agrees_with_the_cpu(rule: Rule, model: str) -> None:
     torch.testing.assert_close(
         there.state().tensors["models"].cpu(), here.state().tensors["models"], atol=2e-4, rtol=1e-3
     )
+
+
+@pytest.mark.parametrize(("precision", "rounding"), [(torch.float32, 1e-5), (torch.bfloat16, 0.05)])
+@pytest.mark.parametrize("shape", [(6, 8, 1, 8), (6, 8, 1, 28), (5, 32, 1, 28), (20, 9, 1, 28), (6, 8, 3, 9)])
+def test_compiled_convolutions_agree_with_float64(
+    shape: tuple[int, int, int, int], precision: torch.dtype, rounding: float
+) -> None:
+    """Of few images and many: a compiler treats them differently."""
+    n, batch, channels, side = shape
+    module = nn.Sequential(nn.Conv2d(channels, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.MaxPool2d(2))
+    generator = torch.Generator("cuda").manual_seed(0)
+    parameters = {
+        name: 0.3 * torch.randn(n, *value.shape, device="cuda", generator=generator)
+        for name, value in module.named_parameters()
+    }
+    x = torch.randn(n, batch, channels, side, side, device="cuda", generator=generator)
+    exact = layers.forward_stacked(
+        module,
+        {name: value.double() for name, value in parameters.items()},
+        x.double(),
+        None,
+        torch.float64,
+    )
+    torch._dynamo.reset()  # each shape is compiled for itself
+    forward = torch.compile(lambda p, x: layers.forward_stacked(module, p, x, None, precision))
+    with torch.no_grad():
+        found = forward(parameters, x)
+    assert float((found - exact).abs().max() / exact.abs().max()) < rounding
 
 
 @pytest.mark.parametrize("attack", [name for name in ATTACKS if name != "tuned"])

@@ -161,9 +161,7 @@ class Inbox:
         for start in range(0, n, size):
             yield Neighborhood(self, slice(start, min(start + size, n)))
 
-    def mixed(
-        self, coefficients: Tensor, out: Tensor | None = None, group: slice = slice(None)
-    ) -> Tensor:
+    def mixed(self, coefficients: Tensor, out: Tensor | None = None, group: slice = slice(None)) -> Tensor:
         """(b, d) Σ_j coefficients[i, j]·(row of slot j), the sum over own model and slots, of a group."""
         output = torch.empty_like(self.models[group]) if out is None else out
         slots = self.closed_slots[group]
