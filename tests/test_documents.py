@@ -1,6 +1,7 @@
 """What the documents say is so: examples run, commands parse, links lead somewhere, nothing is left out."""
 
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,12 @@ def test_a_quoted_command_parses(line: str) -> None:
     context = command.make_context(command.name, words)
     if context.args:  # the network's own options
         networks.parse_options(context.args, source=context.params["network"], known=())
+
+
+def test_the_results_say_what_their_files_hold() -> None:
+    place = ROOT / "docs" / "results"
+    made = runpy.run_path(str(place / "tables.py"))
+    assert (place / "README.md").read_text().endswith(made["MARK"] + made["tables"]())
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
