@@ -85,7 +85,8 @@ def end_bars(result: Results, measure: Measure, *, marks: Sequence[Mark] = ()) -
                 size=(4.2, 2.8),
             )
         )
-    return Panels(svgs, _ends(result), looks | {mark.name: MARK_LOOK for mark in marks})
+    ran = {line.rule: looks[line.rule] for line in result.lines if line.runs}
+    return Panels(svgs, _ends(result), ran | {mark.name: MARK_LOOK for mark in marks})
 
 
 def page_table(result: Results) -> Table:
