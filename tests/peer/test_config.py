@@ -39,8 +39,7 @@ def test_reads_what_the_guide_shows() -> None:
 
 def test_defaults_are_safe() -> None:
     plain = Config(name="a", run="r")
-    assert plain.bind.is_loopback
-    assert plain.metrics.is_loopback
+    assert plain.bind.host == plain.metrics.host == "127.0.0.1"
 
 
 def test_dump_round_trip() -> None:

@@ -5,7 +5,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -20,19 +20,18 @@ _KEPT = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """Everything a peer needs to go on: the next round, tensors, and small facts."""
+    """Everything a peer needs to go on: the next round, and tensors."""
 
     run: str
     round: int
     tensors: Mapping[str, Tensor]
-    facts: Mapping[str, object] = field(default_factory=dict)
 
 
 def save(checkpoint: Checkpoint, folder: Path) -> Path:
     """Writes atomically. Raises OSError (disk full); what was there before is then still there."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"checkpoint-{checkpoint.round:09d}.safetensors"
-    facts = json.dumps({"run": checkpoint.run, "round": checkpoint.round, **checkpoint.facts}, sort_keys=True)
+    facts = json.dumps({"run": checkpoint.run, "round": checkpoint.round}, sort_keys=True)
     tensors = _apart(checkpoint.tensors)
     with replacing(path) as temporary:
         try:
@@ -66,8 +65,8 @@ def _read(path: Path) -> Checkpoint | None:
         if metadata.get("digest") != _digest(facts, tensors):
             return None
         known = json.loads(facts)
-        return Checkpoint(run=known.pop("run"), round=known.pop("round"), tensors=tensors, facts=known)
-    except (SafetensorError, OSError, ValueError, KeyError, AttributeError):
+        return Checkpoint(run=known["run"], round=known["round"], tensors=tensors)
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError):
         return None
 
 

@@ -21,7 +21,6 @@ class Standing:
 
     def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
         self.missing: Counter[Missing] = Counter()
-        self.received = 0
         self.trust = 0.5
         """How regularly it delivers: a fraction of the deadline is granted accordingly."""
         self._limits = limits
@@ -56,7 +55,6 @@ class Standing:
         return 0.25 + 0.75 * self.trust
 
     def came(self) -> None:
-        self.received += 1
         self.trust += 0.2 * (1 - self.trust)
         self._silent = 0
         self._clean += 1
@@ -76,11 +74,6 @@ class Standing:
                 self._wait_again = round + pause
         elif reason is not Missing.BACKED_OFF:
             self._silent = 0
-
-    @property
-    def rejected(self) -> int:
-        """Messages thrown away because no honest peer sends such."""
-        return sum(self.missing[reason] for reason in VIOLATIONS)
 
     def _violated(self) -> None:
         self._clean = 0
