@@ -32,14 +32,12 @@ _PORTS = range(20000, 32000)
 """Below the range from which the system hands out ports by itself."""
 
 
-def write_network(
-    edges: Iterable[tuple[int, int]], nodes: int, out: Path, template: Config, host: str = "127.0.0.1"
-) -> list[Path]:
+def write_network(edges: Iterable[tuple[int, int]], nodes: int, out: Path, template: Config) -> list[Path]:
     """One folder per peer: identity, config, neighbours. Peers are named 0 … nodes−1."""
     if out.exists() and any(out.iterdir()):
         raise PeerError(f"{out} is not empty; name a new folder")
     identities = [identity.create() for _ in range(nodes)]
-    addresses = [Address(host, port) for port in free_ports(nodes, host)]
+    addresses = [Address("127.0.0.1", port) for port in free_ports(nodes)]
     around: list[list[int]] = [[] for _ in range(nodes)]
     for a, b in edges:
         around[a].append(b)
@@ -89,13 +87,10 @@ def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
 class Crowd:
     """Peers as processes, forked from a server process that has torch loaded, so that each starts quickly."""
 
-    def __init__(
-        self, configs: Sequence[Config], *, threads: int = 1, clocks: Mapping[str, float] | None = None
-    ) -> None:
+    def __init__(self, configs: Sequence[Config], *, clocks: Mapping[str, float] | None = None) -> None:
         """`clocks`: peers whose clock jumps by so many seconds once they run; for drills."""
         self.configs = {config.name: config for config in configs}
         self.processes: dict[str, BaseProcess] = {}
-        self._threads = threads
         self._clocks = dict(clocks or {})
         self._together: Barrier | None = None
         self._context = multiprocessing.get_context("forkserver")
@@ -116,7 +111,7 @@ class Crowd:
             config = self.configs[name]
             (config.folder / STATUS_FILE).unlink(missing_ok=True)
             together = None if names else self._together
-            arguments = (_packed(config), self._threads, self._clocks.get(name, 0.0), together)
+            arguments = (_packed(config), self._clocks.get(name, 0.0), together)
             process = self._context.Process(target=_child, args=arguments, daemon=True)
             process.start()
             self.processes[name] = process
@@ -131,14 +126,14 @@ class Crowd:
             process.join(None if until is None else max(until - time.monotonic(), 0.0))
         return not self.alive()
 
-    def stop(self, patience: float = 10.0) -> None:
+    def stop(self) -> None:
         """Asks everyone to end; whoever does not, is killed."""
         for process in self.processes.values():
             if process.is_alive():
                 process.terminate()
         if self._together is not None:
             self._together.abort()
-        if not self.wait(patience):
+        if not self.wait(10.0):
             for process in self.processes.values():
                 process.kill()
             self.wait(5.0)
@@ -238,13 +233,13 @@ def _packed(config: Config) -> tuple[str, str]:
     return configs.dump(config), str(config.folder)
 
 
-def _jump_clock(by: float, after: float = 3.0) -> None:
-    """Wall-clock time as Python sees it jumps."""
+def _jump_clock(by: float) -> None:
+    """Wall-clock time as Python sees it jumps, when the peer is at work."""
     real, start = time.time, time.monotonic()
-    time.time = lambda: real() + (by if time.monotonic() - start > after else 0.0)
+    time.time = lambda: real() + (by if time.monotonic() - start > 3 else 0.0)
 
 
-def _child(packed: tuple[str, str], threads: int, clock: float, together: Barrier | None) -> None:
+def _child(packed: tuple[str, str], clock: float, together: Barrier | None) -> None:
     """The life of a peer process."""
     import torch
 
@@ -254,7 +249,7 @@ def _child(packed: tuple[str, str], threads: int, clock: float, together: Barrie
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_die_with, args=(parent,), daemon=True).start()
-    torch.set_num_threads(threads)
+    torch.set_num_threads(1)
     if clock:
         _jump_clock(clock)
     text, folder = packed

@@ -147,9 +147,8 @@ async def _garbage_stream(message: Message, request: pb.PullRequest, send: Send)
 
 
 async def _endless_stream(message: Message, request: pb.PullRequest, send: Send) -> None:
-    for part in wire.parts(message.header, b""):
-        await send(part)
-    chunk = next(iter(list(wire.parts(message.header, bytes(wire.CHUNK)))[1:]))
+    header, chunk = wire.parts(message.header, bytes(wire.CHUNK))
+    await send(header)
     while True:
         await send(chunk)
 

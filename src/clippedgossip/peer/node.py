@@ -327,10 +327,9 @@ class Node:
         tensors.widen(body, self.config.wire.dtype, row)
         return tensors.is_finite(row)
 
-    async def _greet_everyone(self) -> bool:
+    async def _greet_everyone(self) -> None:
         greetings = (self._greet_until_known(peer) for peer in self.peers.values())
         await asyncio.gather(*greetings, return_exceptions=True)
-        return True
 
     async def _greet_until_known(self, peer: Peer) -> None:
         while not peer.greeted:
@@ -349,13 +348,12 @@ class Node:
             extra = {"neighbour": peer.neighbour.name, "why": misfit}
             log.warning("refused by neighbour" if reply.refusal else "refused neighbour", extra=extra)
             raise Rejected(Missing.REFUSED, misfit)
-        self._heard(peer.neighbour.name, reply.terms, "")
+        self._heard(peer.neighbour.name, reply.terms)
         peer.greeted = True
 
-    def _heard(self, name: str, terms: pb.Terms, misfit: str) -> None:
-        if not misfit:
-            self.peers[name].degree = terms.degree
-            self.peers[name].claim = terms.round
+    def _heard(self, name: str, terms: pb.Terms) -> None:
+        self.peers[name].degree = terms.degree
+        self.peers[name].claim = terms.round
 
     def _catch_up(self) -> None:
         claims = [peer.claim for peer in self.peers.values() if peer.claim is not None]

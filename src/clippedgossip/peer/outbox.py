@@ -27,14 +27,13 @@ class Message:
 class Bucket:
     """A token bucket: `rate` calls a second, a burst of one second's worth."""
 
-    def __init__(self, rate: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, rate: float) -> None:
         self._rate = rate
-        self._clock = clock
         self._tokens = max(rate, 1.0)
-        self._then = clock()
+        self._then = time.monotonic()
 
     def take(self) -> bool:
-        now = self._clock()
+        now = time.monotonic()
         self._tokens = min(max(self._rate, 1.0), self._tokens + (now - self._then) * self._rate)
         self._then = now
         if self._tokens < 1:
@@ -63,7 +62,7 @@ class Outbox:
         self.round = -1
         """The newest round there is a message for."""
         self.flooded = 0
-        self.heard: Callable[[str, pb.Terms, str], None] = lambda name, terms, misfit: None
+        self.heard: Callable[[str, pb.Terms], None] = lambda name, terms: None
         self.headers: Callable[[int], list[pb.Header]] = lambda round: []
         self._terms = terms
         self._patience = patience
@@ -113,8 +112,9 @@ class Outbox:
         misfit = mine.misfit(request.terms)
         if misfit:
             log.warning("refused neighbour", extra={"neighbour": name, "why": misfit})
+        else:
+            self.heard(name, request.terms)
         caller.accepted = not misfit
-        self.heard(name, request.terms, misfit)
         return pb.HelloReply(terms=mine.encode(), refusal=misfit)
 
     async def witness(self, name: str, request: pb.WitnessRequest) -> pb.WitnessReply:

@@ -13,6 +13,7 @@ from clippedgossip.atomic import write_atomic
 from clippedgossip.peer.config import Address, Config
 
 STATUS_FILE = "status.json"
+_LARGEST_LOG = 10 << 20
 _STANDARD = set(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
 
@@ -32,17 +33,17 @@ class JsonLines(logging.Formatter):
         return json.dumps(line, default=str)
 
 
-def log_to(path: Path | None, level: int = logging.INFO, *, largest: int = 10 << 20) -> None:
+def log_to(path: Path | None) -> None:
     """Logs to a file of bounded size, or to standard error."""
     from logging.handlers import RotatingFileHandler
 
     handler: logging.Handler = logging.StreamHandler()
     if path is not None:
-        handler = RotatingFileHandler(path, maxBytes=largest, backupCount=1, delay=True)
+        handler = RotatingFileHandler(path, maxBytes=_LARGEST_LOG, backupCount=1, delay=True)
     handler.setFormatter(JsonLines())
     logger = logging.getLogger("clippedgossip")
     logger.handlers, logger.propagate = [handler], False
-    logger.setLevel(level)
+    logger.setLevel(logging.INFO)
     logging.raiseExceptions = False  # a full disk must not fill standard error
 
 

@@ -38,11 +38,10 @@ class Terms:
     dtype: str
     rule: str
     round: int
-    version: int = VERSION
 
     def encode(self) -> pb.Terms:
         return pb.Terms(
-            version=self.version,
+            version=VERSION,
             run=self.run,
             degree=self.degree,
             length=self.length,
@@ -54,7 +53,7 @@ class Terms:
     def misfit(self, other: pb.Terms) -> str:
         """Why a neighbour with these terms cannot take part; empty when it can."""
         theirs = {
-            "version": (other.version, self.version),
+            "version": (other.version, VERSION),
             "run": (other.run[:128], self.run),
             "length": (other.length, self.length),
             "dtype": (other.dtype, _CODE[self.dtype]),

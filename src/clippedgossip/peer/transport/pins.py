@@ -17,6 +17,8 @@ from clippedgossip.peer import identity
 from clippedgossip.peer.config import Neighbour
 from clippedgossip.peer.identity import Certificate
 
+_PATIENCE = 5.0
+
 
 class Pins:
     """Which certificate belongs to which neighbour, as far as known; kept in a folder between starts."""
@@ -69,7 +71,7 @@ class Pins:
         return certificate
 
 
-async def read_off(host: str, port: int, *, patience: float = 5.0) -> bytes:
+async def read_off(host: str, port: int) -> bytes:
     """The certificate (PEM) a TLS 1.3 server at this address shows; nothing is sent to it."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -77,10 +79,10 @@ async def read_off(host: str, port: int, *, patience: float = 5.0) -> bytes:
     context.verify_mode = ssl.CERT_NONE  # the fingerprint is checked by the caller
     context.set_alpn_protocols(["h2"])
     try:
-        async with asyncio.timeout(patience):
+        async with asyncio.timeout(_PATIENCE):
             _, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname=identity.HOST)
     except TimeoutError:
-        raise OSError(f"no answer in {patience:g} s") from None
+        raise OSError(f"no answer in {_PATIENCE:g} s") from None
     try:
         shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
     finally:
