@@ -124,8 +124,11 @@ def test_options_of_a_launcher_need_one(config: str, capsys: pytest.CaptureFixtu
     assert not Path("runs").exists()
 
 
-def test_an_attack_with_nobody_to_send_it_is_noted(config: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli("run", config, "attack=dissensus") == 0
+@pytest.mark.parametrize("attack", ["dissensus", "label-flipping"])
+def test_an_attack_with_nobody_to_send_it_is_noted(
+    config: str, capsys: pytest.CaptureFixture[str], attack: str
+) -> None:
+    assert cli("run", config, f"attack={attack}") == 0
     assert "no Byzantine nodes" in capsys.readouterr().err
 
 

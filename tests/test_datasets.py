@@ -635,8 +635,12 @@ def test_labels_and_inputs_must_fit() -> None:
     x, y = torch.zeros(4, 2), torch.arange(4)
     with pytest.raises(DataError, match="4 train inputs for 3 labels"):
         DataSet.of(x, y[:3], x, y)
-    with pytest.raises(DataError, match="whole numbers from 0"):
+    with pytest.raises(DataError, match=r"dtype torch.float32\ngive the number of each input's class"):
         DataSet.of(x, y.float(), x, y)
+    with pytest.raises(DataError, match="go from -1 to 2; 4 classes"):
+        DataSet.of(x, y - 1, x, y)
+    assert DataSet.of(x, y.to(torch.uint8), x, y.int()).train_y.dtype == torch.long
+    assert DataSet.of(x, y, x, y, classes=9).classes == 9
     with pytest.raises(DataError, match="must agree"):
         DataSet.of(x, y, x[:, :1], y)
 

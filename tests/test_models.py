@@ -220,6 +220,9 @@ def test_a_users_own_module_and_tensors() -> None:
     assert task.draw(0)[0].shape == (4, 2, 5)
     assert task.evaluate(task.initial()[None]).accuracy.shape == (1,)
     assert torch.equal(DataSet.of(x.numpy(), y.numpy(), x.numpy(), y.numpy()).train_x, x)
+    shares = [share.tolist() for share in partition(y.numpy(), 4, seed=0)]
+    listed = make_task(data, shares, nn.Linear(5, 3), seed=0, batch=2)
+    assert torch.equal(listed.rows(0), task.rows(0))
     steady = nn.Sequential(nn.Linear(5, 3), nn.BatchNorm1d(3, track_running_stats=False))
     assert make_task(data, partition(y, 4, seed=0), steady, seed=0).layout.size == 24
 
@@ -238,6 +241,16 @@ def test_a_users_own_module_and_tensors() -> None:
         ({"shares": [torch.tensor([40])]}, "outside 0 to 39"),
         ({"nodes": [0, 0]}, "one share to each"),
         ({"poisoned": [7]}, "worker 7 is to be poisoned"),
+        ({"poisoned": [1]}, "no poison is given"),
+        ({"model": nn.Linear(5, 3).double()}, "weight is torch.float64"),
+        ({"model": nn.LSTM(5, 3)}, "gives a tuple"),
+        ({"model": nn.Embedding(20, 3)}, "shape \\(5,\\) and dtype torch.float32"),
+        ({"loss": nn.BCELoss()}, "loss cannot take"),
+        ({"loss": nn.CrossEntropyLoss(reduction="none")}, "one number, the mean"),
+        ({"augment": True}, "these inputs have shape \\(5,\\)"),
+        ({"shares": [torch.ones(40, dtype=torch.bool)]}, "nonzero"),
+        ({"shares": [torch.arange(40)[:, None]]}, "shape \\(40, 1\\)"),
+        ({"shares": [[]]}, "worker 0 holds no samples"),
     ],
 )
 def test_what_does_not_fit_is_said_before_the_run(options: dict[str, object], says: str) -> None:

@@ -43,10 +43,15 @@ class DataSet:
                 raise DataError(
                     f"{self.name}: {len(x)} {part} inputs for {len(y)} labels; give one label per input"
                 )
-            if y.dtype != torch.long or y.ndim != 1 or int(y.min()) < 0 or int(y.max()) >= self.classes:
+            if y.dtype != torch.long or y.ndim != 1:
                 raise DataError(
-                    f"{self.name}: {part} labels must be whole numbers from 0 to {self.classes - 1} "
-                    "in a 1-dim tensor of dtype torch.long"
+                    f"{self.name}: {part} labels have shape {tuple(y.shape)} and dtype {y.dtype}\n"
+                    "give the number of each input's class, from 0, in a 1-dim tensor of dtype torch.long"
+                )
+            if int(y.min()) < 0 or int(y.max()) >= self.classes:
+                raise DataError(
+                    f"{self.name}: {part} labels go from {y.min()} to {y.max()}; "
+                    f"{self.classes} classes are whole numbers from 0 to {self.classes - 1}"
                 )
         if self.train_x.shape[1:] != self.test_x.shape[1:]:
             raise DataError(
@@ -55,10 +60,22 @@ class DataSet:
             )
 
     @classmethod
-    def of(cls, train_x: Data, train_y: Data, test_x: Data, test_y: Data, name: str = "own") -> Self:
-        """A user's own tensors or arrays, used as they are."""
-        train_x, train_y, test_x, test_y = map(torch.as_tensor, (train_x, train_y, test_x, test_y))
-        classes = 1 + int(torch.cat([train_y, test_y]).max()) if len(train_y) + len(test_y) else 1
+    def of(
+        cls,
+        train_x: Data,
+        train_y: Data,
+        test_x: Data,
+        test_y: Data,
+        name: str = "own",
+        *,
+        classes: int | None = None,
+    ) -> Self:
+        """A user's own tensors or arrays: inputs as they are, labels in any whole numbers, and as many classes
+        as these show unless said."""
+        train_x, test_x = torch.as_tensor(train_x), torch.as_tensor(test_x)
+        train_y, test_y = _labels(train_y), _labels(test_y)
+        if classes is None:
+            classes = 1 + max((int(y.max()) for y in (train_y, test_y) if y.numel()), default=0)
         return cls(name=name, train_x=train_x, train_y=train_y, test_x=test_x, test_y=test_y, classes=classes)
 
     @property
@@ -93,6 +110,11 @@ class DataSet:
             test_x=self.test_x[held],
             test_y=self.test_y[held],
         )
+
+
+def _labels(y: Data) -> Tensor:
+    labels = torch.as_tensor(y)
+    return labels if labels.is_floating_point() else labels.long()
 
 
 def moved_tensors(owner: object, device: torch.device | str) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from clippedgossip.errors import DataError, unknown_name
 from clippedgossip.randomness import generator, key
+from clippedgossip.tasks.datasets import Data
 
 Groups = Sequence[Sequence[int]]
 """Positions 0 … nodes-1, group by group: the cliques of a dumbbell."""
@@ -27,7 +28,7 @@ class _Request:
 
 
 def partition(
-    labels: Tensor,
+    labels: Data,
     nodes: int,
     how: str = "iid",
     *,
@@ -42,6 +43,7 @@ def partition(
     cut into one range per group of `groups`, each range shared out at random inside its group. `dirichlet`:
     each class shared out by proportions drawn from Dirichlet(alpha). `classes`: one node per class group.
     """
+    labels = torch.as_tensor(labels)
     scheme = SCHEMES.get(how)
     if scheme is None:
         raise DataError(unknown_name("partition", how, SCHEMES))

@@ -1,7 +1,7 @@
 """A task: the data, who holds what, the model and its loss, laid out for an engine."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -12,13 +12,11 @@ from torch.nn import functional
 from clippedgossip.errors import DataError, unknown_name
 from clippedgossip.randomness import Word, batch_indices
 from clippedgossip.tasks.augment import crop_flip
-from clippedgossip.tasks.datasets import DataSet, moved_tensors
+from clippedgossip.tasks.checks import Loss, check_module, checked_shares
+from clippedgossip.tasks.datasets import Data, DataSet, moved_tensors
 from clippedgossip.tasks.models import build
 from clippedgossip.tasks.poison import Poison
 from clippedgossip.tasks.vector import Layout, flatten
-
-Loss = Callable[[Tensor, Tensor], Tensor]
-"""Mean loss of outputs (batch, classes) against labels (batch,)."""
 
 LOSSES: dict[str, Loss] = {"nll": functional.nll_loss, "cross-entropy": functional.cross_entropy}
 
@@ -114,7 +112,7 @@ class Task:
 
 def make_task(
     data: DataSet,
-    shares: Sequence[Tensor],
+    shares: Sequence[Data | Sequence[int]],
     model: str | nn.Module,
     *,
     seed: int,
@@ -132,29 +130,35 @@ def make_task(
     """
     if batch < 1:
         raise DataError(f"batch is {batch}; it must be at least 1")
-    named = isinstance(model, str)
+    if augment and len(data.shape) != 3:
+        raise DataError(
+            f"augment crops and flips images (channels, height, width); these inputs have shape {data.shape}"
+        )
+    measure = _find_loss(loss or ("nll" if model == "cnn" else "cross-entropy"))
     module = build(model, data.shape, data.classes, seed=seed) if isinstance(model, str) else model
-    if not named:
-        _check_parameters(module)
-        _check_outputs(module, data)
-        _check_buffers(module, data)
+    if module is model or loss is not None:
+        check_module(module, data, measure)
     ids = list(range(len(shares))) if nodes is None else list(nodes)
-    _check_shares(ids, shares, len(data.train_y))
+    rows = checked_shares(ids, shares, len(data.train_y))
     strangers = sorted(set(poisoned) - set(ids))
     if strangers:
         raise DataError(f"worker {strangers[0]} is to be poisoned but does not train")
+    if len(poisoned) and poison is None:
+        raise DataError(
+            "some workers are to be poisoned, but no poison is given; give tasks.FlipLabels(…) or your own"
+        )
     return Task(
         data=data,
         nodes=torch.tensor(ids),
-        table=nn.utils.rnn.pad_sequence([share.cpu() for share in shares], batch_first=True),
-        sizes=torch.tensor([len(share) for share in shares]),
+        table=nn.utils.rnn.pad_sequence(rows, batch_first=True),
+        sizes=torch.tensor([len(row) for row in rows]),
         module=module,
         layout=Layout.of(module),
-        loss=_find_loss(loss or ("nll" if model == "cnn" else "cross-entropy")),
+        loss=measure,
         batch=batch,
         seed=seed,
         augment=augment,
-        poison=poison,
+        poison=poison if poisoned else None,
         poisoned=torch.tensor([ids.index(node) for node in poisoned]) if poisoned else None,
     )
 
@@ -165,64 +169,3 @@ def _find_loss(loss: str | Loss) -> Loss:
     if loss not in LOSSES:
         raise DataError(unknown_name("loss", loss, LOSSES))
     return LOSSES[loss]
-
-
-def _check_shares(ids: Sequence[int], shares: Sequence[Tensor], samples: int) -> None:
-    if len(ids) != len(shares) or len(set(ids)) != len(ids):
-        raise DataError(f"{len(shares)} shares for {len(set(ids))} different workers; give one share to each")
-    for node, share in zip(ids, shares, strict=True):
-        if not len(share):
-            raise DataError(f"worker {node} holds no samples; use fewer workers or another partition")
-        if int(share.min()) < 0 or int(share.max()) >= samples:
-            raise DataError(f"worker {node} holds rows outside 0 to {samples - 1}")
-
-
-def _check_parameters(module: nn.Module) -> None:
-    """Every parameter is trained, sent and mixed: there must be some, and none that is meant to stay."""
-    found = dict(module.named_parameters())
-    if not found:
-        raise DataError("the model has no parameters, so there is nothing to train")
-    frozen = [name for name, parameter in found.items() if not parameter.requires_grad]
-    if frozen:
-        raise DataError(
-            f"the model's parameter {frozen[0]} is frozen, but all are trained and mixed\n"
-            "leave frozen layers out, and give their outputs as the data"
-        )
-
-
-@torch.no_grad()
-def _check_buffers(module: nn.Module, data: DataSet) -> None:
-    """Running statistics would be common to all workers and in no checkpoint: no network has such a thing."""
-    trial = copy.deepcopy(module).train()
-    before = {name: buffer.clone() for name, buffer in trial.named_buffers()}
-    if not before:
-        return
-    with torch.random.fork_rng(devices=[]):
-        trial(
-            data.normalise(data.train_x[:1].repeat_interleave(2, 0))
-        )  # of one, no layer can tell a variance
-    for name, buffer in trial.named_buffers():
-        if not torch.equal(buffer, before[name]):
-            raise DataError(
-                f"the model changes its buffer {name} as it trains, but workers exchange parameters alone\n"
-                "take layers without running statistics, such as GroupNorm, or track_running_stats=False"
-            )
-
-
-@torch.no_grad()
-def _check_outputs(module: nn.Module, data: DataSet) -> None:
-    """A module that does not fit the data says so here and not in the midst of a run."""
-    was_training = module.training
-    module.eval()
-    try:
-        outputs = module(data.normalise(data.train_x[:2]))
-    except RuntimeError as error:
-        reason = str(error).splitlines()[0]
-        raise DataError(f"the model cannot take inputs of shape {data.shape}: {reason}") from error
-    finally:
-        module.train(was_training)
-    expected = (min(2, len(data.train_x)), data.classes)
-    if tuple(outputs.shape) != expected:
-        raise DataError(
-            f"the model gives outputs of shape {tuple(outputs.shape)}; {data.classes} classes need {expected}"
-        )

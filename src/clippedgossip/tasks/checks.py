@@ -1,0 +1,118 @@
+"""What must be true of a module, its data and its shares, said before a run and not in its midst."""
+
+import copy
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from clippedgossip.errors import DataError
+from clippedgossip.tasks.datasets import Data, DataSet
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""Mean loss of outputs (batch, classes) against labels (batch,)."""
+
+
+def check_module(module: nn.Module, data: DataSet, loss: Loss) -> None:
+    """Refuse a module that could not be trained on the data by this loss."""
+    _check_parameters(module)
+    _check_outputs(module, data, loss)
+    _check_buffers(module, data)
+
+
+def checked_shares(ids: Sequence[int], shares: Sequence[Data | Sequence[int]], samples: int) -> list[Tensor]:
+    """The shares as tensors of row numbers, one for each worker, none empty, all within the data."""
+    if len(ids) != len(shares) or len(set(ids)) != len(ids):
+        raise DataError(f"{len(shares)} shares for {len(set(ids))} different workers; give one share to each")
+    rows = [torch.as_tensor(share).cpu() for share in shares]
+    for node, row in zip(ids, rows, strict=True):
+        if row.ndim == 1 and not len(row):
+            raise DataError(f"worker {node} holds no samples; use fewer workers or another partition")
+        if row.ndim != 1 or row.dtype == torch.bool or row.is_floating_point():
+            raise DataError(
+                f"worker {node}'s share has shape {tuple(row.shape)} and dtype {row.dtype}; "
+                "list the numbers of its rows (of a mask: mask.nonzero().flatten())"
+            )
+        if int(row.min()) < 0 or int(row.max()) >= samples:
+            raise DataError(f"worker {node} holds rows outside 0 to {samples - 1}")
+    return [row.long() for row in rows]
+
+
+def _check_parameters(module: nn.Module) -> None:
+    """Every parameter is trained, sent and mixed: there must be some, and none that is meant to stay."""
+    found = dict(module.named_parameters())
+    if not found:
+        raise DataError("the model has no parameters, so there is nothing to train")
+    for name, parameter in found.items():
+        if not parameter.requires_grad:
+            raise DataError(
+                f"the model's parameter {name} is frozen, but all are trained and mixed\n"
+                "leave frozen layers out, and give their outputs as the data"
+            )
+        if parameter.dtype != torch.float32:
+            raise DataError(
+                f"the model's parameter {name} is {parameter.dtype}, but models are trained and mixed in "
+                "float32\ngive module.float() and inputs to match (training.precision is for rough products)"
+            )
+
+
+@torch.no_grad()
+def _check_outputs(module: nn.Module, data: DataSet, loss: Loss) -> None:
+    was_training = module.training
+    module.eval()
+    count = 3 if data.classes == 2 else 2  # a loss must not mistake samples for classes
+    x, y = data.normalise(data.train_x[:count]), data.train_y[:count]
+    try:
+        outputs = module(x)
+    except Exception as error:  # a module of the user's own may raise anything
+        raise DataError(
+            f"the model cannot take inputs of shape {data.shape} and dtype {x.dtype}: {_first_line(error)}"
+            + (
+                '\ngive float32 inputs: x.float(), or x.astype("float32") of an array'
+                if x.dtype == torch.float64
+                else ""
+            )
+        ) from error
+    finally:
+        module.train(was_training)
+    expected = (len(x), data.classes)
+    if not isinstance(outputs, Tensor):
+        raise DataError(f"the model gives a {type(outputs).__name__}; it must give a tensor {expected}")
+    if tuple(outputs.shape) != expected:
+        raise DataError(
+            f"the model gives outputs of shape {tuple(outputs.shape)}; "
+            f"{data.classes} classes need {expected}\n"
+            "if there are more classes than the labels show, DataSet.of(…, classes=…) says so"
+        )
+    try:
+        value = loss(outputs, y)
+    except Exception as error:
+        raise DataError(
+            f"the loss cannot take outputs {expected} and labels {tuple(y.shape)}: {_first_line(error)}"
+        ) from error
+    if value.numel() != 1:
+        raise DataError(
+            f"the loss of a batch has shape {tuple(value.shape)}; it must be one number, the mean"
+        )
+
+
+@torch.no_grad()
+def _check_buffers(module: nn.Module, data: DataSet) -> None:
+    """Running statistics would be common to all workers and in no checkpoint: no network has such a thing."""
+    trial = copy.deepcopy(module).train()
+    before = {name: buffer.clone() for name, buffer in trial.named_buffers()}
+    if not before:
+        return
+    with torch.random.fork_rng(devices=[]):
+        x = data.train_x[:1].repeat_interleave(2, 0)  # of one, no layer can tell a variance
+        trial(data.normalise(x))
+    for name, buffer in trial.named_buffers():
+        if not torch.equal(buffer, before[name]):
+            raise DataError(
+                f"the model changes its buffer {name} as it trains, but workers exchange parameters alone\n"
+                "take layers without running statistics, such as GroupNorm, or track_running_stats=False"
+            )
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
