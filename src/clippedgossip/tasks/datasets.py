@@ -70,8 +70,8 @@ class DataSet:
         *,
         classes: int | None = None,
     ) -> Self:
-        """A user's own tensors or arrays: inputs as they are, labels in any whole numbers, and as many classes
-        as these show unless said."""
+        """A user's own tensors or arrays: inputs as they are, labels in any whole numbers, as many classes as
+        these show unless said."""
         train_x, test_x = torch.as_tensor(train_x), torch.as_tensor(test_x)
         train_y, test_y = _labels(train_y), _labels(test_y)
         if classes is None:
