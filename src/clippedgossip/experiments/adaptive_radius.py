@@ -7,21 +7,15 @@ from clippedgossip.experiments import drawing
 from clippedgossip.experiments.checks import best, check
 from clippedgossip.experiments.more_topologies import NETWORKS
 from clippedgossip.experiments.results import Results
-from clippedgossip.experiments.scales import Case, Scale, ScaleName, adaptive, clipped
+from clippedgossip.experiments.scales import PAPER_ATTACKS, Case, Scale, ScaleName, adaptive, by_radius
 from clippedgossip.experiments.training import TrainingExperiment
 from clippedgossip.report.claims import Claims
 from clippedgossip.report.page import Part
 
-RADII = (0.1, 1.0, 10.0)
-FIXED = tuple(f"τ = {radius:g}" for radius in RADII)
+FIXED = by_radius(0.1, 1.0, 10.0)
 ADAPTIVE = "adaptive"
 ATTACKS: Mapping[str, Any] = {
-    "ALIE": "alie",
-    "ALIE z=10": {"name": "alie", "z": 10.0},
-    "IPM": {"name": "ipm", "epsilon": 0.1},
-    "BF": "bit-flipping",
-    "LF": "label-flipping",
-    "dissensus": {"name": "dissensus", "epsilon": 1.5},
+    **PAPER_ATTACKS,
     "zero-sum": "zero-sum",
     "spectral": "spectral",
     "mimic": "mimic",
@@ -44,27 +38,17 @@ class AdaptiveRadius(TrainingExperiment):
     )
 
     def cases(self, scale: Scale, name: ScaleName) -> Sequence[Case]:
-        rules = {label: clipped(radius) for label, radius in zip(FIXED, RADII, strict=True)}
+        rules = {**FIXED, ADAPTIVE: adaptive()}
         return [
             case
             for attack, how in ATTACKS.items()
-            for case in scale.cases(
-                attack,
-                {**rules, ADAPTIVE: adaptive()},
-                network=NETWORKS["torus"],
-                partition="sorted",
-                attack=how,
-            )
+            for case in scale.cases(attack, rules, network=NETWORKS["torus"], partition="sorted", attack=how)
         ]
 
     def figures(self, result: Results) -> Mapping[str, Part]:
         return {
             "Accuracy at the end": drawing.end_bars(result, self.reported),
-            "Accuracy over the rounds": drawing.curves(
-                result,
-                self.reported,
-                caption="Test accuracy of the model averaged over all regular nodes.",
-            ),
+            "Accuracy over the rounds": self.curves(result),
         }
 
     def claims(self, result: Results) -> Claims:

@@ -7,7 +7,7 @@ import torch
 from clippedgossip.config import NetworkConfig
 from clippedgossip.experiments.checks import best, check, worst
 from clippedgossip.experiments.results import Results
-from clippedgossip.experiments.scales import Case, Scale, ScaleName, adaptive, clipped
+from clippedgossip.experiments.scales import PAPER_ATTACKS, Case, Scale, ScaleName, adaptive, by_radius
 from clippedgossip.experiments.training import TrainingExperiment
 from clippedgossip.inbox import Inbox
 from clippedgossip.layout import Layout
@@ -16,9 +16,8 @@ from clippedgossip.rules import Adaptive, Oracle
 
 CLIQUE = 5
 NETWORK = {"name": "dumbbell", "clique": CLIQUE, "byzantine": {"pendants": [CLIQUE - 1, CLIQUE]}}
-RADII = (0.1, 0.5, 1.0, 2.0, 10.0)
-ATTACKS = {"BF": "bit-flipping", "LF": "label-flipping", "ALIE": "alie"}
-FIXED = tuple(f"τ = {radius:g}" for radius in RADII)
+ATTACKS = {name: PAPER_ATTACKS[name] for name in ("BF", "LF", "ALIE")}
+FIXED = by_radius(0.1, 0.5, 1.0, 2.0, 10.0)
 ADAPTIVE = "adaptive"
 
 
@@ -36,13 +35,11 @@ class ClippingRadius(TrainingExperiment):
     )
 
     def cases(self, scale: Scale, name: ScaleName) -> Sequence[Case]:
-        rules = {label: clipped(radius) for label, radius in zip(FIXED, RADII, strict=True)}
+        rules = {**FIXED, ADAPTIVE: adaptive()}
         return [
             case
             for attack, how in ATTACKS.items()
-            for case in scale.cases(
-                attack, {**rules, ADAPTIVE: adaptive()}, network=NETWORK, partition="clique", attack=how
-            )
+            for case in scale.cases(attack, rules, network=NETWORK, partition="clique", attack=how)
         ]
 
     def claims(self, result: Results) -> Claims:

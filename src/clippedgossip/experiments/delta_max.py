@@ -9,7 +9,7 @@ from clippedgossip.config import NetworkConfig
 from clippedgossip.experiments import drawing
 from clippedgossip.experiments.checks import check, worst
 from clippedgossip.experiments.results import DISTANCE, Results
-from clippedgossip.experiments.scales import Case, Scale, ScaleName, clipped
+from clippedgossip.experiments.scales import PAPER_ATTACKS, Case, Scale, ScaleName, clipped
 from clippedgossip.experiments.training import TrainingExperiment
 from clippedgossip.report.claims import Claim, Claims
 from clippedgossip.report.figures import curve_panels, curves
@@ -53,7 +53,7 @@ class DeltaMax(TrainingExperiment):
                 clipped(scale.radius),
                 network=network(delta),
                 partition="clique",
-                attack={"name": "dissensus", "epsilon": 1.5} if delta else None,
+                attack=PAPER_ATTACKS[SETTING] if delta else None,
                 rounds=rounds,
                 lr=0.001 if name == "paper" else 0.005,
             )
@@ -112,7 +112,6 @@ def _fixed() -> list[Claim]:
 
 def _drop(result: Results) -> list[Claim]:
     final = {label: result.final(SETTING, f"δ_max = {label}", "all") for label in DELTAS}
-    labels = list(DELTAS)
     return [
         check(
             "the quality drops significantly with δ_max",
@@ -124,7 +123,7 @@ def _drop(result: Results) -> list[Claim]:
         ),
         check(
             "it drops at every step",
-            worst(final[one] - final[two] for one, two in pairwise(labels)),
+            worst(final[one] - final[two] for one, two in pairwise(DELTAS)),
             low=0.0,
             unit="points",
             paper="+1.0 points",

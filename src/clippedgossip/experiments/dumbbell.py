@@ -13,7 +13,7 @@ from clippedgossip.report.claims import Claim, Claims
 from clippedgossip.report.page import Part
 
 A = "clique A"
-IID, PLAIN, BUCKETS, EDGE, BOTH = (
+SETTINGS = IID, PLAIN, BUCKETS, EDGE, BOTH = (
     "IID",
     "non-IID",
     "non-IID, bucketing",
@@ -126,13 +126,13 @@ def _diffusion(result: Results) -> list[Claim]:
                 unit="points",
                 paper=f"{PUBLISHED['ClippedGossip'][place] - PUBLISHED['Gossip'][place]:+.1f} points",
             )
-            for place, setting in enumerate((IID, PLAIN, BUCKETS, EDGE, BOTH))
+            for place, setting in enumerate(SETTINGS)
         ),
         check(
             "ClippedGossip is consistently the best of the robust rules",
             worst(
                 final(setting, "ClippedGossip") - best(final(setting, rule) for rule in ROBUST)
-                for setting in (IID, PLAIN, BUCKETS, EDGE, BOTH)
+                for setting in SETTINGS
             ),
             low=-TIE,
             unit="points",

@@ -7,7 +7,7 @@ import numpy as np
 from clippedgossip.config import NetworkConfig
 from clippedgossip.experiments.checks import TIE, best, check, worst
 from clippedgossip.experiments.results import Floats, Results
-from clippedgossip.experiments.scales import Case, Scale, ScaleName, paper_rules
+from clippedgossip.experiments.scales import PAPER_ATTACKS, Case, Scale, ScaleName, paper_rules
 from clippedgossip.experiments.training import TrainingExperiment
 from clippedgossip.report.claims import Claim, Claims
 
@@ -16,13 +16,7 @@ NETWORKS = {
     "torus": {"name": "torus", "byzantine": {"pendants_random": 2}, "seed": 0},
 }
 BRIDGED = {"name": "dumbbell", "clique": 5, "byzantine": {"pendants": [4, 5]}}
-ATTACKS = {
-    "ALIE": "alie",
-    "IPM": {"name": "ipm", "epsilon": 0.1},
-    "BF": "bit-flipping",
-    "LF": "label-flipping",
-    "dissensus": {"name": "dissensus", "epsilon": 1.5},
-}
+ATTACKS = {name: PAPER_ATTACKS[name] for name in ("ALIE", "IPM", "BF", "LF", "dissensus")}
 ROBUST = ("ClippedGossip", "GM", "TM", "Mozi")
 
 

@@ -10,21 +10,20 @@ from clippedgossip.experiments.checks import check
 from clippedgossip.experiments.more_topologies import NETWORKS
 from clippedgossip.experiments.no_honest_majority import ring
 from clippedgossip.experiments.results import Floats, Results
-from clippedgossip.experiments.scales import Case, Scale, ScaleName, adaptive, clipped
+from clippedgossip.experiments.scales import PAPER_ATTACKS, Case, Scale, ScaleName, adaptive, clipped
 from clippedgossip.experiments.training import TrainingExperiment
 from clippedgossip.report.claims import Claim, Claims
 from clippedgossip.report.page import Part
 
 DUMBBELL = "dumbbell"
-DISSENSUS = {"name": "dissensus", "epsilon": 1.5}
-IPM = {"name": "ipm", "epsilon": 0.1}
 ATTACKED: Mapping[str, tuple[dict[str, Any], str, Any]] = {
-    "small world, dissensus": (NETWORKS["small world"], "sorted", DISSENSUS),
-    "small world, IPM": (NETWORKS["small world"], "sorted", IPM),
-    "torus, dissensus": (NETWORKS["torus"], "sorted", DISSENSUS),
-    "torus, IPM": (NETWORKS["torus"], "sorted", IPM),
-    "ring, dissensus": (ring([0]), "iid", DISSENSUS),
-    "ring, IPM": (ring([0]), "iid", IPM),
+    f"{where}, {attack}": (network, partition, PAPER_ATTACKS[attack])
+    for where, network, partition in (
+        ("small world", NETWORKS["small world"], "sorted"),
+        ("torus", NETWORKS["torus"], "sorted"),
+        ("ring", ring([0]), "iid"),
+    )
+    for attack in ("dissensus", "IPM")
 }
 
 
@@ -32,7 +31,7 @@ def rules(radius: float, *, count: int | str, weight: float | str, keep: float) 
     """Every rule told the same: how many Byzantine neighbours, or how much Byzantine weight, to expect."""
     return {
         "ClippedGossip": clipped(radius),
-        "adaptive": adaptive() if isinstance(weight, str) else _adaptive(weight),
+        "adaptive": adaptive(weight),
         "GM": "geometric-median",
         "TM": {"name": "trimmed-mean", "trim": count},
         "Mozi": {"name": "mozi", "keep": keep, "self_weight": 0.5},
@@ -88,11 +87,7 @@ class NewerRules(TrainingExperiment):
     def figures(self, result: Results) -> Mapping[str, Part]:
         return {
             "Accuracy at the end": drawing.end_bars(result, self.reported),
-            "Accuracy over the rounds": drawing.curves(
-                result,
-                self.reported,
-                caption="Test accuracy of the model averaged over all regular nodes; dumbbell: clique A.",
-            ),
+            "Accuracy over the rounds": self.curves(result),
         }
 
     def claims(self, result: Results) -> Claims:
@@ -114,10 +109,6 @@ def _worse(result: Results, rule: str, measure: drawing.Measure) -> Claim:
         low=0.5,
         note=f"share of the {len(settings)} settings in which GM is ahead",
     )
-
-
-def _adaptive(weight: float) -> dict[str, Any]:
-    return {"name": "clipped-gossip", "radius": {"adaptive": weight}}
 
 
 EXPERIMENT = NewerRules()

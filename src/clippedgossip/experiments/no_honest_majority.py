@@ -6,21 +6,14 @@ from typing import Any
 from clippedgossip.experiments import drawing
 from clippedgossip.experiments.checks import best, check
 from clippedgossip.experiments.results import Results
-from clippedgossip.experiments.scales import Case, Scale, ScaleName, paper_rules
+from clippedgossip.experiments.scales import PAPER_ATTACKS, Case, Scale, ScaleName, paper_rules
 from clippedgossip.experiments.training import TrainingExperiment
 from clippedgossip.report.claims import Claim, Claims
 from clippedgossip.report.page import Part
 
 TWO_EACH = [node for _ in range(2) for node in range(5)]
 WITH, WITHOUT = "majority", "no majority"
-ATTACKS: Mapping[str, Any] = {
-    "IPM": {"name": "ipm", "epsilon": 0.1},
-    "ALIE z=10": {"name": "alie", "z": 10.0},
-    "ALIE": "alie",
-    "dissensus": {"name": "dissensus", "epsilon": 1.5},
-    "BF": "bit-flipping",
-    "LF": "label-flipping",
-}
+ATTACKS = {name: PAPER_ATTACKS[name] for name in ("IPM", "ALIE z=10", "ALIE", "dissensus", "BF", "LF")}
 PUBLISHED = {  # without, with an honest majority
     "ClippedGossip": {"IPM": (91.5, 91.6), "ALIE z=10": (94.4, 94.5), "dissensus": (90.2, 89.5)},
     "GM": {"IPM": (11.4, 11.4), "ALIE z=10": (9.8, 9.8), "dissensus": (9.8, 89.3)},

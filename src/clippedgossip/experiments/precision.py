@@ -6,7 +6,7 @@ from typing import Any
 from clippedgossip.experiments.checks import check
 from clippedgossip.experiments.no_honest_majority import ring
 from clippedgossip.experiments.results import DISTANCE, Results
-from clippedgossip.experiments.scales import Case, Scale, ScaleName, clipped
+from clippedgossip.experiments.scales import PAPER_ATTACKS, Case, Scale, ScaleName, clipped
 from clippedgossip.experiments.training import TrainingExperiment
 from clippedgossip.report.claims import Claim, Claims
 from clippedgossip.simulate.setup import Precision
@@ -34,11 +34,10 @@ class PrecisionOfProducts(TrainingExperiment):
 
     def cases(self, scale: Scale, name: ScaleName) -> Sequence[Case]:
         dumbbell = {"name": "dumbbell", "clique": 10 if name == "paper" else 5}
-        dissensus = {"name": "dissensus", "epsilon": 1.5}
         where: Mapping[str, dict[str, Any]] = {
             DUMBBELL: {"network": dumbbell, "partition": "clique"},
             "dumbbell, IID": {"network": dumbbell},
-            "ring, dissensus": {"network": ring([0]), "attack": dissensus},
+            "ring, dissensus": {"network": ring([0]), "attack": PAPER_ATTACKS["dissensus"]},
         }
         return [
             scale.case(

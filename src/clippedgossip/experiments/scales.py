@@ -2,13 +2,23 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from clippedgossip.config import RunConfig
 from clippedgossip.records import canonical
 
 ScaleName = Literal["quick", "paper"]
+
+PAPER_ATTACKS: Mapping[str, Any] = {
+    "ALIE": "alie",
+    "ALIE z=10": {"name": "alie", "z": 10.0},
+    "IPM": {"name": "ipm", "epsilon": 0.1},
+    "BF": "bit-flipping",
+    "LF": "label-flipping",
+    "dissensus": {"name": "dissensus", "epsilon": 1.5},
+}
+"""Those of its figures. ALIE's z is that of the text's formula, or the released runs' 10."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +62,6 @@ class Scale:
     training: Mapping[str, Any]
     radius: float
     about: str
-    rules: Mapping[str, Any] = field(default_factory=dict)
 
     def case(
         self,
@@ -88,9 +97,14 @@ def clipped(radius: float) -> dict[str, Any]:
     return {"name": "clipped-gossip", "radius": radius}
 
 
-def adaptive() -> dict[str, Any]:
-    """τ_i from the data and the true δ_max (§ Experiment: choosing clipping radius)."""
-    return {"name": "clipped-gossip", "radius": {"adaptive": "byzantine"}}
+def by_radius(*radii: float) -> dict[str, Any]:
+    """ClippedGossip with each of them."""
+    return {f"τ = {radius:g}": clipped(radius) for radius in radii}
+
+
+def adaptive(weight: float | str = "byzantine") -> dict[str, Any]:
+    """τ_i from the data and a bound on δ_max, the true one (§ Experiment: choosing clipping radius)."""
+    return {"name": "clipped-gossip", "radius": {"adaptive": weight}}
 
 
 def paper_rules(

@@ -71,12 +71,14 @@ class TrainingExperiment(Experiment[Results]):
 
     def figures(self, result: Results) -> Mapping[str, Part]:
         return {
-            "Accuracy over the rounds": drawing.curves(
-                result, self.reported, caption=f"Test accuracy of the model averaged over {self.whom()}."
-            ),
+            "Accuracy over the rounds": self.curves(result),
             "Accuracy at the end": drawing.end_bars(result, self.reported),
             "Agreement": drawing.agreement(result),
         }
+
+    def curves(self, result: Results) -> Part:
+        caption = f"Test accuracy of the model averaged over {self.whom()}."
+        return drawing.curves(result, self.reported, caption=caption)
 
     def rows(self, result: Results) -> list[dict[str, Any]]:
         return [

@@ -9,7 +9,7 @@ from clippedgossip.experiments import drawing
 from clippedgossip.experiments.checks import best, check, near, worst
 from clippedgossip.experiments.drawing import constant
 from clippedgossip.experiments.results import DISTANCE, Results
-from clippedgossip.experiments.scales import Case, Scale, ScaleName, paper_rules
+from clippedgossip.experiments.scales import PAPER_ATTACKS, Case, Scale, ScaleName, paper_rules
 from clippedgossip.experiments.training import TrainingExperiment
 from clippedgossip.report.claims import Claim, Claims
 from clippedgossip.report.page import Part
@@ -37,11 +37,7 @@ class WeakerTopology(TrainingExperiment):
             case
             for setting, partition in PARTITIONS.items()
             for case in scale.cases(
-                setting,
-                rules,
-                network=NETWORK,
-                partition=partition,
-                attack={"name": "dissensus", "epsilon": 1.5},
+                setting, rules, network=NETWORK, partition=partition, attack=PAPER_ATTACKS["dissensus"]
             )
         ]
 
