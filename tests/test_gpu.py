@@ -1,5 +1,7 @@
 """The GPU gives what the CPU gives. Skipped where there is none."""
 
+import warnings
+
 import networkx as nx
 import pytest
 import torch
@@ -80,6 +82,15 @@ def test_training_agrees_with_the_cpu(rule: Rule, model: str) -> None:
     torch.testing.assert_close(
         there.state().tensors["models"].cpu(), here.state().tensors["models"], atol=2e-4, rtol=1e-3
     )
+
+
+@pytest.mark.parametrize("precision", ["float32", "tf32", "bfloat16"])
+@pytest.mark.parametrize("model", ["mlp", "cnn"])
+def test_what_is_compiled_is_found_right(model: str, precision: str) -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*wrongly.*")
+        for _ in train(setup(ClippedGossip(radius=0.1), None, model, precision), device="cuda"):
+            pass
 
 
 @pytest.mark.parametrize(("precision", "rounding"), [(torch.float32, 1e-5), (torch.bfloat16, 0.05)])

@@ -1,5 +1,7 @@
 """The workers of one or several runs, stacked."""
 
+import math
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,6 +17,10 @@ from clippedgossip.tasks import Task
 from clippedgossip.tasks.work import Work, Workers
 
 DTYPES = {"float32": torch.float32, "tf32": torch.float32, "bfloat16": torch.bfloat16}
+ROUNDING = {"float32": 1e-3, "tf32": 0.05, "bfloat16": 0.1}
+"""Of a gradient: as much as a deep network makes of the rounding of single products."""
+COMPARED = 8
+"""Workers whose gradients are computed without a compiler as well, for comparison."""
 
 Step = Callable[..., None]
 
@@ -40,6 +46,7 @@ class Crew:
             spoiled=tuple(task.poisoned + start for task, start in spoilt if task.poisoned is not None),
         )
         self.precision = precision
+        self._miscompiled: set[str] = set()
 
     def __len__(self) -> int:
         return len(self.workers.nodes)
@@ -87,12 +94,60 @@ class Crew:
 
         return local_step
 
+    @torch.no_grad()
+    def rehearse(self, models: Tensor) -> None:
+        """Compare what is compiled with what is not, for these workers: compilers have been wrong without a
+        word. To be done on the models that runs start from, so that a run that goes on does so as before."""
+        if not self._compiles:
+            return
+        work, workers = self.work, self.workers
+        start = torch.zeros((), dtype=torch.int64, device=models.device)
+        x, y = work.draw(workers, start)
+        self._compare("draw", [[out] for out in self._cached("draw", work.draw)(workers, start)], [[x], [y]])
+        found, losses = self._cached("gradients", work.gradients)(workers, models, x, y, start)
+        some = slice(None, None, -(-len(self) // COMPARED))
+        try:
+            exact, right = work.gradients(workers.some(some), models[some], x[some], y[some], start)
+        except torch.OutOfMemoryError:  # there is room for the run alone
+            return
+        self._compare("gradients", [[piece[some] for piece in found], [losses[some]]], [exact, [right]])
+
+    def _compare(
+        self, name: str, found: Sequence[Sequence[Tensor]], exact: Sequence[Sequence[Tensor]]
+    ) -> None:
+        error = max(map(relative_error, found, exact))
+        if error > ROUNDING[self.precision]:
+            self._miscompiled.add(name)
+            warnings.warn(
+                f"PyTorch {torch.__version__} compiles `{name}` wrongly for this GPU and these sizes: off by "
+                f"{error:.2g} of the result, where rounding explains {ROUNDING[self.precision]:g}. It runs "
+                "uncompiled: right, and slower",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+    @property
+    def _compiles(self) -> bool:
+        return self.task.device.type == "cuda" and self.work.stacks
+
     def _cached(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """On a GPU, the compiled function, shared by all runs of this shape in the process."""
-        if self.task.device.type != "cuda" or not self.work.stacks:
+        if not self._compiles or name in self._miscompiled:
             return function
         poisons = repr(self.work.poisons) if name == "draw" else None
         return compiled((name, self.precision, poisons, *_shape(self.task)), function)
+
+
+def relative_error(found: Sequence[Tensor], exact: Sequence[Tensor]) -> float:
+    """‖found − exact‖ / ‖exact‖ over all the tensors; 0 where not even the exact ones are finite."""
+    differences = [a.double() - b.double() for a, b in zip(found, exact, strict=True)]
+    apart, size = (
+        math.hypot(*(float(torch.linalg.vector_norm(tensor.double())) for tensor in tensors))
+        for tensors in (differences, exact)
+    )
+    if not math.isfinite(size):
+        return 0.0
+    return apart / max(size, 1e-30) if math.isfinite(apart) else math.inf
 
 
 def _same_data(one: Task, other: Task) -> bool:

@@ -130,7 +130,6 @@ class Shard:
         self.losses = torch.zeros(len(task.nodes), device=device)
         self.round = 0
         self.clock = Clock(device)
-        self._local_step = self.crew.local_step()
         if device.type == "cuda":
             precise = setup.training.precision != "tf32"
             torch.set_float32_matmul_precision("highest" if precise else "high")
@@ -185,6 +184,9 @@ class Shard:
     def start(self, state: State | None) -> None:
         """From rank 0's state, or from its starting point x⁰."""
         self._make_room()
+        self.models.copy_(self.initial)
+        self.crew.rehearse(self.models)
+        self._local_step = self.crew.local_step()
         if self.ranks.rank == 0:
             self.round = 0 if state is None else state.round
             self.ranks.tell(self.round)

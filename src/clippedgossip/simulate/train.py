@@ -74,9 +74,10 @@ class Stack:
         self.clock = Clock(self.device)
         self._round = self._captured if self.device.type == "cuda" else self._plain
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._local_step = self.crew.local_step()
         if self.device.type == "cuda":
             torch.set_float32_matmul_precision("high" if first.precision == "tf32" else "highest")
+        self.crew.rehearse(self.models)
+        self._local_step = self.crew.local_step()
         if states is not None:
             self.restore(states)
 

@@ -46,6 +46,12 @@ class Workers(NamedTuple):
             spoiled=() if task.poisoned is None else (task.poisoned,),
         )
 
+    def some(self, rows: slice) -> "Workers":
+        """Some of them, to differentiate for; not to draw for: who is spoiled is not known of them."""
+        return self._replace(
+            seeds=self.seeds[rows], nodes=self.nodes[rows], table=self.table[rows], sizes=self.sizes[rows]
+        )
+
 
 class Work:
     """A model, its loss and its data, for any workers."""
