@@ -232,6 +232,21 @@ def test_errors_name_the_override(tmp_path: Path, bad: str) -> None:
     assert f"override '{bad}'" in str(caught.value)
 
 
+def test_the_override_that_brought_it_about_is_named_and_no_other(tmp_path: Path) -> None:
+    path = written(tmp_path, TOML)
+    with pytest.raises(ConfigError, match=r"^override 'training.rounds=0': .*rounds is 0"):
+        load_config(path, ["training.rounds=9", "training.batch=2", "training.rounds=0", "training.lr=1"])
+    with pytest.raises(ConfigError, match=r"^override 'rule.name=median': unknown .*'rule'"):
+        load_config(path, ["seed=2", "rule.name=median", "training.lr=1"])
+    broken = written(tmp_path, TOML.replace("= 0.1", "= -0.1"))
+    with pytest.raises(ConfigError, match=r"run\.toml, line \d+: .*learning rate is -0.1"):
+        load_config(broken, ["training.batch=9"])
+
+
+def test_a_mark_in_front_of_the_text_does_not_matter(tmp_path: Path) -> None:
+    assert load_config(written(tmp_path, "\ufeff" + TOML)) == load_config(written(tmp_path, TOML))
+
+
 @given(st.dictionaries(st.text(max_size=8), st.integers() | st.text(max_size=5) | st.lists(st.integers())))
 def test_no_mapping_raises_anything_but_a_user_error(raw: dict[str, Any]) -> None:
     for mapping in (raw, BASE | raw, BASE | {"rule": raw}, BASE | {"network": raw}, BASE | {"training": raw}):

@@ -64,7 +64,7 @@ def network(
 
     From a simulated run's config it makes that run with real peers: same data, model, steps and rule.
     """
-    from clippedgossip.config.file import from_raw, override, read
+    from clippedgossip.config.file import from_raw, read
     from clippedgossip.config.peers import peers_of
     from clippedgossip.peer.launch import write_network
 
@@ -86,7 +86,7 @@ def network(
     typed = {f"{key}={value}": f"{flag} {value}" for key, flag, value in chosen if value is not None}
     changes = [*typed]
     changes += [key if "." in key.partition("=")[0] else f"network.{key}" for key in option]
-    config = from_raw(override(raw, changes), source=source, text=text, overrides=changes, typed=typed)
+    config = from_raw(raw, source=source, text=text, overrides=changes, typed=typed)
     edges, count, template = peers_of(config, run=f"{config.network.label}-{secrets.token_hex(4)}")
     folders = write_network(edges, count, out, template)
     print(f"{len(folders)} peers, {len(edges)} links in {out}\nstart them: clippedgossip peer up {out}")

@@ -3,21 +3,21 @@
 import json
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 from clippedgossip.config.decode import KeyProblem
 from clippedgossip.config.sections import RunConfig
-from clippedgossip.errors import ConfigError
+from clippedgossip.errors import ConfigError, UserError
 
 
 def load_config(path: Path | str, overrides: Sequence[str] = ()) -> RunConfig:
     """A TOML file (or a run's config.json), with overrides such as "training.lr=0.1"."""
     path = Path(path)
     text, raw = read(path)
-    return from_raw(override(raw, overrides), source=path, text=text, overrides=overrides)
+    return from_raw(raw, source=path, text=text, overrides=overrides)
 
 
 def from_raw(
@@ -27,23 +27,45 @@ def from_raw(
     text: str = "",
     overrides: Sequence[str] = (),
     typed: Mapping[str, str] | None = None,
+    point: Mapping[str, Any] | None = None,
 ) -> RunConfig:
-    """The config; what is wrong with it is said with the file's line, or the override it came from.
+    """The config after its overrides, and after those the dotted keys of `point`.
+
+    What is wrong with it is said with the file's line, or the override that brought it about.
 
     `typed` says how an override was typed where that was otherwise, such as `--nodes 7`.
     """
+
+    def after(count: int) -> RunConfig:
+        changed = override(raw, overrides[:count])
+        for key, value in (point or {}).items():
+            put(changed, key, deepcopy(value))
+        return RunConfig.from_mapping(changed, folder=source.parent)
+
     try:
-        return RunConfig.from_mapping(raw, folder=source.parent)
+        return after(len(overrides))
     except KeyProblem as problem:
-        raise ConfigError(
-            f"{_where(problem.path, source, text, overrides, typed or {})}: {problem}"
-        ) from problem
+        guilty = next(count for count in range(len(overrides) + 1) if _says(after, count) == str(problem))
+        where = _line(problem.path, source, text)
+        if guilty:
+            entry = overrides[guilty - 1]
+            where = (typed or {}).get(entry, f"override {entry!r}")
+        raise ConfigError(f"{where}: {problem}") from problem
+
+
+def _says(after: Callable[[int], RunConfig], count: int) -> str | None:
+    """What is wrong after so many overrides."""
+    try:
+        after(count)
+    except UserError as error:
+        return str(error)
+    return None
 
 
 def read(path: Path) -> tuple[str, dict[str, Any]]:
     """The text and its content."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # some editors put a mark in front
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(f"cannot read {path}: {reason}\ngive a .toml file; examples/ has some") from error
@@ -88,13 +110,7 @@ def _value(text: str) -> Any:
         return text
 
 
-def _where(
-    path: Sequence[str], source: Path, text: str, overrides: Sequence[str], typed: Mapping[str, str]
-) -> str:
-    for entry in overrides:
-        key = entry.partition("=")[0].strip().split(".")
-        if all(mine == theirs for mine, theirs in zip(key, path, strict=False)) and path:
-            return typed.get(entry, f"override {entry!r}")
+def _line(path: Sequence[str], source: Path, text: str) -> str:
     lines = dict(_lines(text))
     for length in range(len(path), 0, -1):
         if tuple(path[:length]) in lines:

@@ -1,12 +1,11 @@
 """A sweep: one config, and lists of what to vary in it."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from copy import deepcopy
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from clippedgossip.config import RunConfig, from_raw, override, put, read
+from clippedgossip.config import RunConfig, from_raw, override, read
 from clippedgossip.errors import ConfigError
 from clippedgossip.records import canonical
 
@@ -20,7 +19,8 @@ def load_sweep(path: Path | str, overrides: Sequence[str] = ()) -> list[RunConfi
     path = Path(path)
     text, raw = read(path)
     grid, also = raw.pop("grid", {}), raw.pop("also", [])
-    raw = override(_on_base(raw, path), overrides)
+    raw = _on_base(raw, path)
+    override(raw, overrides)  # one that cannot be read is no single run's
     if not isinstance(grid, dict) or not isinstance(also, list):
         raise ConfigError(f"{path}: [grid] must be a section and [[also]] a list of sections")
     axes = dict(_axes(grid, path))
@@ -30,11 +30,8 @@ def load_sweep(path: Path | str, overrides: Sequence[str] = ()) -> list[RunConfi
         raise ConfigError(f'{path} has no [grid]; add one, such as seed = [0, 1, 2], or use "run"')
     configs: dict[str, RunConfig] = {}
     for point in points:
-        changed = deepcopy(raw)
-        for key, value in point.items():
-            put(changed, key, deepcopy(value))
         try:
-            config = from_raw(changed, source=path, text=text, overrides=overrides)
+            config = from_raw(raw, source=path, text=text, overrides=overrides, point=point)
         except ConfigError as error:
             said = ", ".join(f"{key} = {value!r}" for key, value in point.items())
             raise ConfigError(f"{error}\n(in the run with {said})") from error
