@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from clippedgossip.attacks import Dissensus, Gaussian
+from clippedgossip.attacks import Dissensus, Gaussian, LabelFlipping
 from clippedgossip.errors import ConfigError, NetworkError, RuleError, RunError
 from clippedgossip.experiments import EXPERIMENTS, Options, load, reproduce, resolve
 from clippedgossip.experiments.consensus import EXPERIMENT, SETTINGS, Outcome, simulate
@@ -30,6 +30,12 @@ def outcome() -> Outcome:
 
 def start_of(network: Network, d: int = 3) -> torch.Tensor:
     return torch.randn(network.n, d, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+def test_labels_cannot_be_flipped_where_nothing_is_trained() -> None:
+    network = Network(nx.petersen_graph(), byzantine=[3])
+    with pytest.raises(RunError, match="labels to turn"):
+        consensus(network, Gossip(), start_of(network), attack=LabelFlipping())
 
 
 def test_gossip_alone_finds_the_average() -> None:

@@ -36,6 +36,11 @@ def consensus(
 ) -> Iterator[ConsensusRound]:
     """Start from `initial`, (n, d) or (regular, d), and mix. Without an attack Byzantine nodes are silent."""
     refuse_disconnected(network)
+    if attack is not None and attack.flips_labels:
+        raise RunError(
+            "label flipping needs labels to turn, and consensus trains nothing\n"
+            "take another attack here, or train with it: `clippedgossip.simulate.train`"
+        )
     states = trajectory(network, rule, initial, attack=attack, rounds=rounds, seed=seed)
     return _measured(states)
 
