@@ -36,7 +36,7 @@ def consensus(
 ) -> Iterator[ConsensusRound]:
     """Start from `initial`, (n, d) or (regular, d), and mix. Without an attack Byzantine nodes are silent."""
     refuse_disconnected(network)
-    if attack is not None and attack.flips_labels:
+    if attack is not None and attack.flips_labels and len(network.byzantine):
         raise RunError(
             "label flipping needs labels to turn, and consensus trains nothing\n"
             "take another attack here, or train with it: `clippedgossip.simulate.train`"
