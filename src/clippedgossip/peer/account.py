@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -46,7 +47,7 @@ class Account:
         self._records = Records(self.config)
         self._records.go_back_to(round)
 
-    def add(self, report: Mixed, node: Node | None, *, evaluated: bool = False) -> None:
+    def add(self, report: Mixed, node: Node, *, evaluated: bool = False) -> None:
         """A round is over; `evaluated` when the accuracy is that of its model."""
         self._last = report
         self.missing += len(report.missing)
@@ -57,7 +58,7 @@ class Account:
             self._records.write(report, self.accuracy if evaluated else None)
         self._measure(report, node)
         if time.monotonic() - self._status_at >= _STATUS_EVERY:
-            self._status(node, report.round + 1 if node is None else node.round)
+            self._status(node, node.round)
 
     def end(self, node: Node | None, round: int) -> None:
         """The last word; the metrics are served until `close`."""
@@ -69,9 +70,9 @@ class Account:
     def close(self) -> None:
         self.metrics.close()
 
-    def _measure(self, report: Mixed, node: Node | None) -> None:
+    def _measure(self, report: Mixed, node: Node) -> None:
         metrics = self.metrics
-        metrics.round.set(report.round + 1 if node is None else node.round)
+        metrics.round.set(node.round)
         metrics.accuracy.set(self.accuracy if self.accuracy is not None else float("nan"))
         metrics.distance.set(report.consensus_distance or 0.0)
         metrics.deadline.set(report.deadline)
@@ -81,9 +82,8 @@ class Account:
             metrics.up.labels(name).set(name not in report.missing)
         for name, reason in report.missing.items():
             metrics.missing.labels(name, reason.value).inc()
-        if node is not None:
-            metrics.evidence.set(node.evidence.found)
-            metrics.flooded.set(node.outbox.flooded)
+        metrics.evidence.set(node.evidence.found)
+        metrics.flooded.set(node.outbox.flooded)
 
     def _status(self, node: Node | None, round: int, *, finished: bool = False, ended: bool = False) -> None:
         self._status_at = time.monotonic()
@@ -124,15 +124,11 @@ class Records:
 
     def go_back_to(self, round: int) -> None:
         """Forgets what will be done again."""
-        if self._run is not None:
-            with contextlib.suppress(ClippedGossipError, OSError):
-                self._run.truncate_to(round - 1)
+        self._try(lambda run: run.truncate_to(round - 1))
 
     def finish(self, **summary: float | None) -> None:
         """The run's last word."""
-        if self._run is not None:
-            with contextlib.suppress(ClippedGossipError, OSError):
-                self._run.write_summary(summary)
+        self._try(lambda run: run.write_summary(summary))
 
     def write(self, report: Mixed, accuracy: float | None) -> None:
         degree = len(report.distances)
@@ -148,9 +144,12 @@ class Records:
             rejected=report.rejected,
             extra={"reasons": {name: reason.value for name, reason in report.missing.items()}},
         )
+        self._try(lambda run: run.append(record))
+
+    def _try(self, act: Callable[[RunDirectory], object]) -> None:
         if self._run is not None:
             with contextlib.suppress(ClippedGossipError, OSError):
-                self._run.append(record)
+                act(self._run)
 
 
 def _facts(config: Config) -> dict[str, Any]:

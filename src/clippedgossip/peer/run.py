@@ -70,9 +70,9 @@ class PeerRun:
         self._gossip = gossip = Gossip(config, me, node=_node_kind(config), round=first, account=account)
         try:
             if first < config.rounds and not self._stop:
-                gossip.start(self.learner.length)
-            while gossip.round < config.rounds and not self._stop:
-                self._round(gossip)
+                node = gossip.start(self.learner.length)
+                while node.round < config.rounds and not self._stop:
+                    self._round(gossip, node)
             self._evaluate()
             self._checkpoint(gossip.round)
             account.end(gossip.node, gossip.round)
@@ -88,8 +88,8 @@ class PeerRun:
             resumed=account.resumed,
         )
 
-    def _round(self, gossip: Gossip) -> None:
-        round = gossip.round
+    def _round(self, gossip: Gossip, node: Node) -> None:
+        round = node.round
         gossip.make_room()
         mixed, report = gossip.mix_vector(self.learner.step(round), losses=self.losses)
         self.learner.load(mixed)
@@ -97,8 +97,8 @@ class PeerRun:
         if due:
             self._evaluate()
         if (round + 1) % self.config.checkpoint_every == 0:
-            self._checkpoint(gossip.round)
-        self.account.add(report, gossip.node, evaluated=due)
+            self._checkpoint(node.round)
+        self.account.add(report, node, evaluated=due)
 
     def _evaluate(self) -> None:
         self.account.accuracy = self.learner.evaluate()
