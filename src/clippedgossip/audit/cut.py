@@ -19,7 +19,11 @@ class Cut:
     other: Ints
     edges: tuple[tuple[int, int], ...]
     weight: float
-    conductance: float  # weight / size of the smaller side; (γ of λ₂)/2 ≤ conductance (Cheeger)
+
+    @property
+    def conductance(self) -> float:
+        """Weight by size of the smaller side: at least (1 − λ₂)/2 (Cheeger)."""
+        return self.weight / len(self.side)
 
     @property
     def complete(self) -> bool:
@@ -35,7 +39,7 @@ def weakest_cut(network: Network) -> Cut | None:
     if not network.connected:
         largest, *rest = network.components
         small, large = sorted((np.sort(np.concatenate(rest)), np.sort(largest)), key=len)
-        return Cut(side=small, other=large, edges=(), weight=0.0, conductance=0.0)
+        return Cut(side=small, other=large, edges=(), weight=0.0)
     indptr, indices, values, _ = network.regular_csr
     fiedler = network.gap.fiedler
     assert fiedler is not None
@@ -61,5 +65,4 @@ def weakest_cut(network: Network) -> Cut | None:
         other=network.regular[large],
         edges=tuple(sorted((min(e), max(e)) for e in edges)),
         weight=float(values[across].sum()),
-        conductance=float(values[across].sum() / len(small)),
     )

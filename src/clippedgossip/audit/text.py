@@ -215,10 +215,8 @@ def _edges(audit: Audit) -> str:
     waiting: list[tuple[int, int]] = []
     best = network.spectral_gap
     for suggestion in suggestions:
-        waiting.append(suggestion.edge)
-        if suggestion.gamma_after > best * (
-            1 + GAIN
-        ):  # an edge that does nothing alone goes with the one it waits for
+        waiting.append(suggestion.edge)  # one that does nothing alone goes with the one it waits for
+        if suggestion.gamma_after > best * (1 + GAIN):
             gamma = number(suggestion.gamma_after, exact=suggestion.exact)
             rows.append(f"{_paragraph(_edge_list(network, waiting), '    '):<22}  γ = {gamma}")
             best, waiting = suggestion.gamma_after, []
