@@ -36,8 +36,9 @@ def forward_stacked(
 
     Without masks there is no dropout. `dtype` is that of the products.
     """
-    h = (x.permute(0, 1, 3, 4, 2) if x.dim() == 5 else x).to(dtype)
-    if h.dtype == x.dtype:
+    images = x.dim() == 5
+    h = (x.permute(0, 1, 3, 4, 2) if images else x).to(dtype)
+    if images and h.dtype == x.dtype:
         # PyTorch 2.11 compiles views of an input laid side by side, as `_shift` has them, into a kernel that
         # reads some of them from the wrong place where images are few and of one channel.
         h = h.clone(memory_format=torch.contiguous_format)
