@@ -384,6 +384,9 @@ def test_a_page_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(RunError, match=r"cannot write .*page.html"):
         write(tmp_path / "file" / "page.html", "x")
+    for folder in (tmp_path, Path()):
+        with pytest.raises(RunError, match="is a folder; give a file in it"):
+            write(folder, "x")
     assert write(tmp_path / "new" / "page.html", "x").read_text() == "x"
 
 
@@ -440,8 +443,10 @@ def test_what_differs_is_named(tmp_path: Path) -> None:
         {"rule": {"name": "clipped-gossip", "radius": 1.0}, "network": {"name": "ring"}, "lr": 0.1},
         {"rule": {"name": "clipped-gossip", "radius": 10.0}, "network": {"name": "ring"}, "lr": 0.1},
         {"rule": "gossip", "network": {"name": "torus", "rows": 3}, "attack": "ipm", "lr": 0.01},
+        {"rule": "gossip", "network": {"file": "own.csv", "sha256": "ab"}, "attack": "ipm", "lr": 0.01},
     )
     assert found == [
+        ("own.csv, ipm, lr=0.01", "gossip"),
         ("ring, no attack, lr=0.1", "clipped-gossip radius=1"),
         ("ring, no attack, lr=0.1", "clipped-gossip radius=10"),
         ("torus, ipm, lr=0.01", "gossip"),
@@ -570,6 +575,17 @@ def test_a_failed_run_says_why(tmp_path: Path) -> None:
     text = check_page(report([tmp_path]).html).text
     assert f"Failed: {run.path.name}. the loss is not finite in round 1" in text
     assert text.count("there is no room") == 1
+
+
+def test_a_run_that_diverged_is_said_to_have(tmp_path: Path) -> None:
+    run = RunDirectory.open(tmp_path, {"rule": "gossip"}, "run")
+    run.append(Round(round=0, loss=1.0))
+    run.write_summary({"accuracy": 0.1, "diverged": "node 3 holds NaN"})
+    made = report([tmp_path])
+    assert [row.state for row in made.rows] == ["diverged"]
+    assert f"stands for the end: {run.path.name}" in check_page(made.html).text
+    done = CliRunner().invoke(command(), [str(tmp_path), "--out", str(tmp_path / "page.html")])
+    assert f"diverged, so that the last record stands for the end: {run.path.name}" in done.stderr
 
 
 def test_long_settings_stay_whole_in_a_narrow_terminal(tmp_path: Path) -> None:

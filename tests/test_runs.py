@@ -311,7 +311,7 @@ def test_one_that_diverges_among_others_is_left_behind(
     monkeypatch.setattr(Attempt, "take", spoilt)
     attempts = [Attempt.open(tiny(seed=seed), tmp_path) for seed in range(2)]
     carry_out(attempts)
-    assert [runs.divergence(attempt.run) for attempt in attempts] == [None, "gone"]
+    assert [attempt.run.diverged for attempt in attempts] == [None, "gone"]
     assert [len(list(attempt.run.records())) for attempt in attempts] == [6, 1]
 
 

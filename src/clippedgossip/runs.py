@@ -69,16 +69,10 @@ def execute(
                 attempt.run.clear()
             if not attempt.run.finished:  # another process may have been faster
                 carry_out([attempt], on_round=on_round, cadence=cadence, keep=keep, engine=engine)
-    why = divergence(attempt.run)
+    why = attempt.run.diverged
     if why is not None:
         raise Diverged(why, attempt.run)
     return attempt.run
-
-
-def divergence(run: RunDirectory) -> str | None:
-    """Why a finished run ended before its last round, if it did."""
-    why: str | None = (run.summary or {}).get("diverged")
-    return why
 
 
 @dataclass(eq=False)

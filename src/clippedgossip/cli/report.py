@@ -33,6 +33,9 @@ def report(
     if made.empty:
         names = some([path.name for path in made.empty])
         print(f"left out, as they have no records yet: {names}", file=sys.stderr)
+    if made.diverged:
+        names = some([path.name for path in made.diverged])
+        print(f"diverged, so that the last record stands for the end: {names}", file=sys.stderr)
     if as_json:
         print(json.dumps(json.loads(to_line({"report": str(out), "rows": list(made.rows)})), indent=1))
     else:

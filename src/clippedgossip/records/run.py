@@ -19,7 +19,7 @@ from clippedgossip.records.lock import Lock
 from clippedgossip.records.round import Round
 from clippedgossip.records.text import canonical, to_line, to_text
 
-State = Literal["new", "running", "stopped", "failed", "finished"]
+State = Literal["new", "running", "stopped", "failed", "diverged", "finished"]
 
 
 def run_name(config: Mapping[str, Any], prefix: str) -> str:
@@ -116,6 +116,12 @@ class RunDirectory:
         return str(_read_object(self.failure_path).get("error")) if self.failure_path.exists() else None
 
     @property
+    def diverged(self) -> str | None:
+        """Why a finished run ended before its last round, if it did."""
+        why = (self.summary or {}).get("diverged")
+        return None if why is None else str(why)
+
+    @property
     def finished(self) -> bool:
         return self.summary_path.exists()
 
@@ -126,7 +132,7 @@ class RunDirectory:
     @property
     def state(self) -> State:
         if self.finished:
-            return "finished"
+            return "finished" if self.diverged is None else "diverged"
         if self.running:
             return "running"
         if self.failure is not None:

@@ -15,7 +15,7 @@ Flat = dict[str, Any]
 
 _ALWAYS = ("network", "attack")
 """Named in every title, whether they differ or not."""
-_NAMES = ("name", "kind", "type")
+_NAMES = ("name", "kind", "type", "file")
 
 
 @dataclass(frozen=True)

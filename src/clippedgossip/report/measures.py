@@ -42,7 +42,7 @@ def at_the_end(runs: Iterable[Run], measure: Measure) -> Estimate | None:
 def _first_of_the_last(run: Run) -> int:
     """As the run's own summary has it: `evaluate_last` rounds, where it has that; its end, if it diverged."""
     end, training = run.rounds[-1].round, run.config.get("training")
-    if "diverged" in (run.directory.summary or {}):
+    if run.directory.diverged is not None:
         return end
     asked = training.get("evaluate_last") if isinstance(training, Mapping) else None
     return end + 1 - (asked if isinstance(asked, int) else (end + 1) // _LAST)

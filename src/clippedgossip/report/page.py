@@ -167,6 +167,8 @@ def page(title: str, lead: str, sections: Sequence[Section]) -> str:
 def write(path: Path | str, content: str) -> Path:
     """Write the page, whole or not at all."""
     path = Path(path)
+    if path.is_dir():
+        raise RunError(f"{path} is a folder; give a file in it with --out, such as {path / 'report.html'}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, content)

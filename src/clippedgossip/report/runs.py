@@ -30,6 +30,8 @@ class Report:
     rows: Sequence[Row]
     empty: Sequence[Path] = ()
     """Runs without a record yet, which were left out."""
+    diverged: Sequence[Path] = ()
+    """Runs whose last record stands for their end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +74,12 @@ def report(paths: Sequence[Path]) -> Report:
         Section("Configurations", [_config(entry) for entry in groups]),
         Section("Where it ran", [_environments(runs)]),
     ]
-    return Report(page(title, lead, sections), rows, empty)
+    return Report(page(title, lead, sections), rows, empty, diverged(runs))
+
+
+def diverged(runs: Sequence[Run]) -> list[Path]:
+    """The runs that ended before their last round."""
+    return [run.directory.path for run in runs if run.directory.diverged is not None]
 
 
 def _views(groups: Sequence[Group]) -> Iterator[View]:
@@ -168,6 +175,9 @@ def _troubles(runs: Sequence[Run], empty: Sequence[Path]) -> list[Part]:
         why = RunDirectory(path).failure
         failures.setdefault(why, []).append(path.name) if why else waiting.append(path.name)
     lines = [f"Failed: {some(names)}. {why}" for why, names in failures.items()]
+    if gone := diverged(runs):
+        names = some([path.name for path in gone])
+        lines.append(f"Diverged, so that the last record stands for the end: {names}.")
     if waiting:
         lines.append(f"No records yet: {some(waiting)}.")
     return [Text("\n\n".join(lines))] if lines else []

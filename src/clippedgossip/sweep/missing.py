@@ -11,7 +11,7 @@ from clippedgossip import plan
 from clippedgossip.config import RunConfig
 from clippedgossip.errors import UserError
 from clippedgossip.records import RunDirectory, canonical
-from clippedgossip.runs import Attempt, Cadence, carry_out, divergence, lock_all
+from clippedgossip.runs import Attempt, Cadence, carry_out, lock_all
 from clippedgossip.simulate.state import Moment
 
 Progress = Callable[[str, int, int], None]
@@ -68,7 +68,7 @@ def run_missing(
         time.sleep(1.0)
     outcome.elsewhere = [attempt.run for attempt in left]
     outcome.done = sum(attempt.run.finished for attempt in attempts)
-    ends = {str(attempt.run.path): divergence(attempt.run) for attempt in attempts}
+    ends = {str(attempt.run.path): attempt.run.diverged for attempt in attempts}
     outcome.diverged = {path: why for path, why in ends.items() if why is not None}
     return outcome
 

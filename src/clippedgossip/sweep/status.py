@@ -8,7 +8,6 @@ from typing import Any, Literal
 from clippedgossip.config import RunConfig
 from clippedgossip.errors import RunError
 from clippedgossip.records import RunDirectory, run_name
-from clippedgossip.runs import divergence
 
 State = Literal["finished", "diverged", "running", "failed", "stopped", "missing"]
 STATES: tuple[State, ...] = ("finished", "diverged", "running", "failed", "stopped", "missing")
@@ -51,16 +50,13 @@ def _standing(path: Path) -> Standing:
     state: State = "missing" if run.state == "new" else run.state
     if state == "missing" and run.checkpoint_path.exists():  # stopped before its first record
         state = "stopped"
-    diverged = divergence(run)
-    if diverged is not None:
-        state = "diverged"
     last = None
     for record in run.records():
         last = record
     return Standing(
         run=path,
         state=state,
-        why=run.failure if state == "failed" else diverged,
+        why=run.failure if state == "failed" else run.diverged,
         round=None if last is None else last.get("round"),
         rounds=config.get("training", {}).get("rounds"),
         accuracy=(run.summary or {}).get("accuracy"),
