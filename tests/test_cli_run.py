@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from clippedgossip import simulate, tasks
 from clippedgossip.cli import main
 
 TINY = """
@@ -87,6 +88,21 @@ def test_run_finds_what_is_finished(config: str, capsys: pytest.CaptureFixture[s
     assert again["accuracy"] == first["accuracy"]
     assert cli("run", config) == 0
     assert "found finished, not run now" in capsys.readouterr().out
+
+
+def test_models_are_kept_or_said_to_be_gone(config: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli("run", config, "--json") == 0
+    assert "models" not in read(capsys)
+    assert cli("run", config, "--keep") == 2
+    assert "its models are gone\n--again trains them" in capsys.readouterr().err
+    assert cli("run", config, "--keep", "--again", "--json") == 0
+    path = read(capsys)["models"]
+    assert cli("run", config, "--keep") == 0
+    assert f"models: {path}\n" in capsys.readouterr().out
+    build = tasks.build("linear", (1, 8, 8), 10, seed=0)
+    models = simulate.State.load(path).tensors["models"]
+    assert torch.equal(tasks.flatten(tasks.unflatten(models[0], build)), models[0])
+    assert len(models) == 4
 
 
 def test_a_run_can_be_repeated_from_its_own_config(config: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -107,13 +107,18 @@ def _run(
         done = _execute(loaded, out, again, keep, together)
     except Diverged as error:
         done, trouble = error.run, error
-    summary = {"run": str(done.path), **(done.summary or {})}
+    kept = {"models": str(done.checkpoint_path)} if done.checkpoint_path.exists() else {}
+    summary = {"run": str(done.path), **kept, **(done.summary or {})}
     if as_json:
         print(json.dumps(summary, indent=1))
     else:
         _show(summary, loaded, found)
     if trouble is not None:
         raise trouble
+    if keep and not kept:
+        raise UserError(
+            f"{done.path} was finished without --keep, so its models are gone\n--again trains them"
+        )
 
 
 def _options(**options: Any) -> list[str]:
@@ -159,6 +164,8 @@ def _show(summary: dict[str, Any], config: "RunConfig", found: bool) -> None:
     means = f"means over the last {last} rounds" if last > 1 else "at the last record"
     print(f"{means}; accuracy is that of the averaged model")
     print(f"run: {summary['run']}")
+    if "models" in summary:
+        print(f"models: {summary['models']}")
 
 
 def _group_rows(groups: dict[str, float]) -> list[tuple[str, str]]:
