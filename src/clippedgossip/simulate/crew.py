@@ -3,6 +3,7 @@
 import math
 import warnings
 from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -33,7 +34,9 @@ class Crew:
         if not all(_shape(task) == _shape(first) and _same_data(task, first) for task in tasks[1:]):
             raise RunError("runs that go together must share data, model, loss, batch and augmentation")
         self.task = first
-        spoilt = [(task, start) for task, start in zip(tasks, _starts(tasks), strict=True) if task.poison]
+        ends = [0, *accumulate(len(task.nodes) for task in tasks)]
+        self.parts = [slice(*part) for part in pairwise(ends)]  # of each run
+        spoilt = [(task, part.start) for task, part in zip(tasks, self.parts, strict=True) if task.poison]
         self.work = Work(first, DTYPES[precision], tuple(task.poison for task, _ in spoilt if task.poison))
         longest = max(task.table.shape[1] for task in tasks)
         self.workers = Workers(
@@ -153,14 +156,6 @@ def relative_error(found: Sequence[Tensor], exact: Sequence[Tensor]) -> float:
 def _same_data(one: Task, other: Task) -> bool:
     a, b = one.data, other.data
     return a is b or (torch.equal(a.train_y, b.train_y) and torch.equal(a.train_x, b.train_x))
-
-
-def _starts(tasks: Sequence[Task]) -> list[int]:
-    starts, total = [], 0
-    for task in tasks:
-        starts.append(total)
-        total += len(task.nodes)
-    return starts
 
 
 def _shape(task: Task) -> tuple[object, ...]:

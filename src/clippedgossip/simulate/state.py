@@ -1,6 +1,6 @@
 """What a run must remember to go on from a round to the identical result."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,13 @@ class State:
 
     round: int
     tensors: dict[str, Tensor]
+
+    def fitting(self, name: str, shape: Sequence[int]) -> Tensor:
+        """One of them, if it is of this shape."""
+        held = self.tensors.get(name)
+        if held is None or tuple(held.shape) != tuple(shape):
+            raise RunError(f"the checkpoint's {name} do not fit this run; delete it to start again")
+        return held
 
     def save(self, path: Path | str) -> None:
         """Write as safetensors; atomicity is the caller's (`RunDirectory.writing_checkpoint`)."""

@@ -61,11 +61,7 @@ class Stack:
         )
         self.losses = torch.zeros(len(self.models), device=self.device)
         self.round = 0
-        self.parts: list[slice] = []
-        start = 0
-        for setup in self.setups:
-            self.parts.append(slice(start, start + len(setup.task.nodes)))
-            start += len(setup.task.nodes)
+        self.parts = self.crew.parts
         for setup, part in zip(self.setups, self.parts, strict=True):
             self.models[part] = setup.task.initial()
         self.mixers = [
@@ -138,29 +134,25 @@ class Stack:
         ]
 
     def state(self, index: int) -> State:
-        part = self.parts[index]
-        tensors = {
-            "models": self.models[part],
-            "momentum": self.momentum[part],
-            "clips": self.mixers[index].clips,
-        }
-        return State(self.round, {name: tensor.clone() for name, tensor in tensors.items()})
+        return State(self.round, {name: tensor.clone() for name, tensor in self._held(index).items()})
 
     def restore(self, states: Sequence[State]) -> None:
         rounds = {state.round for state in states}
         if len(rounds) != 1 or len(states) != len(self.setups):
             raise RunError(f"runs that go together must stand at one round, these stand at {sorted(rounds)}")
         self.round = rounds.pop()
-        for state, part, mixer in zip(states, self.parts, self.mixers, strict=True):
-            for name, tensor in (
-                ("models", self.models[part]),
-                ("momentum", self.momentum[part]),
-                ("clips", mixer.clips),
-            ):
-                held = state.tensors.get(name)
-                if held is None or held.shape != tensor.shape:
-                    raise RunError(f"the checkpoint's {name} do not fit this run; delete it to start again")
-                tensor.copy_(held)
+        for index, state in enumerate(states):
+            for name, tensor in self._held(index).items():
+                tensor.copy_(state.fitting(name, tensor.shape))
+
+    def _held(self, index: int) -> dict[str, Tensor]:
+        """What one run must remember."""
+        part = self.parts[index]
+        return {
+            "models": self.models[part],
+            "momentum": self.momentum[part],
+            "clips": self.mixers[index].clips,
+        }
 
 
 def aligned(rows: int, columns: int, device: torch.device) -> Tensor:

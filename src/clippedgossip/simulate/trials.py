@@ -66,11 +66,9 @@ class Trials:
         """The workers whose samples are drawn: those of this group alone, whoever else is in the crew."""
         if group.start not in self._samples:
             rows = slice(self.rows.start + group.start, self.rows.start + group.stop)
-            all_ = self.crew.workers
-            self._samples[group.start] = all_._replace(
-                **{name: getattr(all_, name)[rows] for name in ("seeds", "nodes", "table", "sizes")},
-                spoiled=tuple(
-                    which[(which >= rows.start) & (which < rows.stop)] - rows.start for which in all_.spoiled
-                ),
+            everyone = self.crew.workers
+            spoiled = tuple(
+                which[(which >= rows.start) & (which < rows.stop)] - rows.start for which in everyone.spoiled
             )
+            self._samples[group.start] = everyone.some(rows)._replace(spoiled=spoiled)
         return self._samples[group.start]
