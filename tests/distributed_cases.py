@@ -33,6 +33,7 @@ from clippedgossip.simulate import Setup, State, Training, commons
 from clippedgossip.simulate.distributed import Shard, follow, train_distributed
 from clippedgossip.simulate.joining import join
 from clippedgossip.simulate.ranks import Ranks
+from clippedgossip.simulate.transpose import length
 from clippedgossip.step import LearningRate
 from clippedgossip.tasks import DataSet, FlipLabels, make_task, partition
 
@@ -233,7 +234,7 @@ def count_bytes(ranks: Ranks, shape: str, hosts: int = 1) -> dict[str, int]:
     exchanged, reduced = ranks.exchanged, ranks.reduced
     shard.advance()
     turn = shard.turn
-    mine, here = turn.mine.stop - turn.mine.start, turn.here.stop - turn.here.start
+    mine, here = length(turn.mine), length(turn.here)
     return {
         "exchanged": ranks.exchanged - exchanged,
         "notes": 0 if shard.window is None else 2 * (ranks.size - 1),

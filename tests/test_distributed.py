@@ -22,7 +22,7 @@ from clippedgossip.runs import Cadence, execute
 from clippedgossip.simulate import State, Training, train
 from clippedgossip.simulate.agreement import difference
 from clippedgossip.simulate.meeting import meet
-from clippedgossip.simulate.transpose import shares
+from clippedgossip.simulate.transpose import length, shares
 
 ROOT = str(Path(__file__).parent.parent)
 if ROOT not in sys.path:  # the processes of the ranks import what they run from there
@@ -231,7 +231,7 @@ def test_a_rank_that_does_not_come(tmp_path: Path) -> None:
 def test_shares_cover_everything_evenly(total: int, parts: int) -> None:
     found = shares(total, parts)
     assert [place for part in found for place in range(part.start, part.stop)] == list(range(total))
-    sizes = [part.stop - part.start for part in found]
+    sizes = [length(part) for part in found]
     assert max(sizes) - min(sizes) <= 1
 
 

@@ -18,7 +18,7 @@ from clippedgossip.simulate.setup import Setup
 from clippedgossip.simulate.sliced import SliceMixer
 from clippedgossip.simulate.state import Moment, State
 from clippedgossip.simulate.train import Clock
-from clippedgossip.simulate.transpose import Transpose
+from clippedgossip.simulate.transpose import Transpose, length
 from clippedgossip.simulate.window import Window
 from clippedgossip.tasks import Task
 
@@ -34,7 +34,8 @@ def train_distributed(
     """
     assert ranks.rank == 0
     shard = Shard(setup, ranks, ranks.device(device))
-    shard.check(state)
+    if state is not None:
+        shard.check(state)
     ranks.tell(BEGIN)
     ranks.tell(int(shard.device.type == "cuda"))
     trouble = disagreement(fingerprint(setup, shard.device), ranks)
@@ -172,14 +173,11 @@ class Shard:
         else:
             self.turn.models_of(self.mixed, self.models, self._other)
 
-    def check(self, state: State | None) -> None:
+    def check(self, state: State) -> None:
         """Raise if a state is not one of this run."""
         whole = (self.turn.workers, self.turn.size)
-        shapes = {"models": whole, "momentum": whole, "clips": tuple(self.mixer.clips.shape)}
-        for name, shape in shapes.items() if state is not None else ():
-            held = state.tensors.get(name) if state is not None else None
-            if held is None or tuple(held.shape) != shape:
-                raise RunError(f"the checkpoint's {name} do not fit this run; delete it to start again")
+        for name, shape in (("models", whole), ("momentum", whole), ("clips", self.mixer.clips.shape)):
+            state.fitting(name, shape)
 
     def start(self, state: State | None) -> None:
         """From rank 0's state, or from its starting point x⁰."""
@@ -206,7 +204,7 @@ class Shard:
         """Two buffers, back and forth: x½ in one, slices in the other, mixed in the one. After the local step
         the models' own room is free, until the mixed ones come home."""
         turn, device = self.turn, self.device
-        shape, sliced = self.momentum.shape, (turn.workers, turn.here.stop - turn.here.start)
+        shape, sliced = self.momentum.shape, (turn.workers, length(turn.here))
         by_hand = device.type == "cpu" and self.ranks.by_hand
         self.window = Window.opened(turn) if by_hand else None
         one = torch.empty(turn.room, device=device)

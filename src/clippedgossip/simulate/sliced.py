@@ -13,7 +13,7 @@ from clippedgossip.records import Round
 from clippedgossip.simulate.crew import Crew
 from clippedgossip.simulate.mixing import Mixer
 from clippedgossip.simulate.setup import Setup, Training
-from clippedgossip.simulate.transpose import Transpose, shares
+from clippedgossip.simulate.transpose import Transpose, length, shares
 from clippedgossip.tasks.work import Work
 
 
@@ -49,7 +49,7 @@ class SliceMixer(Mixer):
 
         Averages are tested by all ranks, each on its part of the test set; a node's own model by its owner.
         """
-        slices, count = slices[: self.regular], self.own.stop - self.own.start
+        slices, count = slices[: self.regular], length(self.own)
         single = None
         if training.evaluates_nodes(round):
             found = self.crew.accuracies(models[:count]) if count else losses[:0]
@@ -77,7 +77,7 @@ class SliceMixer(Mixer):
         """(b, k+1), on every rank; one message of each node at a time is brought to the node's owner."""
         turn = self.turn
         owned = [_overlap(rows, near.group) for rows in turn.rows]
-        counts = [rows.stop - rows.start for rows in owned]
+        counts = [length(rows) for rows in owned]
         own = owned[turn.ranks.rank]
         local = slice(own.start - turn.mine.start, own.stop - turn.mine.start)
         x, y = (part[local] for part in self.crew.draw(near.context.round, purpose="mozi"))
@@ -88,7 +88,7 @@ class SliceMixer(Mixer):
             losses.append(self.crew.losses_of(whole, x, y) if len(x) else whole.new_zeros(0))
         start = near.group.start
         return turn.spread(
-            torch.stack(losses, 1), slice(own.start - start, own.stop - start), near.group.stop - start
+            torch.stack(losses, 1), slice(own.start - start, own.stop - start), length(near.group)
         )
 
 
@@ -102,7 +102,7 @@ def _examiner(crew: Crew, turn: Transpose) -> Work | None:
     """This rank's part of the test set; none if there are more ranks than samples."""
     data = crew.task.data
     part = shares(len(data.test_y), turn.ranks.size)[turn.ranks.rank]
-    if part.start == part.stop:
+    if not length(part):
         return None
     tested = replace(data, test_x=data.test_x[part], test_y=data.test_y[part])
     return Work(replace(crew.task, data=tested), crew.work.dtype)

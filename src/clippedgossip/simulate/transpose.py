@@ -28,7 +28,7 @@ class Transpose:
     @property
     def room(self) -> int:
         """Numbers that either form of this rank's part takes at most."""
-        return max(_length(self.mine) * self.size, self.workers * _length(self.here))
+        return max(length(self.mine) * self.size, self.workers * length(self.here))
 
     def slices_of(self, models: Tensor, out: Tensor, room: Tensor) -> Tensor:
         """(own workers, d) on each rank -> (all workers, own coordinates), written to `out`.
@@ -64,9 +64,9 @@ class Transpose:
         start = 0
         for rank, part in enumerate(self.columns):
             if rank != self.ranks.rank:
-                length = rows * _length(part)
-                yield rank, room[start : start + length].view(rows, _length(part))
-                start += length
+                stop = start + rows * length(part)
+                yield rank, room[start:stop].view(rows, length(part))
+                start = stop
 
     def spread(self, own: Tensor, rows: slice, total: int) -> Tensor:
         """Numbers of this rank's `rows` of `total` -> those of all ranks, float64, on every rank."""
@@ -75,5 +75,5 @@ class Transpose:
         return self.ranks.sum(numbers)
 
 
-def _length(part: slice) -> int:
+def length(part: slice) -> int:
     return int(part.stop - part.start)

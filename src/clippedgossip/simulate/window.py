@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from clippedgossip.simulate.commons import common_memory
-from clippedgossip.simulate.transpose import Transpose
+from clippedgossip.simulate.transpose import Transpose, length
 
 
 class Window:
@@ -18,17 +18,17 @@ class Window:
         self.turn, self.rank, size = turn, turn.ranks.rank, turn.size
         self._models, self._slices = [], []
         for held, rows, part in zip(memory, turn.rows, turn.columns, strict=True):
-            models, start = _length(rows) * size, _whole_lines(_length(rows) * size)
+            models, start = length(rows) * size, _whole_lines(length(rows) * size)
             self._models.append(held[:models].view(-1, size))
-            slices = held[start : start + turn.workers * _length(part)]
-            self._slices.append(slices.view(turn.workers, _length(part)))
+            slices = held[start : start + turn.workers * length(part)]
+            self._slices.append(slices.view(turn.workers, length(part)))
         self.models, self.slices = self._models[self.rank], self._slices[self.rank]
 
     @staticmethod
     def opened(turn: Transpose) -> "Window | None":
         """One, if all ranks are on one host. All must ask."""
         lengths = [
-            _whole_lines(_length(rows) * turn.size) + turn.workers * _length(part)
+            _whole_lines(length(rows) * turn.size) + turn.workers * length(part)
             for rows, part in zip(turn.rows, turn.columns, strict=True)
         ]
         memory = common_memory(turn.ranks, lengths)
@@ -53,10 +53,6 @@ class Window:
         sent[self.rank], heard[self.rank] = blocks[self.rank], places[self.rank]
         self.turn.ranks.exchange(sent, heard)
         self.turn.ranks.exchanged += sum(block.nbytes for block in blocks) - blocks[self.rank].nbytes
-
-
-def _length(part: slice) -> int:
-    return int(part.stop - part.start)
 
 
 def _whole_lines(numbers: int) -> int:
