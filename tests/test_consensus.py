@@ -17,7 +17,7 @@ from clippedgossip.experiments import EXPERIMENTS, Options, load, reproduce, res
 from clippedgossip.experiments.consensus import EXPERIMENT, SETTINGS, Outcome, simulate
 from clippedgossip.experiments.consensus.run import ATTACK, START, rules
 from clippedgossip.network import Network, consensus_chain
-from clippedgossip.rules import ClippedGossip, Gossip, Oracle, TrimmedMean
+from clippedgossip.rules import ClippedGossip, Gossip, TrimmedMean
 from clippedgossip.simulate import consensus
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -164,8 +164,8 @@ def test_page_holds_all_figures_and_fetches_nothing(outcome: Outcome) -> None:
 
 
 def test_experiments_are_found_by_name() -> None:
-    assert resolve(["consensus", "all", "consensus"])[0] == "consensus"
-    assert set(resolve(["all"])) == set(EXPERIMENTS)
+    assert resolve(["dumbbell", "all", "dumbbell"])[0] == "dumbbell"
+    assert resolve(["all"]) == list(EXPERIMENTS)
     assert load("consensus") is EXPERIMENT
     with pytest.raises(ConfigError, match="did you mean 'consensus'"):
         resolve(["consenus"])
@@ -197,8 +197,6 @@ def test_two_worlds_example_no_rule_tells_them_apart() -> None:
         second, heard_second = example.live(rule, real=1.0, pretended=0.0)
         np.testing.assert_allclose(heard_first, heard_second, atol=1e-9)
         torch.testing.assert_close(first, second)
-        answer = float(first.mean())
-        assert max(abs(answer - 0), abs(answer - 0.5)) >= 0.25
 
 
 def test_consensus_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -206,9 +204,3 @@ def test_consensus_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
     errors = [float(line.split("error")[1].split(",")[0]) for line in capsys.readouterr().out.splitlines()]
     gossip, trimmed, clipped = errors
     assert clipped < 1 < min(gossip, trimmed)
-
-
-def test_oracle_needs_the_truth_only_where_it_is_used() -> None:
-    network = Network(nx.cycle_graph(5), byzantine=[0])
-    *_, last = consensus(network, ClippedGossip(Oracle()), start_of(network), attack=Dissensus(), rounds=2)
-    assert torch.isfinite(last.models).all()

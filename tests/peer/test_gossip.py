@@ -22,16 +22,6 @@ from clippedgossip.peer.run import PeerRun
 from clippedgossip.peer.telemetry import read_status
 from clippedgossip.records import RunDirectory
 
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Four peers in one process: their kernels must not fight for the cores."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 PATIENT = Deadlines(least=20, most=20, join=20, linger=3)
 RING = [(i, (i + 1) % 4) for i in range(4)]
 
