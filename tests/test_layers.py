@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
-from clippedgossip.tasks import layers
+from clippedgossip.tasks import MODELS, DataSet, layers, make_task
+from clippedgossip.tasks.work import Work, Workers
 
 WORKERS, BATCH, CLASSES = 3, 5, 4
 
@@ -63,6 +64,64 @@ def test_stacked_gradients_are_the_modules_own() -> None:
     found = stacked(DEEP, parameters, x, y, torch.float32)
     for mine, theirs in zip(found, one_by_one(DEEP, parameters, x, y), strict=True):
         torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=1e-4)
+
+
+class Residual(nn.Sequential):
+    def forward(self, x: Tensor) -> Tensor:
+        h = x
+        for layer in self:
+            h = layer(h)
+        return h + x.flatten(1)[:, :CLASSES]
+
+
+class Louder(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return 3 * super().forward(x)
+
+
+def odd_modules() -> dict[str, nn.Module]:
+    """Made of layers that the stacked form knows, but not what they seem."""
+    relu, square, hooked = nn.ReLU(), nn.Linear(CLASSES, CLASSES), nn.Linear(8, CLASSES)
+    hooked.register_forward_hook(lambda module, inputs, output: 3 * output)
+    tied = nn.Sequential(nn.Flatten(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.Linear(8, CLASSES))
+    tied[3].weight = tied[1].weight
+    normed = nn.utils.parametrizations.weight_norm(nn.Linear(8, CLASSES))
+    return {
+        "an activation twice": nn.Sequential(
+            nn.Flatten(), nn.Linear(8, 6), relu, nn.Linear(6, 6), relu, nn.Linear(6, CLASSES)
+        ),
+        "a layer twice": nn.Sequential(nn.Flatten(), nn.Linear(8, CLASSES), square, nn.ReLU(), square),
+        "tied weights": tied,
+        "a sequence of its own kind": Residual(nn.Flatten(), nn.Linear(8, CLASSES)),
+        "a layer of its own kind": nn.Sequential(nn.Flatten(), Louder(8, CLASSES)),
+        "a hook": nn.Sequential(nn.Flatten(), hooked),
+        "a norm of the weight": nn.Sequential(nn.Flatten(), normed),
+        "features of images": nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(12, CLASSES)),
+        "softmax of images": nn.Sequential(nn.LogSoftmax(-1), nn.Flatten(), nn.Linear(8, CLASSES)),
+        "softmax over the batch": nn.Sequential(nn.Flatten(), nn.Linear(8, CLASSES), nn.LogSoftmax(0)),
+    }
+
+
+@pytest.mark.parametrize("name", odd_modules())
+def test_a_module_of_ones_own_gets_its_own_gradients(name: str) -> None:
+    module = odd_modules()[name]
+    x = torch.randn(40, 2, 2, 2, generator=torch.Generator().manual_seed(0))
+    y = torch.arange(40) % CLASSES
+    shares = torch.arange(40).chunk(WORKERS)
+    task = make_task(DataSet.of(x, y, x, y), shares, module, seed=0, batch=BATCH)
+    models = task.initial() * torch.tensor([[1.0], [0.5], [2.0]])
+    inputs, labels = task.draw(0)
+    found, _ = Work(task, torch.float32).gradients(Workers.of(task), models, inputs, labels, 0)
+    parameters = {name: held.clone() for name, held in task.layout.views(models).items()}
+    for mine, theirs in zip(found, one_by_one(module, parameters, inputs, labels), strict=True):
+        torch.testing.assert_close(mine, theirs / BATCH, atol=1e-6, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_named_models_are_stacked(name: str) -> None:
+    shape = (3, 32, 32) if name == "vgg11" else (1, 28, 28)
+    with torch.device("meta"):
+        assert layers.supported(MODELS[name](shape, 10), shape)
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler, g++")

@@ -17,12 +17,26 @@ Parameters = Mapping[str, Tensor]
 Masks = Callable[[int, tuple[int, ...]], Tensor]
 """(place of the layer, shape of its input for one worker) -> which entries dropout keeps, for all workers."""
 
-PLAIN = (nn.ReLU, nn.LogSoftmax, nn.Flatten, nn.Identity)
+PLAIN = (nn.Linear, nn.Dropout, nn.ReLU, nn.Identity)
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
-def supported(module: nn.Module) -> bool:
-    """Whether `forward_stacked` knows every layer."""
-    return isinstance(module, nn.Sequential) and all(map(_supported, module))
+def supported(module: nn.Module, shape: tuple[int, ...] | None = None) -> bool:
+    """Whether the functions below do just what the module does, with inputs of this shape if it is given.
+
+    They know the library's own layers alone, nothing derived from them or hooked to them, and each once:
+    a Sequential counts a layer that it has twice as one child.
+    """
+    if type(module) is not nn.Sequential:
+        return False
+    parts = list(module)
+    return (
+        all(map(_supported, parts))
+        and not any(getattr(part, hooks) for part in (module, *parts) for hooks in HOOKS)
+        and len({id(part) for part in parts}) == len(parts)
+        and len(list(module.parameters())) == sum(len(list(part.parameters())) for part in parts)
+        and (shape is None or _fit(parts, len(shape)))
+    )
 
 
 def has_convolutions(module: nn.Module) -> bool:
@@ -100,8 +114,19 @@ def _channels_last_backwards(h: Tensor) -> Tensor:
     return h
 
 
+def _fit(parts: list[nn.Module], dims: int) -> bool:
+    """Images for convolutions and pools, rows of features for the others that care."""
+    wanted: dict[type, int] = {nn.Conv2d: 3, nn.MaxPool2d: 3, nn.Linear: 1, nn.LogSoftmax: 1}
+    for part in parts:
+        if isinstance(part, nn.Flatten):
+            dims = 1
+        elif wanted.get(type(part), dims) != dims:
+            return False
+    return True
+
+
 def _supported(layer: nn.Module) -> bool:
-    if isinstance(layer, nn.Conv2d):
+    if type(layer) is nn.Conv2d:
         return (
             layer.stride == (1, 1)
             and layer.dilation == (1, 1)
@@ -109,12 +134,14 @@ def _supported(layer: nn.Module) -> bool:
             and layer.padding_mode == "zeros"
             and not isinstance(layer.padding, str)
         )
-    if isinstance(layer, nn.MaxPool2d):
+    if type(layer) is nn.MaxPool2d:
         simple = isinstance(layer.kernel_size, int) and layer.stride == layer.kernel_size
         return simple and layer.padding == 0 and layer.dilation == 1 and not layer.ceil_mode
-    if isinstance(layer, nn.Flatten):
+    if type(layer) is nn.Flatten:
         return layer.start_dim == 1 and layer.end_dim == -1
-    return isinstance(layer, (nn.Linear, nn.Dropout, *PLAIN)) and not isinstance(layer, nn.Dropout2d)
+    if type(layer) is nn.LogSoftmax:
+        return layer.dim in (1, -1)
+    return type(layer) in PLAIN
 
 
 def _convolve(h: Tensor, layer: nn.Conv2d, weight: Tensor, bias: Tensor) -> Tensor:

@@ -59,9 +59,8 @@ class Work:
     def __init__(self, task: Task, dtype: torch.dtype, poisons: tuple[Poison, ...] = ()) -> None:
         self.task, self.dtype, self.poisons = task, dtype, poisons
         self.module, self.data = task.module, task.data
-        self.stacks = layers.supported(task.module) and (
-            task.device.type == "cuda" or not layers.has_convolutions(task.module)
-        )
+        self.known = layers.supported(task.module, task.data.shape)
+        self.stacks = self.known and (task.device.type == "cuda" or not layers.has_convolutions(task.module))
         self.rates = [layer.p if isinstance(layer, nn.Dropout) else 0.0 for layer in task.module.children()]
 
     def draw(self, workers: Workers, round: Word, purpose: str | None = None) -> tuple[Tensor, Tensor]:
@@ -179,10 +178,10 @@ class Work:
     @property
     def _each(self) -> Callable[[Callable[[int], Tensor], range], Iterable[Tensor]]:
         # Other modules have state that workers would share: parameters swapped in, draws from one generator.
-        return cores.each if self.task.device.type == "cpu" and layers.supported(self.module) else map
+        return cores.each if self.task.device.type == "cpu" and self.known else map
 
     def _outputs(self, parameters: layers.Parameters, x: Tensor) -> Tensor:
-        if isinstance(self.module, nn.Sequential) and layers.supported(self.module):
+        if self.known and isinstance(self.module, nn.Sequential):
             return layers.forward_one(self.module, parameters, x, None)
         outputs: Tensor = functional_call(self.module, dict(parameters), (x,))
         return outputs
@@ -190,7 +189,7 @@ class Work:
     def _forward(
         self, workers: Workers, row: int, parameters: layers.Parameters, x: Tensor, round: Word
     ) -> Tensor:
-        if isinstance(self.module, nn.Sequential) and layers.supported(self.module):
+        if self.known and isinstance(self.module, nn.Sequential):
             draw = self._masks(workers, round, slice(row, row + 1))
             return layers.forward_one(self.module, parameters, x, lambda place, shape: draw(place, shape)[0])
         with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
