@@ -63,6 +63,18 @@ class RunResult:
             diverged=diverged,
         )
 
+    def end(self, measure: str) -> float:
+        """Over the last rounds; Ξ of a run that diverged is infinite."""
+        value = self.final.get(measure)
+        return (math.inf if self.diverged else math.nan) if value is None else value
+
+    def mean(self, measure: str) -> float:
+        """Over the whole run: the area under its curve."""
+        points = zip(self.rounds, self.curves[measure], strict=True)
+        at, curve = np.array([point for point in points if point[1] is not None], dtype=np.float64).T
+        area = float(((curve[1:] + curve[:-1]) / 2 * np.diff(at)).sum())
+        return area / float(at[-1] - at[0]) if len(at) > 1 else float(curve[0])
+
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
@@ -130,36 +142,24 @@ class Results:
         return self._index.get((setting, rule))
 
     def final(self, setting: str, rule: str, measure: str) -> Floats:
-        """(seeds,) NaN where a run is missing; Ξ of a run that diverged is infinite."""
-        line = self.line(setting, rule)
-        values = np.full(self.seeds, math.nan)
-        for run in line.runs if line else ():
-            value = run.final.get(measure)
-            values[run.seed] = (math.inf if run.diverged else math.nan) if value is None else value
-        return values
-
-    def whole(self, setting: str, rule: str, measure: str) -> Floats:
-        """(seeds,) the mean over the whole run: the area under its curve."""
-        line = self.line(setting, rule)
-        values = np.full(self.seeds, math.nan)
-        for run in line.runs if line else ():
-            known = [
-                (at, value)
-                for at, value in zip(run.rounds, run.curves[measure], strict=True)
-                if value is not None
-            ]
-            at, curve = np.array(known, dtype=np.float64).T
-            area = float(((curve[1:] + curve[:-1]) / 2 * np.diff(at)).sum())
-            values[run.seed] = area / (at[-1] - at[0]) if len(at) > 1 else curve[0]
-        return values
+        """(seeds,) the mean over the last rounds."""
+        return self._by_seed(setting, rule, lambda run: run.end(measure))
 
     def finals(self, measure: str) -> Callable[[str, str], Floats]:
         """`final` of one measure."""
         return lambda setting, rule: self.final(setting, rule, measure)
 
     def wholes(self, measure: str) -> Callable[[str, str], Floats]:
-        """`whole` of one measure."""
-        return lambda setting, rule: self.whole(setting, rule, measure)
+        """The same of the mean over the whole run."""
+        return lambda setting, rule: self._by_seed(setting, rule, lambda run: run.mean(measure))
+
+    def _by_seed(self, setting: str, rule: str, number: Callable[[RunResult], float]) -> Floats:
+        """(seeds,) NaN where a run is missing."""
+        line = self.line(setting, rule)
+        values = np.full(self.seeds, math.nan)
+        for run in line.runs if line else ():
+            values[run.seed] = number(run)
+        return values
 
     def estimate(self, setting: str, rule: str, measure: str) -> Estimate | None:
         return estimate(self.final(setting, rule, measure).tolist())
