@@ -1,6 +1,7 @@
 """Networks by name: which there are, what they take, and how to build one from text."""
 
 import inspect
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import NoneType
@@ -67,7 +68,7 @@ def convert(network: str, parameter: Parameter, value: object) -> Value:
     try:
         if kind is not bool and not isinstance(value, bool):
             number = float(text)
-            if kind is float and number == number:
+            if kind is float and not math.isnan(number):
                 return number
             if kind is int and number.is_integer():
                 return int(number)

@@ -1,4 +1,4 @@
-"""Simulation: all nodes of a network in one process."""
+"""Simulation: all nodes of a network, in one process or over many."""
 
 from clippedgossip.simulate.consensus import ConsensusRound, consensus
 from clippedgossip.simulate.setup import Setup, Training
