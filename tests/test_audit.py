@@ -23,20 +23,8 @@ from clippedgossip.errors import NetworkError
 from clippedgossip.graphs.types import Graph
 from clippedgossip.network import Network
 
-KEYS = {
-    *(
-        "nodes",
-        "edges",
-        "regular",
-        "byzantine",
-        "connected",
-        "gamma",
-        "gamma_full",
-        "p",
-        "delta",
-        "delta_max",
-    ),
-    *("ratio", "consensus_guaranteed", "weakest_cut", "suggested_edges"),
+KEYS = {"nodes", "edges", "regular", "byzantine", "connected", "gamma", "gamma_full", "p"} | {
+    *("delta", "delta_max", "ratio", "consensus_guaranteed", "weakest_cut", "suggested_edges")
 }
 
 

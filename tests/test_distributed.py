@@ -248,23 +248,15 @@ evaluate_every = 25
 evaluate_last = 100
 evaluate_last_every = 50
 """
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
 
 def test_torchrun_goes_on_after_a_rank_was_killed(tmp_path: Path) -> None:
     config = tmp_path / "run.toml"
     config.write_text(CONFIG)
     folder = begin(config, tmp_path / "ranks")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command += [
-        "--max-restarts",
-        "1",
-        "-m",
-        "clippedgossip",
-        "run",
-        str(config),
-        "--out",
-        str(tmp_path / "ranks"),
-    ]
+    command = [*TORCHRUN, "--max-restarts", "1", "-m", "clippedgossip", "run", str(config)]
+    command += ["--out", str(tmp_path / "ranks")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
         os.kill(process_of(running.pid, rank=1, folder=folder), signal.SIGKILL)
         out, errors = running.communicate(timeout=200)
@@ -311,8 +303,7 @@ def process_of(launcher: int, rank: int, folder: RunDirectory) -> int:
 def test_a_config_that_fails_is_said_once(tmp_path: Path) -> None:
     config = tmp_path / "run.toml"
     config.write_text(CONFIG.replace("ring", "rang"))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command += ["-m", "clippedgossip", "run", str(config), "--json"]
+    command = [*TORCHRUN, "-m", "clippedgossip", "run", str(config), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=tmp_path, check=False)
     assert done.stdout == ""
     assert done.stderr.count("did you mean 'ring'") == 1

@@ -201,39 +201,23 @@ def machines(addresses: Sequence[str]) -> Iterator[list[str]]:
     mark = f"cg{os.getpid() % 100000}"
     names = [f"{mark}n{i}" for i in range(len(addresses))]
 
-    def run(*command: str) -> None:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    def ip(command: str) -> None:
+        done = subprocess.run(["ip", *command.split()], capture_output=True, text=True, check=False)
         if done.returncode:
-            pytest.skip(f"cannot make network namespaces here: {' '.join(command)}: {done.stderr.strip()}")
+            pytest.skip(f"cannot make network namespaces here: ip {command}: {done.stderr.strip()}")
 
     try:
-        run("ip", "netns", "add", mark)
-        run("ip", "-n", mark, "link", "add", "bridge", "type", "bridge")
-        run("ip", "-n", mark, "link", "set", "bridge", "up")
+        ip(f"netns add {mark}")
+        ip(f"-n {mark} link add bridge type bridge")
+        ip(f"-n {mark} link set bridge up")
         for i, (name, address) in enumerate(zip(names, addresses, strict=True)):
-            run("ip", "netns", "add", name)
-            run("ip", "-n", name, "link", "set", "lo", "up")
-            link = [
-                "ip",
-                "-n",
-                name,
-                "link",
-                "add",
-                "eth",
-                "type",
-                "veth",
-                "peer",
-                "name",
-                f"v{i}",
-                "netns",
-                mark,
-            ]
-            run(*link)
-            extra = ["nodad"] if ":" in address else []
-            run("ip", "-n", name, "address", "add", address, "dev", "eth", *extra)
-            run("ip", "-n", name, "link", "set", "eth", "up")
-            run("ip", "-n", mark, "link", "set", f"v{i}", "master", "bridge")
-            run("ip", "-n", mark, "link", "set", f"v{i}", "up")
+            ip(f"netns add {name}")
+            ip(f"-n {name} link set lo up")
+            ip(f"-n {name} link add eth type veth peer name v{i} netns {mark}")
+            ip(f"-n {name} address add {address} dev eth {'nodad' if ':' in address else ''}")
+            ip(f"-n {name} link set eth up")
+            ip(f"-n {mark} link set v{i} master bridge")
+            ip(f"-n {mark} link set v{i} up")
         yield names
     finally:
         for name in (*names, mark):
