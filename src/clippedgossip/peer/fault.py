@@ -68,31 +68,24 @@ class Result:
 
 def table(results: Sequence[Result]) -> str:
     """The results as a Markdown table."""
-    head = (
-        "fault",
-        "ended badly",
-        "rounds",
-        "accuracy",
-        "change",
-        "missing",
-        "rejected",
-        "overrun s",
-        "grew MB",
-        "peak MB",
-    )
     base = next((r.accuracy for r in results if r.fault is Fault.NONE), None)
-    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-    for r in results:
-        cells = [r.fault.value if r.fired else f"{r.fault.value} (did not fire)"]
-        cells += [", ".join(r.ended_badly) or "none", str(r.rounds), f"{100 * r.accuracy:.1f} %"]
-        cells += [
-            "" if base is None else f"{100 * (r.accuracy - base):+.1f}",
-            str(r.missing),
-            str(r.rejected),
-        ]
-        cells += [f"{max(r.overrun, 0):.2f}", f"{r.growth:.1f}", f"{r.peak:.0f}"]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+    rows = [
+        {
+            "fault": r.fault.value if r.fired else f"{r.fault.value} (did not fire)",
+            "ended badly": ", ".join(r.ended_badly) or "none",
+            "rounds": str(r.rounds),
+            "accuracy": f"{100 * r.accuracy:.1f} %",
+            "change": "" if base is None else f"{100 * (r.accuracy - base):+.1f}",
+            "missing": str(r.missing),
+            "rejected": str(r.rejected),
+            "overrun s": f"{max(r.overrun, 0):.2f}",
+            "grew MB": f"{r.growth:.1f}",
+            "peak MB": f"{r.peak:.0f}",
+        }
+        for r in results
+    ]
+    head, *body = (f"| {' | '.join(line)} |" for line in (rows[0], *(row.values() for row in rows)))
+    return "\n".join([head, "|---" * len(rows[0]) + "|", *body])
 
 
 def page(results: Sequence[Result], *, network: str, peers: int, rounds: int) -> str:
