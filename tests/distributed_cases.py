@@ -18,6 +18,7 @@ from clippedgossip.attacks import ATTACKS, Attack, Dissensus, LabelFlipping, Tun
 from clippedgossip.errors import DataError
 from clippedgossip.network import Network
 from clippedgossip.rules import (
+    NNM,
     RULES,
     Adaptive,
     Bucketing,
@@ -27,7 +28,6 @@ from clippedgossip.rules import (
     Oracle,
     Rule,
     TrimmedMean,
-    make_rule,
 )
 from clippedgossip.simulate import Setup, State, Training, commons
 from clippedgossip.simulate.distributed import Shard, follow, train_distributed
@@ -36,18 +36,13 @@ from clippedgossip.simulate.ranks import Ranks
 from clippedgossip.simulate.transpose import length
 from clippedgossip.step import LearningRate
 from clippedgossip.tasks import DataSet, FlipLabels, make_task, partition
+from tests.samples import sample_rule
 
-RULE_PARAMETERS: dict[str, dict[str, Any]] = {
-    "clipped-gossip": {"radius": 0.05},
-    "trimmed-mean": {"trim": 1},
-    "weighted-trimmed-mean": {"trim": 0.15},
-    "bucketing": {"rule": TrimmedMean(trim=1)},
-    "cs-plus": {"byzantine_weight": 0.12},
-    "gts": {"byzantine_weight": 0.12},
-    "nnm": {"rule": Median(), "faulty": 1},
-    **{name: {"faulty": 1} for name in ("krum", "multi-krum", "nna", "ios", "meamed", "mda")},
-}
-RULE_CASES: dict[str, Rule] = {name: make_rule(name, **RULE_PARAMETERS.get(name, {})) for name in RULES} | {
+RULE_CASES: dict[str, Rule] = {name: sample_rule(name) for name in RULES} | {
+    "clipped-gossip": ClippedGossip(0.05),
+    "bucketing": Bucketing(TrimmedMean(trim=1)),
+    "nnm": NNM(Median(), faulty=1),
+    "mozi": Mozi(),  # by the losses of the engine
     "adaptive radius": ClippedGossip(Adaptive(delta_max=0.25)),
     "oracle radius": ClippedGossip(Oracle()),
     "bucketing mozi": Bucketing(Mozi()),
