@@ -78,6 +78,15 @@ def test_a_record_without_a_round_is_refused() -> None:
         Round.from_json({"loss": 1.0})
 
 
+def test_what_was_spoilt_is_named_with_what_to_do(tmp_path: Path) -> None:
+    run = RunDirectory.open(tmp_path, {}, "run")
+    run.records_path.write_text('{"round": "x"}\n{"round": 1}\n')
+    run.summary_path.write_text("{")
+    for read, name in ((lambda: list(run.rounds()), "records.jsonl"), (lambda: run.state, "summary.json")):
+        with pytest.raises(RunError, match=rf"{name}: .*\nleave .* out, or delete it and run it again"):
+            read()
+
+
 def test_the_name_depends_on_the_config_alone() -> None:
     assert run_name(CONFIG, "run") == run_name(dict(reversed(CONFIG.items())), "run")
     assert run_name(CONFIG, "run") != run_name(CONFIG | {"seed": 1}, "run")

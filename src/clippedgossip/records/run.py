@@ -184,7 +184,10 @@ class RunDirectory:
     def rounds(self) -> Iterator[Round]:
         """The records as `Round`s."""
         for record in self.records():
-            yield Round.from_json(record)
+            try:
+                yield Round.from_json(record)
+            except RunError as error:
+                raise RunError(f"{self.records_path}: {error}\n{_spoilt(self.records_path)}") from error
 
     def truncate_to(self, round: int) -> int | None:
         """Forget every record after `round`, and a torn line, so that a run can go on from its checkpoint.
@@ -297,7 +300,11 @@ def _read_object(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise RunError(f"cannot read {path}: {error}") from error
+        raise RunError(f"cannot read {path}: {error}\n{_spoilt(path)}") from error
     if not isinstance(content, dict):
-        raise RunError(f"{path} should hold one JSON object")
+        raise RunError(f"{path} should hold one JSON object\n{_spoilt(path)}")
     return content
+
+
+def _spoilt(path: Path) -> str:
+    return f"leave {path.parent} out, or delete it and run it again"
