@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from clippedgossip import simulate, tasks
+from clippedgossip import runs, simulate, tasks
 from clippedgossip.cli import main
 
 TINY = """
@@ -132,6 +132,17 @@ def test_errors_are_two_lines_and_code_2(
     assert words in err
     assert len(err.splitlines()) <= 3
     assert "Traceback" not in err
+
+
+def test_an_interrupted_run_says_that_it_goes_on(
+    config: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runs, "execute", interrupted)
+    assert cli("run", config) == 130
+    assert capsys.readouterr().err == "interrupted; what is finished stays, the same command goes on\n"
 
 
 def test_options_of_a_launcher_need_one(config: str, capsys: pytest.CaptureFixture[str]) -> None:

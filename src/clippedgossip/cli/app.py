@@ -21,6 +21,10 @@ EXTRAS = {
 }
 """Modules that are not always there, and the extra that brings them."""
 
+INTERRUPTED = 130
+RESUMED = ("data", "demo", "reproduce", "run", "sweep")
+"""Commands that find what they did before."""
+
 app = typer.Typer(
     name="clippedgossip",
     help="Train models together on networks that have no server and some of whose members lie.",
@@ -71,8 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         )
         sys.exit(2)
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        sys.exit(130)
+        code = INTERRUPTED
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(0)
@@ -81,6 +84,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             raise
         _explain(error, error.format_message())
         sys.exit(2)
+    if code == INTERRUPTED:  # typer makes a Ctrl-C this code
+        goes_on = "; what is finished stays, the same command goes on" if arguments[0] in RESUMED else ""
+        print(f"interrupted{goes_on}", file=sys.stderr)
     sys.exit(code if isinstance(code, int) else 0)
 
 
