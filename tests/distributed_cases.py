@@ -35,8 +35,8 @@ from clippedgossip.simulate.joining import join
 from clippedgossip.simulate.ranks import Ranks
 from clippedgossip.simulate.transpose import length
 from clippedgossip.step import LearningRate
-from clippedgossip.tasks import DataSet, FlipLabels, make_task, partition
-from tests.samples import sample_rule
+from clippedgossip.tasks import DataSet
+from tests.samples import sample_rule, sample_setup
 
 RULE_CASES: dict[str, Rule] = {name: sample_rule(name) for name in RULES} | {
     "clipped-gossip": ClippedGossip(0.05),
@@ -88,23 +88,10 @@ def setup(
         graph = nx.circulant_graph(7, [1, 2])
         nx.set_node_attributes(graph, {node: "even" if node % 2 == 0 else "odd" for node in graph}, "group")
         network = Network(graph, byzantine=[2, 5] if attack else [])
-    held, byzantine = data(shape), network.byzantine.tolist()
-    nodes = network.regular.tolist() + (byzantine if attack and attack.trains else [])
-    poisoned = byzantine if attack and attack.flips_labels else []
-    task = make_task(
-        held,
-        partition(held.train_y, len(nodes), "iid", seed=seed),
-        model,
-        seed=seed,
-        batch=4,
-        nodes=nodes,
-        poison=FlipLabels(classes=3) if poisoned else None,
-        poisoned=poisoned,
-    )
     options: dict[str, Any] = {"rounds": 2, "evaluate_every": 2, "evaluate_last": 0}
     options["lr"] = LearningRate(initial=0.1)
     chosen = Training(**(options | training))
-    return Setup(network=network, task=task, rule=rule, attack=attack, training=chosen, seed=seed)
+    return sample_setup(data(shape), rule, attack, chosen, network=network, model=model, seed=seed)
 
 
 def sparse(nodes: int = 80) -> Network:

@@ -1,11 +1,16 @@
-"""One of every rule, for tests that run on all of them: parameters are known by their names."""
+"""What several tests take as their example: a rule of every name, and a run of a few nodes."""
 
 from dataclasses import fields
 from typing import Any
 
-from torch import Tensor
+import networkx as nx
+from torch import Tensor, nn
 
+from clippedgossip.attacks import Attack
+from clippedgossip.network import Network
 from clippedgossip.rules import RULES, GeometricMedian, Rule, make_rule
+from clippedgossip.simulate import Setup, Training
+from clippedgossip.tasks import DataSet, FlipLabels, make_task, partition
 
 
 def loss(models: Tensor) -> Tensor:
@@ -29,3 +34,32 @@ def sample_rule(name: str) -> Rule:
     return make_rule(
         name, **{key: value for key, value in BY_NAME.items() if key in asked} | EXCEPT.get(name, {})
     )
+
+
+def sample_setup(
+    data: DataSet,
+    rule: Rule,
+    attack: Attack | None,
+    training: Training,
+    *,
+    network: Network | None = None,
+    model: str | nn.Module = "linear",
+    seed: int = 0,
+) -> Setup:
+    """A run on seven nodes, two of them Byzantine if there is an attack; or on another network."""
+    if network is None:
+        network = Network(nx.circulant_graph(7, [1, 2]), byzantine=[2, 5] if attack else [])
+    byzantine = network.byzantine.tolist()
+    nodes = network.regular.tolist() + (byzantine if attack and attack.trains else [])
+    poisoned = byzantine if attack and attack.flips_labels else []
+    task = make_task(
+        data,
+        partition(data.train_y, len(nodes), "iid", seed=seed),
+        model,
+        seed=seed,
+        batch=4,
+        nodes=nodes,
+        poison=FlipLabels(classes=3) if poisoned else None,
+        poisoned=poisoned,
+    )
+    return Setup(network=network, task=task, rule=rule, attack=attack, training=training, seed=seed)

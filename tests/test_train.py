@@ -19,9 +19,10 @@ from clippedgossip.simulate import Moment, Setup, State, Training, crew, train, 
 from clippedgossip.simulate.crew import Crew
 from clippedgossip.simulate.train import Stack
 from clippedgossip.step import Averaged, HeavyBall, LearningRate
-from clippedgossip.tasks import DataSet, FlipLabels, build, make_task, partition
+from clippedgossip.tasks import DataSet, build, make_task, partition
 from clippedgossip.tasks.layers import forward_one, forward_stacked, supported
 from clippedgossip.tasks.vector import Layout
+from tests.samples import sample_setup
 
 
 def tiny_data(shape: tuple[int, ...] = (6,), classes: int = 3) -> DataSet:
@@ -39,32 +40,11 @@ def setup(
     seed: int = 0,
     model: str | nn.Module = "mlp",
     shape: tuple[int, ...] = (6,),
-    **training: object,
+    **training: Any,
 ) -> Setup:
-    graph = nx.circulant_graph(7, [1, 2])
-    network = Network(graph, byzantine=[] if attack is None else [2, 5])
-    data = tiny_data(shape)
-    nodes = [*network.regular.tolist(), *(network.byzantine.tolist() if attack and attack.trains else [])]
-    poisoned = network.byzantine.tolist() if attack and attack.flips_labels else []
-    task = make_task(
-        data,
-        partition(data.train_y, len(nodes), "iid", seed=seed),
-        model,
-        seed=seed,
-        batch=4,
-        nodes=nodes,
-        poison=FlipLabels(classes=3) if poisoned else None,
-        poisoned=poisoned,
-    )
-    options = {"rounds": 6, "evaluate_every": 2, "evaluate_last": 0} | training
-    return Setup(
-        network=network,
-        task=task,
-        rule=rule or ClippedGossip(radius=0.5),
-        attack=attack,
-        training=Training(**options),  # type: ignore[arg-type]  # test options are untyped on purpose
-        seed=seed,
-    )
+    chosen = Training(**({"rounds": 6, "evaluate_every": 2, "evaluate_last": 0} | training))
+    rule = rule or ClippedGossip(radius=0.5)
+    return sample_setup(tiny_data(shape), rule, attack, chosen, model=model, seed=seed)
 
 
 def lines(moments: Iterable[Moment]) -> list[str]:
