@@ -42,18 +42,18 @@ def curves(
 ) -> Panels:
     """Accuracy against the round, one plot per setting, bands over seeds."""
     return curve_panels(
-        _panels(result, measure, settings),
+        _panels(result, measure, settings or result.settings),
         caption=_banded(result, caption),
         y_limits=(lowest, 1),
         marks=marks,
     )
 
 
-def agreement(result: Results, settings: Sequence[str] | None = None) -> Panels:
+def agreement(result: Results) -> Panels:
     """Ξ against the round."""
     caption = "How far apart the regular models are: Ξ, their mean squared distance to their mean."
     return curve_panels(
-        _panels(result, constant(DISTANCE), settings),
+        _panels(result, constant(DISTANCE), result.settings),
         caption=_banded(result, caption),
         y_label="consensus distance Ξ",
         y_scale="log",
@@ -191,11 +191,9 @@ def how(result: Results, scales: Mapping[ScaleName, Scale], remarks: str, comman
     return [*parts, Details(f"The {len(configs)} configs", configs)]
 
 
-def _panels(
-    result: Results, measure: Measure, settings: Sequence[str] | None
-) -> Mapping[str, Sequence[Series]]:
+def _panels(result: Results, measure: Measure, settings: Sequence[str]) -> Mapping[str, Sequence[Series]]:
     panels = {}
-    for setting in settings or result.settings:
+    for setting in settings:
         found = [result.series(setting, rule, measure(setting)) for rule in result.rules]
         lines = [line for line in found if line is not None]
         if lines:

@@ -66,9 +66,5 @@ class Trials:
         """The workers whose samples are drawn: those of this group alone, whoever else is in the crew."""
         if group.start not in self._samples:
             rows = slice(self.rows.start + group.start, self.rows.start + group.stop)
-            everyone = self.crew.workers
-            spoiled = tuple(
-                which[(which >= rows.start) & (which < rows.stop)] - rows.start for which in everyone.spoiled
-            )
-            self._samples[group.start] = everyone.some(rows)._replace(spoiled=spoiled)
+            self._samples[group.start] = self.crew.workers.some(rows)
         return self._samples[group.start]

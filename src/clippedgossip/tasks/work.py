@@ -47,9 +47,14 @@ class Workers(NamedTuple):
         )
 
     def some(self, rows: slice) -> "Workers":
-        """Some of them, to differentiate for; not to draw for: who is spoiled is not known of them."""
+        """Those of some rows."""
+        places = torch.arange(len(self.nodes), device=self.nodes.device)[rows]
         return self._replace(
-            seeds=self.seeds[rows], nodes=self.nodes[rows], table=self.table[rows], sizes=self.sizes[rows]
+            seeds=self.seeds[rows],
+            nodes=self.nodes[rows],
+            table=self.table[rows],
+            sizes=self.sizes[rows],
+            spoiled=tuple(torch.isin(places, which).nonzero()[:, 0] for which in self.spoiled),
         )
 
 
