@@ -1,6 +1,7 @@
 """The training engine: Algorithm 1 as written, alone or together, stopped or not."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch.func import functional_call
 
 from clippedgossip import graphs
 from clippedgossip.attacks import ALIE, ATTACKS, Attack, BitFlipping, LabelFlipping, Tuned, make_attack
-from clippedgossip.errors import NetworkError, RunError
+from clippedgossip.errors import ConfigError, NetworkError, RunError
 from clippedgossip.network import Network
 from clippedgossip.rules import Bucketing, ClippedGossip, GeometricMedian, Gossip, Mozi, Rule, TrimmedMean
 from clippedgossip.simulate import Moment, Setup, State, Training, crew, train, train_together
@@ -155,6 +156,40 @@ def test_messages_tried_together_have_the_losses_they_have_one_by_one(
     assert found.isfinite().all()
     there = near.closed_present
     torch.testing.assert_close(found[there], torch.stack(one_by_one, 1).double()[there])
+
+
+@pytest.mark.parametrize(
+    ("part", "said"),
+    [
+        ({"network": nx.cycle_graph(5)}, "network is a Graph; give a Network: network=Network"),
+        ({"rule": "clipped-gossip"}, "rule is a str; give a Rule"),
+        ({"rule": ClippedGossip}, "rule is a ClippedGossip itself; give a Rule"),
+        ({"attack": "alie"}, "attack is a str; give a Attack"),
+        (
+            {"network": Network(nx.circulant_graph(8, [1, 2]), byzantine=[3])},
+            "regular nodes are 0, 1, 2, 4, 5",
+        ),
+        ({"network": Network(nx.circulant_graph(9, [1, 2]))}, r"nodes 0, 1, 2, 3, 4, 5, 6; the network's"),
+    ],
+)
+def test_a_setup_says_what_does_not_fit(part: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        replace(setup(), **part)
+
+
+@pytest.mark.parametrize(
+    ("part", "said"),
+    [
+        ({"rounds": 2.5}, "rounds is 2.5; it must be a whole number"),
+        ({"evaluate_every": 0}, "at least 1"),
+        ({"lr": 0.1}, r"lr is a float; give a LearningRate: lr=LearningRate\(initial=0.01\)"),
+        ({"momentum": 0.9}, "give a Momentum"),
+        ({"precision": "fp16"}, "fp16"),
+    ],
+)
+def test_training_says_what_it_cannot_be(part: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        Training(**part)
 
 
 FAULTS: dict[str, Callable[[Tensor], Tensor]] = {

@@ -126,7 +126,7 @@ class Shard:
         task = share_of(setup.task, self.turn.mine).to(device)
         self.crew = Crew([task], setup.training.precision)
         refuse_what_does_not_fit(self.crew, [setup], device, copies=RANK_COPIES, ranks=ranks.size)
-        self.mixer = SliceMixer(replace(setup, task=task), self.crew, self.turn)
+        self.mixer = SliceMixer(setup, self.crew, self.turn)
         self.momentum = torch.zeros(len(task.nodes), size, device=device)
         self.losses = torch.zeros(len(task.nodes), device=device)
         self.round = 0

@@ -1,10 +1,11 @@
 """Everything a training run is made of."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal, get_args
 
 from clippedgossip.attacks import Attack
-from clippedgossip.errors import ConfigError
+from clippedgossip.errors import ConfigError, unknown_name
 from clippedgossip.network import Network
 from clippedgossip.rules import Rule
 from clippedgossip.step import HeavyBall, LearningRate, Momentum
@@ -27,11 +28,19 @@ class Training:
     precision: Precision = "float32"  # of the gradients' products; models, momentum and mixing are float32
 
     def __post_init__(self) -> None:
-        for name in ("rounds", "evaluate_every", "evaluate_last_every"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        if self.evaluate_last < 0:
-            raise ConfigError(f"evaluate_last is {self.evaluate_last}; it must be at least 0")
+        for name, least in (
+            ("rounds", 1),
+            ("evaluate_every", 1),
+            ("evaluate_last", 0),
+            ("evaluate_last_every", 1),
+        ):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < least:
+                raise ConfigError(f"{name} is {value!r}; it must be a whole number, at least {least}")
+        _must_be("lr", self.lr, LearningRate, "LearningRate(initial=0.01)")
+        _must_be("momentum", self.momentum, Momentum, "HeavyBall(0.9)")
+        if self.precision not in get_args(Precision):
+            raise ConfigError(unknown_name("precision", str(self.precision), get_args(Precision)))
 
     def evaluates_nodes(self, round: int) -> bool:
         """Whether single nodes are evaluated as well: not in between, in the last rounds."""
@@ -57,3 +66,28 @@ class Setup:
     attack: Attack | None = None
     training: Training = field(default_factory=Training)
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        _must_be("network", self.network, Network, "Network(graph)")
+        _must_be("task", self.task, Task, "tasks.make_task(data, shares, model, seed=0)")
+        _must_be("rule", self.rule, Rule, "rules.ClippedGossip()")
+        if self.attack is not None:
+            _must_be("attack", self.attack, Attack, "attacks.Dissensus()")
+        regular, liars = self.network.regular.tolist(), self.network.byzantine.tolist()
+        nodes = self.task.nodes.tolist()
+        if nodes not in (regular, [*regular, *liars]):
+            raise ConfigError(
+                f"the task is for nodes {_some(nodes)}; the network's regular nodes are {_some(regular)}\n"
+                "give make_task nodes=network.regular.tolist() and a share for each (and network.byzantine "
+                "behind them, where the attack trains)"
+            )
+
+
+def _must_be(name: str, value: object, kind: type[Any], example: str) -> None:
+    if not isinstance(value, kind):
+        given = value.__name__ + " itself" if isinstance(value, type) else type(value).__name__
+        raise ConfigError(f"{name} is a {given}; give a {kind.__name__}: {name}={example}")
+
+
+def _some(nodes: Sequence[int]) -> str:
+    return ", ".join(map(str, nodes[:12])) + (", …" if len(nodes) > 12 else "")
