@@ -21,6 +21,7 @@ from clippedgossip.attacks import (
     Gaussian,
     LinearAttack,
     Mimic,
+    NonFinite,
     SpectralHeterogeneity,
     Tuned,
     View,
@@ -255,6 +256,29 @@ def test_without_byzantine_nodes_an_attack_is_nothing(attack: Attack) -> None:
     *_, attacked = consensus(network, Gossip(), models_of(network), attack=attack, rounds=3)
     *_, free = consensus(network, Gossip(), models_of(network), rounds=3)
     torch.testing.assert_close(attacked.models, free.models)
+
+
+class Broken(base.LocalAttack):
+    """A user's own, whose arithmetic went wrong."""
+
+    def coefficients(self, view: View) -> torch.Tensor:
+        return view.among * torch.nan
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_coefficients_that_are_not_finite_count_as_missing(name: str) -> None:
+    network = Network(nx.complete_graph(9), byzantine=[3, 8])
+    *_, broken = consensus(network, sample_rule(name), models_of(network), attack=Broken(), rounds=2)
+    *_, silent = consensus(network, sample_rule(name), models_of(network), attack=NonFinite(), rounds=2)
+    torch.testing.assert_close(broken.models, silent.models)
+
+
+@pytest.mark.parametrize("name", [name for name, attack in ATTACKS.items() if attack.strength])
+def test_a_strength_is_a_number(name: str) -> None:
+    strength = ATTACKS[name].strength
+    assert strength is not None
+    with pytest.raises(AttackError, match=f"{strength} is nan; it must be a finite number"):
+        make_attack(name, **{strength: math.nan})
 
 
 def test_honest_byzantine_nodes_are_just_nodes() -> None:

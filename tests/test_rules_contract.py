@@ -185,6 +185,19 @@ def test_when_all_have_diverged_none_is_mended(rule: Rule, graph: str) -> None:
 
 
 @rules
+@pytest.mark.parametrize("cliques", [2, 20], ids=["dense", "sparse"])
+def test_nodes_that_hear_only_what_diverged_stay_so(rule: Rule, cliques: int) -> None:
+    network = Network(nx.disjoint_union_all([nx.complete_graph(7)] * cliques))
+    models = torch.randn(network.n, D, generator=torch.Generator().manual_seed(0))
+    models[:7] = torch.nan
+    inbox = Inbox(layout=Layout.of(network), models=models)
+    assert inbox.dense == (cliques == 2)
+    mixed = rule.mix(inbox)
+    assert torch.isnan(mixed[:7]).all()
+    assert torch.isfinite(mixed[7:]).all()
+
+
+@rules
 def test_float32_agrees_with_float64_near_consensus_and_beside_a_huge_lie(rule: Rule) -> None:
     """Models that differ by 1e-4 of their norm, and one message of norm 1e6."""
     network = Network(nx.complete_graph(12), byzantine=[11])
@@ -232,6 +245,17 @@ def test_bucketing_draws_afresh_each_round_and_alike_everywhere() -> None:
     assert (mixed(round=3, seed=1) == mixed(round=3, seed=1)).all()
     assert not np.allclose(mixed(round=3, seed=1), mixed(round=4, seed=1))
     assert not np.allclose(mixed(round=3, seed=1), mixed(round=3, seed=2))
+
+
+@pytest.mark.parametrize("rule", CASES.values(), ids=CASES)
+def test_a_node_without_neighbours_keeps_its_model(rule: Rule) -> None:
+    own = torch.randn(2, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    try:
+        rule.check(0)
+    except RuleError:
+        return
+    nobody = Context(byzantine=torch.zeros(0, dtype=torch.bool))
+    assert torch.equal(rule(own, own.new_empty(2, 0, 5), own.new_empty(2, 0), nobody), own)
 
 
 def test_trims_of_single_nodes_stay_theirs_however_nodes_are_grouped(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -170,14 +170,15 @@ class Inbox:
         n = len(self.models)
         rows = n if self.linear is None else n + len(self.linear)
         rows += 0 if self.extra is None else len(self.extra)
-        fine = self.ok[:n][group, None]
-        coefficients = torch.where(fine, coefficients, torch.nan)  # a diverged node stays so
         spread = coefficients.new_zeros(len(slots), rows).scatter_add_(1, slots, coefficients)
+        fine = self.ok[:n][group, None]
+        spread = torch.where(fine, spread, torch.nan)  # a diverged node stays so, whatever it hears
         parts = [spread[:, :n]]
         ok = self.ok[:n]
         if self.linear is not None:
             lied = n + len(self.linear)
-            parts[0] = parts[0] + spread[:, n:lied] @ self.linear
+            finite = torch.where(self.ok[n:lied, None], self.linear, 0.0)  # 0·NaN is NaN
+            parts[0] = parts[0] + spread[:, n:lied] @ finite
         if self.extra is not None:
             parts.append(spread[:, rows - len(self.extra) :])
             ok = torch.cat([ok, self.ok[rows - len(self.extra) :]])
@@ -328,7 +329,7 @@ class _Mapped(Neighborhood):
         self.__dict__["present"] = weights > 0
         self.__dict__["closed_weights"] = from_neighbors(weights)
         self.__dict__["closed_present"] = torch.cat(
-            [torch.ones_like(weights[:, :1], dtype=torch.bool), weights > 0], 1
+            [weights.new_ones(len(weights), 1, dtype=torch.bool), weights > 0], 1
         )
 
     @property

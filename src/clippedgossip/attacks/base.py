@@ -1,5 +1,6 @@
 """What an attack is: it sees everything and sends one message along every edge to a regular node."""
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -105,6 +106,11 @@ class Attack(ABC):
     trains: ClassVar[bool] = False  # whether Byzantine nodes do honest work the attack builds on
     steady: ClassVar[bool] = True  # whether it never asks the host, so that a GPU round can be captured
     flips_labels: ClassVar[bool] = False  # whether they do it on flipped labels
+
+    def __post_init__(self) -> None:
+        value = None if self.strength is None else getattr(self, self.strength)
+        if value is not None and not math.isfinite(value):
+            raise AttackError(f"{self.strength} is {value}; it must be a finite number")
 
     @abstractmethod
     def inbox(self, view: View) -> Inbox:

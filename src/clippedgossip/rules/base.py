@@ -30,17 +30,17 @@ class Rule(ABC):
         context = context or Context()
         self._check_shapes(own, received, weights)
         self._check_weights(weights)
-        k, d = received.shape[-2:]
-        flat = weights.reshape(-1, k)
+        n, (k, d) = own.shape[:-1].numel(), received.shape[-2:]
+        flat = weights.reshape(n, k)
         lies, senders = (
-            None if known is None else known.expand(weights.shape).reshape(-1, k)
+            None if known is None else known.expand(weights.shape).reshape(n, k)
             for known in (context.byzantine, context.senders)
         )
         nodes = None if context.nodes is None else context.nodes.expand(weights.shape[:-1]).reshape(-1)
         inbox = Inbox(
             layout=Layout.explicit(flat, lies, nodes, senders),
-            models=own.reshape(-1, d),
-            extra=received.reshape(-1, d),
+            models=own.reshape(n, d),
+            extra=received.reshape(n * k, d),
             context=context,
         )
         return self.mix(inbox).reshape(own.shape)

@@ -20,6 +20,8 @@ class CSPlus(LinearRule):
         fraction("byzantine_weight", self.byzantine_weight)
 
     def coefficients(self, near: Neighborhood) -> Tensor:
+        if not near.weights.shape[1]:  # a node by itself
+            return near.closed_weights
         distances, order = torch.where(near.present, near.distances, torch.inf).sort(1)
         reached = near.weights.gather(1, order).cumsum(1)
         target = near.weights.sum(1, keepdim=True) - 2 * self.byzantine_weight
