@@ -14,8 +14,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import typer
 
 from clippedgossip import simulate
+from clippedgossip.cli.reproduce import verdict
 from clippedgossip.config import NetworkConfig
 from clippedgossip.errors import DataError, RunError
 from clippedgossip.experiments import (
@@ -36,7 +38,7 @@ from clippedgossip.experiments.results import DISTANCE, Line, Results, RunResult
 from clippedgossip.experiments.scales import CIFAR, MNIST, Case, Scale, ScaleName, clipped
 from clippedgossip.experiments.training import TrainingExperiment
 from clippedgossip.records import RunDirectory
-from clippedgossip.report.claims import Claims
+from clippedgossip.report.claims import Claim, Claims
 
 TRAINING = [name for name in EXPERIMENTS if name != "consensus"]
 SCALES: tuple[ScaleName, ...] = ("quick", "paper")
@@ -338,6 +340,24 @@ def test_a_worker_that_dies_is_said_so(tiny: str, tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(RunError, match="worker process ended early"):
         reproduce(tiny, Options(seeds=2, device="cpu", workers=2, out=tmp_path))
+
+
+def test_a_worker_says_what_keeps_it_from_its_work(tiny: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(RunError, match=r"cannot write .*Not a directory"):
+        reproduce(tiny, Options(seeds=2, device="cpu", workers=2, out=tmp_path / "file"))
+
+
+def test_a_part_of_the_rounds_is_no_verdict(
+    tiny: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = reproduce(tiny, Options(seeds=1, device="cpu", workers=1, out=tmp_path))
+    failing = Claims([Claim(text="it flies", holds=False)])
+    part = replace(whole, result=replace(whole.result, length=0.5), claims=failing)
+    verdict([part])
+    assert "about the whole length" in capsys.readouterr().err
+    with pytest.raises(typer.Exit):
+        verdict([part, replace(whole, claims=failing)])
 
 
 def test_a_run_that_diverged_ends_as_it_stood() -> None:

@@ -182,6 +182,7 @@ def test_mistakes_are_named() -> None:
         (directed, {}, "undirected"),
         (ring, {"byzantine": range(5)}, "all 5 nodes are Byzantine"),
         (ring, {"byzantine": [7]}, "unknown node '7'"),
+        (ring, {"byzantine": 1}, r"given as 1; give a list of them: \[1\]"),
         (ring, {"weights": "metropolis"}, "did you mean 'metropolis-hastings'"),
         (ring, {"weights": "equal", "max_degree": 1}, "at least"),
         (ring, {"weights": "lazy", "max_degree": 4}, "only equal weights"),

@@ -126,6 +126,11 @@ class Reproduction:
     path: Path
 
     @property
+    def whole(self) -> bool:
+        """Whether it ran its whole length, which is what the claims are about."""
+        return bool(getattr(self.result, "length", 1.0) == 1)
+
+    @property
     def failed(self) -> int:
         """The number of claims that do not hold."""
         return sum(claim.holds is False for claim in self.claims.claims)

@@ -7,6 +7,7 @@ import sys
 import torch
 
 from clippedgossip.config import RunConfig
+from clippedgossip.errors import UserError
 from clippedgossip.sweep import run_missing
 
 
@@ -22,7 +23,10 @@ def main() -> None:
         if os.getppid() != parent:
             os._exit(1)
 
-    run_missing([*configs[start:], *configs[:start]], request["root"], progress=progress)
+    try:
+        run_missing([*configs[start:], *configs[:start]], request["root"], progress=progress)
+    except UserError as error:
+        sys.exit("; ".join(str(error).splitlines()))  # the last line is what is passed on
 
 
 if __name__ == "__main__":

@@ -10,6 +10,8 @@ from clippedgossip.graphs.types import Graph
 
 def find_nodes(graph: Graph, names: Iterable[Hashable]) -> tuple[Hashable, ...]:
     """The nodes of these names, in the order given; '3' finds node 3."""
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise NetworkError(f"nodes are given as {names!r}; give a list of them: [{names!r}]")
     by_text = {str(node): node for node in graph}
     found = []
     for name in names:
