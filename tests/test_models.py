@@ -234,6 +234,7 @@ def test_a_users_own_module_and_tensors() -> None:
         ({"model": nn.Linear(4, 3)}, "cannot take inputs of shape"),
         ({"model": nn.Flatten()}, "no parameters"),
         ({"model": nn.Linear(5, 3).requires_grad_(False)}, "weight is frozen"),
+        ({"model": nn.Embedding(5, 3, sparse=True)}, "give it sparse=False"),
         ({"model": nn.Sequential(nn.Linear(5, 3), nn.BatchNorm1d(3))}, "buffer 1.running_mean"),
         ({"loss": "nil"}, "did you mean 'nll'"),
         ({"batch": 0}, "at least 1"),
