@@ -13,6 +13,7 @@ from typing import Any
 import networkx as nx
 import numpy as np
 import torch
+from torch import nn
 
 from clippedgossip.attacks import ATTACKS, Attack, Dissensus, LabelFlipping, Tuned, make_attack
 from clippedgossip.errors import DataError
@@ -76,7 +77,7 @@ def setup(
     attack: Attack | str | None = None,
     *,
     network: Network | None = None,
-    model: str = "linear",
+    model: str | nn.Module = "linear",
     shape: tuple[int, ...] = (6,),
     seed: int = 0,
     **training: Any,
@@ -116,6 +117,9 @@ def cases(chosen: Sequence[tuple[str, str]]) -> Iterator[tuple[str, Setup]]:
         yield f"{rule} under {attack}, sparse", setup(rule, attack, network=sparse())
     yield "no attack", setup(rounds=4, evaluate_last=4, evaluate_last_every=1, evaluate_nodes=False)
     yield "dropout and convolutions", setup("clipped-gossip", LabelFlipping(), model="cnn", shape=(1, 8, 8))
+    few = nn.Linear(1, 3, bias=False)  # coordinates: one of four ranks has none
+    nn.init.zeros_(few.weight)
+    yield "few coordinates", setup("bucketing", "alie", model=few, shape=(1,))
 
 
 def outcome(moments: Sequence[Any]) -> tuple[list[dict[str, Any]], np.ndarray, np.ndarray]:

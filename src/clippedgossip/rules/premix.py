@@ -60,7 +60,8 @@ class Premix(LinearRule):
         if isinstance(rule, CoordinateRule):
             rule = rule.among(near.group)
         output = torch.empty_like(near.inbox.models[near.group])
-        for part in kernels.message_chunks(premix.shape[0] * premix.shape[1], output):
+        # The slots tell which messages are finite: all ranks must ask, one that has no coordinates, too.
+        for part in kernels.message_chunks(len(near.slots) * premix.shape[1], output):
             here = Neighborhood(near.inbox.part(part), near.group)
             mixed = torch.stack([here.average(shares) for shares in premix.unbind(1)], 1)
             averages = Inbox(layout=layout, models=mixed[:, 0], extra=mixed[:, 1:].flatten(0, 1))
