@@ -45,7 +45,7 @@ def _check_parameters(module: nn.Module) -> None:
         raise DataError("the model has no parameters, so there is nothing to train")
     for name, part in module.named_modules():
         if getattr(part, "sparse", False):
-            raise DataError(f"the model's layer {name or 'itself'} gives sparse gradients; give it sparse=False")
+            raise DataError(f"layer {name or 'itself'} has sparse gradients; give it sparse=False")
     for name, parameter in found.items():
         if not parameter.requires_grad:
             raise DataError(
