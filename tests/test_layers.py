@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from types import MethodType
 
 import pytest
 import torch
@@ -83,6 +84,8 @@ def odd_modules() -> dict[str, nn.Module]:
     """Made of layers that the stacked form knows, but not what they seem."""
     relu, square, hooked = nn.ReLU(), nn.Linear(CLASSES, CLASSES), nn.Linear(8, CLASSES)
     hooked.register_forward_hook(lambda module, inputs, output: 3 * output)
+    replaced = nn.Linear(8, CLASSES)
+    vars(replaced)["forward"] = MethodType(lambda self, x: 3 * nn.Linear.forward(self, x), replaced)
     tied = nn.Sequential(nn.Flatten(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.Linear(8, CLASSES))
     tied[3].weight = tied[1].weight
     normed = nn.utils.parametrizations.weight_norm(nn.Linear(8, CLASSES))
@@ -95,6 +98,7 @@ def odd_modules() -> dict[str, nn.Module]:
         "a sequence of its own kind": Residual(nn.Flatten(), nn.Linear(8, CLASSES)),
         "a layer of its own kind": nn.Sequential(nn.Flatten(), Louder(8, CLASSES)),
         "a hook": nn.Sequential(nn.Flatten(), hooked),
+        "another forward": nn.Sequential(nn.Flatten(), replaced),
         "a norm of the weight": nn.Sequential(nn.Flatten(), normed),
         "features of images": nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(12, CLASSES)),
         "softmax of images": nn.Sequential(nn.LogSoftmax(-1), nn.Flatten(), nn.Linear(8, CLASSES)),

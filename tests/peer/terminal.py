@@ -14,6 +14,13 @@ from pathlib import Path
 from typing import Self
 
 
+def _sit_down() -> None:
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    signal.signal(
+        signal.SIGINT, signal.SIG_DFL
+    )  # tests in the background of a shell inherit that it is ignored
+
+
 class Terminal:
     """Leaves nobody behind, whatever happens."""
 
@@ -27,7 +34,7 @@ class Terminal:
             stderr=slave,
             env={**os.environ, **environment},
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            preexec_fn=_sit_down,
         )
         os.close(slave)
         self._reader = threading.Thread(target=self._read, daemon=True)

@@ -85,7 +85,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         _explain(error, error.format_message())
         sys.exit(2)
     if code == INTERRUPTED:  # typer makes a Ctrl-C this code
-        goes_on = "; what is finished stays, the same command goes on" if arguments[0] in RESUMED else ""
+        resumed = arguments[:1] and arguments[0] in RESUMED and "--again" not in arguments
+        goes_on = "; what is finished stays, the same command goes on" if resumed else ""
         print(f"interrupted{goes_on}", file=sys.stderr)
     sys.exit(code if isinstance(code, int) else 0)
 

@@ -33,6 +33,7 @@ def supported(module: nn.Module, shape: tuple[int, ...] | None = None) -> bool:
     return (
         all(map(_supported, parts))
         and not any(getattr(part, hooks) for part in (module, *parts) for hooks in HOOKS)
+        and not any("forward" in vars(part) for part in (module, *parts))
         and len({id(part) for part in parts}) == len(parts)
         and len(list(module.parameters())) == sum(len(list(part.parameters())) for part in parts)
         and (shape is None or _fit(parts, len(shape)))
