@@ -89,7 +89,7 @@ def _check_outputs(module: nn.Module, data: DataSet, loss: Loss) -> None:
         )
     try:
         value = loss(outputs, y)
-    except Exception as error:
+    except Exception as error:  # and so may a loss
         raise DataError(
             f"the loss cannot take outputs {expected} and labels {tuple(y.shape)}: {_first_line(error)}"
         ) from error
