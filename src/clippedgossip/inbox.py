@@ -161,17 +161,26 @@ class Inbox:
         for start in range(0, n, size):
             yield Neighborhood(self, slice(start, min(start + size, n)))
 
-    def mixed(self, coefficients: Tensor, out: Tensor | None = None, group: slice = slice(None)) -> Tensor:
-        """(b, d) Σ_j coefficients[i, j]·(row of slot j), the sum over own model and slots, of a group."""
-        output = torch.empty_like(self.models[group]) if out is None else out
-        slots = self.closed_slots[group]
+    def mixed(self, coefficients: Tensor, out: Tensor | None = None) -> Tensor:
+        """(n, d) Σ_j coefficients[i, j]·(row of slot j), the sum over own model and slots."""
+        output = torch.empty_like(self.models) if out is None else out
+        return self._combined(coefficients, self.closed_slots, output)
+
+    def averages(self, shares: Tensor, group: slice) -> Tensor:
+        """(b, m, d) the same for a group of nodes, by m sets of coefficients each, (b, m, k+1)."""
+        slots = self.closed_slots[group].repeat_interleave(shares.shape[1], 0)
+        output = self.models.new_empty(len(slots), self.models.shape[1])
+        return self._combined(shares.flatten(0, 1), slots, output).view(*shares.shape[:2], -1)
+
+    def _combined(self, coefficients: Tensor, slots: Tensor, output: Tensor) -> Tensor:
+        """Each row of the output by its row of coefficients and slots, own ones first."""
         if not self.dense:
             return self._mixed_along_edges(coefficients, slots, output)
         n = len(self.models)
         rows = n if self.linear is None else n + len(self.linear)
         rows += 0 if self.extra is None else len(self.extra)
         spread = coefficients.new_zeros(len(slots), rows).scatter_add_(1, slots, coefficients)
-        fine = self.ok[:n][group, None]
+        fine = self.ok[slots[:, :1]]
         spread = torch.where(fine, spread, torch.nan)  # a diverged node stays so, whatever it hears
         parts = [spread[:, :n]]
         ok = self.ok[:n]
@@ -289,9 +298,9 @@ class Neighborhood:
         """(b, k+1, d) own and received models themselves."""
         return torch.stack([self.message(place) for place in range(self.weights.shape[1] + 1)], 1)
 
-    def average(self, shares: Tensor) -> Tensor:
-        """(b, d) Σ_j shares[i, j]·(message at place j); shares (b, k+1) sum to 1."""
-        return self.inbox.mixed(shares, group=self.group)
+    def averages(self, shares: Tensor) -> Tensor:
+        """(b, m, d) Σ_j shares[i, l, j]·(message at place j); shares (b, m, k+1) sum to 1."""
+        return self.inbox.averages(shares, self.group)
 
     def squared_to(self, coefficients: Tensor) -> Tensor:
         """(b, k+1) ‖z − x_j‖² for z = Σ_j c_j x_j with Σ c = 1: (c D)_j − ½ c D cᵀ."""
@@ -344,10 +353,13 @@ class _Mapped(Neighborhood):
         raise RuleError("no average of messages is Byzantine or not; the oracle radius cannot be wrapped")
 
     def message(self, place: int) -> Tensor:
-        return self.base.average(self.premix[:, place])
+        return self.base.averages(self.premix[:, place : place + 1])[:, 0]
 
-    def average(self, shares: Tensor) -> Tensor:
-        return self.base.average((shares[:, None] @ self.premix)[:, 0])
+    def messages(self) -> Tensor:
+        return self.base.averages(self.premix)
+
+    def averages(self, shares: Tensor) -> Tensor:
+        return self.base.averages(shares @ self.premix)
 
 
 def from_neighbors(coefficients: Tensor) -> Tensor:

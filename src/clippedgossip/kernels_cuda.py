@@ -357,31 +357,31 @@ def _gram_chunked(blocks: list[Tensor]) -> Tensor:
 def combine_cuda(coefficients: list[Tensor], blocks: list[Tensor], ok: Tensor, out: Tensor) -> Tensor:
     """As `kernels.combine`, for float32 on a GPU."""
     models, extra = _two(blocks)
-    outputs, rows = len(coefficients[0]), sum(len(block) for block in blocks)
-    if max(rows, outputs) > MOST_ROWS:
+    rows, columns = sum(len(block) for block in blocks), models.shape[1]
+    if rows > MOST_ROWS:
         return _combine_chunked(coefficients, blocks, ok, out)
     weights = torch.cat(coefficients, 1) if len(coefficients) > 1 else coefficients[0].contiguous()
-    padded = max(16, triton.next_power_of_2(max(rows, outputs)))
-    columns = models.shape[1]
+    padded = max(16, triton.next_power_of_2(rows))
     block = 256 if padded <= 32 else 64
-    _combine_kernel[(triton.cdiv(columns, block),)](
-        weights,
-        ok.contiguous(),
-        models,
-        extra,
-        out,
-        outputs,
-        len(models),
-        rows,
-        columns,
-        weights.stride(0),
-        models.stride(0),
-        extra.stride(0),
-        out.stride(0),
-        ROWS=padded,
-        BLOCK=block,
-        EXTRA=len(blocks) > 1,
-    )
+    for some, mixed in zip(weights.split(padded), out.split(padded), strict=True):
+        _combine_kernel[(triton.cdiv(columns, block),)](
+            some,
+            ok.contiguous(),
+            models,
+            extra,
+            mixed,
+            len(mixed),
+            len(models),
+            rows,
+            columns,
+            some.stride(0),
+            models.stride(0),
+            extra.stride(0),
+            mixed.stride(0),
+            ROWS=padded,
+            BLOCK=block,
+            EXTRA=len(blocks) > 1,
+        )
     return out
 
 

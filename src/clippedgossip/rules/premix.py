@@ -63,7 +63,7 @@ class Premix(LinearRule):
         # The slots tell which messages are finite: all ranks must ask, one that has no coordinates, too.
         for part in kernels.message_chunks(len(near.slots) * premix.shape[1], output):
             here = Neighborhood(near.inbox.part(part), near.group)
-            mixed = torch.stack([here.average(shares) for shares in premix.unbind(1)], 1)
+            mixed = here.averages(premix)
             averages = Inbox(layout=layout, models=mixed[:, 0], extra=mixed[:, 1:].flatten(0, 1))
             output[:, part] = rule.mix(averages)
         return output
