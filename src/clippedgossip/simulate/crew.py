@@ -105,16 +105,19 @@ class Crew:
             return
         work, workers = self.work, self.workers
         start = torch.zeros((), dtype=torch.int64, device=models.device)
-        x, y = work.draw(workers, start)
         some = slice(None, None, -(-len(self) // COMPARED))
-        drawn = self._cached("draw", work.draw)(workers, start)
-        self._compare("draw", [[part[some]] for part in drawn], [[x[some]], [y[some]]])
-        found, losses = self._cached("gradients", work.gradients)(workers, models, x, y, start)
+        exact, found = work.draw(workers, start), self._cached("draw", work.draw)(workers, start)
+        self._compare("draw", [[part[some]] for part in found], [[part[some]] for part in exact])
+        # Laid out as in a round, or gradients would be compiled again for it.
+        x, y = self._cached("draw", work.draw)(workers, start)
+        pieces, losses = self._cached("gradients", work.gradients)(workers, models, x, y, start)
         try:
-            exact, right = work.gradients(workers.some(some), models[some], x[some], y[some], start)
+            right = work.gradients(workers.some(some), models[some], x[some], y[some], start)
         except torch.OutOfMemoryError:  # there is room for the run alone
             return
-        self._compare("gradients", [[piece[some] for piece in found], [losses[some]]], [exact, [right]])
+        self._compare(
+            "gradients", [[piece[some] for piece in pieces], [losses[some]]], [right[0], [right[1]]]
+        )
 
     def _compare(
         self, name: str, found: Sequence[Sequence[Tensor]], exact: Sequence[Sequence[Tensor]]
