@@ -225,7 +225,7 @@ def test_a_compiler_that_is_wrong_is_found_out_and_not_used(
         with pytest.warns(RuntimeWarning, match="compiles `gradients` wrongly"):
             *_, found = train(setup())
         assert calls.count("gradients") == 1
-    assert calls.count("draw") == 8
+    assert calls.count("draw") == 7
     torch.testing.assert_close(
         found.state().tensors["models"], right.state().tensors["models"], atol=1e-4, rtol=1e-4
     )

@@ -237,7 +237,7 @@ def test_three_machines(tmp_path: Path) -> None:
         marks = []
         for i, who in enumerate(people):
             said = here("init", tmp_path / who, "--name", who, "--bind", listen[i])
-            marks.append(re.search(r"fingerprint (\S+)", said)[1])  # type: ignore[index]
+            marks.append(re.search(r"fingerprint (\S+)", said)[1])  # type: ignore[index]  # None is a failure
             path = tmp_path / who / "peer.toml"
             text = path.read_text().replace("node = 0", f"node = {i}").replace('"mlp"', '"linear"')
             path.write_text(text + "\n[deadlines]\nleast = 10\nmost = 20\n")

@@ -29,7 +29,7 @@ RING = [(i, (i + 1) % 4) for i in range(4)]
 @contextmanager
 def ring(tmp_path: Path, **changes: object) -> Iterator[list[Gossip]]:
     settings: dict[str, object] = {"deadlines": PATIENT, "rule": {"name": "gossip"}, **changes}
-    template = Config(name="t", run="r", **settings)  # type: ignore[arg-type]
+    template = Config(name="t", run="r", **settings)  # type: ignore[arg-type]  # settings by name
     write_network(RING, 4, tmp_path / "net", template)
     with ExitStack() as stack:
         gossips = [Gossip(c, identity.load(c.folder)) for c in read_network(tmp_path / "net")]

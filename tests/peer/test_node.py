@@ -40,7 +40,8 @@ def neighbours(i: int, edges: Sequence[tuple[int, int]]) -> tuple[Neighbour, ...
 
 def make_node(net: MemoryNetwork, i: int, edges: Sequence[tuple[int, int]], **changes: object) -> Node:
     settings: dict[str, object] = {"deadlines": FAST, "rounds": 1000, **changes}
-    config = Config(name=f"p{i}", run="r", neighbours=neighbours(i, edges), **settings)  # type: ignore[arg-type]
+    near = neighbours(i, edges)
+    config = Config(name=f"p{i}", run="r", neighbours=near, **settings)  # type: ignore[arg-type]  # by name
     transport = MemoryTransport(net, IDENTITIES[i], config.neighbours)
     return Node(config, IDENTITIES[i], transport, length=LENGTH, rule="gossip")
 

@@ -21,6 +21,7 @@ from clippedgossip.peer.config import Address, Limits, Neighbour
 from clippedgossip.peer.launch import free_ports
 from clippedgossip.peer.outbox import Message, Outbox
 from clippedgossip.peer.reasons import Missing, Rejected
+from clippedgossip.peer.transport.base import Link
 from clippedgossip.peer.transport.pins import Pins, read_off
 from clippedgossip.peer.transport.rpc import RpcTransport
 
@@ -57,11 +58,11 @@ async def pair(
         await bob.close()
 
 
-async def pull(link: object, round: int = 0, *, hold_ms: int = 1000, zstd: bool = False) -> bytes:
+async def pull(link: Link, round: int = 0, *, hold_ms: int = 1000, zstd: bool = False) -> bytes:
     request = pb.PullRequest(run="r", round=round, hold_ms=hold_ms, zstd=zstd)
     expected = wire.Expected(run="r", round=round, dtype="float32", length=EXPECTED.length)
     assembler = wire.Assembler(expected, ALICE.certificate, zstd=zstd)
-    async with asyncio.timeout(10), link.pull(request) as parts:  # type: ignore[attr-defined]
+    async with asyncio.timeout(10), link.pull(request) as parts:
         async for part in parts:
             assembler.feed(part)
     return bytes(assembler.finish())

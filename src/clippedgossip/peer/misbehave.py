@@ -37,7 +37,7 @@ class Liar(Node):
 
     async def start(self) -> None:
         if self.config.misbehave in _STREAMS:
-            self.outbox._stream = _STREAMS[self.config.misbehave]  # type: ignore[method-assign]
+            self.outbox._stream = _STREAMS[self.config.misbehave]  # type: ignore[method-assign]  # it lies
         await super().start()
         if self.config.misbehave == "flooding":
             for peer in self.peers.values():

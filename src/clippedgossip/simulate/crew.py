@@ -109,7 +109,7 @@ class Crew:
         exact, found = work.draw(workers, start), self._cached("draw", work.draw)(workers, start)
         self._compare("draw", [[part[some]] for part in found], [[part[some]] for part in exact])
         # Laid out as in a round, or gradients would be compiled again for it.
-        x, y = self._cached("draw", work.draw)(workers, start)
+        x, y = exact if "draw" in self._miscompiled else found
         pieces, losses = self._cached("gradients", work.gradients)(workers, models, x, y, start)
         try:
             right = work.gradients(workers.some(some), models[some], x[some], y[some], start)
