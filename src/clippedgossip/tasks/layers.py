@@ -49,7 +49,8 @@ def forward_stacked(
 ) -> Tensor:
     """Outputs (n, batch, classes), float32, for parameters (n, *shape) and inputs (n, batch, *shape).
 
-    Without masks there is no dropout. `dtype` is that of the products.
+    Without masks there is no dropout. `dtype` is that of the products. What comes after the last of them is
+    float32 at least: a softmax and its gradient must not see outputs rounded in the one and not in the other.
     """
     images = x.dim() == 5
     h = (x.permute(0, 1, 3, 4, 2) if images else x).to(dtype)
@@ -57,15 +58,19 @@ def forward_stacked(
         # PyTorch 2.11 compiles views of an input laid side by side, as `_shift` has them, into a kernel that
         # reads some of them from the wrong place where images are few and of one channel.
         h = h.clone(memory_format=torch.contiguous_format)
+    last = [name for _, name, layer in _in_order(module) if isinstance(layer, nn.Conv2d | nn.Linear)][-1:]
+    wide = torch.promote_types(dtype, torch.float32)
     for place, name, layer in _in_order(module):
+        bias_dtype = wide if [name] == last else dtype
         if isinstance(layer, nn.Conv2d):
-            h = _convolve(h, layer, parameters[f"{name}.weight"].to(dtype), _bias(parameters, name, dtype))
+            bias = _bias(parameters, name, bias_dtype)
+            h = _convolve(h, layer, parameters[f"{name}.weight"].to(dtype), bias)
         elif isinstance(layer, nn.MaxPool2d):
             h = _pool(h, _pair(layer.kernel_size)[0])
         elif isinstance(layer, nn.Linear):
             weight = parameters[f"{name}.weight"].to(dtype)
             # Written so that the gradient of the weight lies as the weight does; baddbmm would copy the bias.
-            h = (weight @ h.transpose(1, 2)).transpose(1, 2) + _bias(parameters, name, dtype)
+            h = (weight @ h.transpose(1, 2)).transpose(1, 2) + _bias(parameters, name, bias_dtype)
         elif isinstance(layer, nn.Dropout):
             if masks is not None and layer.p > 0:
                 h = _drop(h, layer.p, masks, place)
