@@ -1,6 +1,6 @@
 """The training engine: Algorithm 1 as written, alone or together, stopped or not."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 import networkx as nx
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.func import functional_call
 
 from clippedgossip import graphs
@@ -16,7 +16,7 @@ from clippedgossip.attacks import ALIE, ATTACKS, Attack, BitFlipping, LabelFlipp
 from clippedgossip.errors import ConfigError, NetworkError, RunError
 from clippedgossip.network import Network
 from clippedgossip.rules import Bucketing, ClippedGossip, GeometricMedian, Gossip, Mozi, Rule, TrimmedMean
-from clippedgossip.simulate import Moment, Setup, State, Training, crew, train, train_together
+from clippedgossip.simulate import Moment, Setup, State, Training, train, train_together
 from clippedgossip.simulate.crew import Crew
 from clippedgossip.simulate.train import Stack
 from clippedgossip.step import Averaged, HeavyBall, LearningRate
@@ -190,45 +190,6 @@ def test_a_setup_says_what_does_not_fit(part: dict[str, Any], said: str) -> None
 def test_training_says_what_it_cannot_be(part: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         Training(**part)
-
-
-FAULTS: dict[str, Callable[[Tensor], Tensor]] = {
-    "none": lambda gradient: gradient * (1 + 1e-5),
-    "too large": lambda gradient: gradient * 1.1,
-    "NaN": lambda gradient: gradient * torch.nan,
-    "the wrong way round": lambda gradient: gradient.flip(-1),
-}
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_compiler_that_is_wrong_is_found_out_and_not_used(
-    fault: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def compile_badly(kind: tuple[object, ...], function: Callable[..., Any]) -> Callable[..., Any]:
-        def compiled(*arguments: Any) -> Any:
-            calls.append(kind[0])
-            first, second = function(*arguments)
-            if kind[0] != "gradients":
-                return first, second
-            return [FAULTS[fault](piece) for piece in first], second
-
-        return compiled
-
-    calls: list[object] = []
-    *_, right = train(setup())
-    monkeypatch.setattr(crew, "compiled", compile_badly)
-    monkeypatch.setattr(Crew, "_compiles", True)
-    if fault == "none":
-        *_, found = train(setup())
-        assert calls.count("gradients") == 7  # compared once, then used in each of six rounds
-    else:
-        with pytest.warns(RuntimeWarning, match="compiles `gradients` wrongly"):
-            *_, found = train(setup())
-        assert calls.count("gradients") == 1
-    assert calls.count("draw") == 7
-    torch.testing.assert_close(
-        found.state().tensors["models"], right.state().tensors["models"], atol=1e-4, rtol=1e-4
-    )
 
 
 def test_label_flipping_spoils_byzantine_rows_only() -> None:

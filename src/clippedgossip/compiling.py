@@ -10,6 +10,7 @@ from clippedgossip.randomness import purpose_word
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _COMPILED: dict[Hashable, Callable[..., Any]] = {}
+_DISTRUST: dict[Hashable, int] = {}
 _CONSTANT: list[Callable[..., Any]] = [purpose_word]
 
 
@@ -22,6 +23,15 @@ def constant(function: _Function) -> _Function:
     return function
 
 
+def distrust(kind: Hashable) -> str | None:
+    """What was compiled of this kind is wrong: from now on it is compiled for each size alone, and if that is
+    wrong too, not at all. Says how it is done now; None if it was not compiled any more."""
+    level = _DISTRUST.get(kind, 0)
+    _COMPILED.pop(kind, None)
+    _DISTRUST[kind] = level + 1
+    return ("compiled for each size alone", "left uncompiled, right and slower", None)[level]
+
+
 def compiled(
     kind: Hashable, function: Callable[..., Any], *, dynamic: bool | None = None
 ) -> Callable[..., Any]:
@@ -29,6 +39,9 @@ def compiled(
 
     `dynamic` takes sizes for symbolic from the start; otherwise those that change turn so the second time.
     """
+    distrust = _DISTRUST.get(kind, 0)
+    if distrust > 1:
+        return function
     if kind not in _COMPILED:
         compiler: Any = torch.compiler
         for known in _CONSTANT:
@@ -36,5 +49,5 @@ def compiled(
         config = torch._dynamo.config
         config.recompile_limit = max(config.recompile_limit, 64)  # other kinds are not recompilations
         logging.getLogger("torch.utils._sympy.interp").setLevel(logging.ERROR)  # of no use to a user
-        _COMPILED[kind] = torch.compile(function, dynamic=dynamic)
+        _COMPILED[kind] = torch.compile(function, dynamic=False if distrust else dynamic)
     return _COMPILED[kind]

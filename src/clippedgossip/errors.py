@@ -39,6 +39,10 @@ class RunError(UserError):
     """A run that cannot start or go on."""
 
 
+class MiscompiledError(RunError):
+    """Rounds that a compiler made wrong; started again, the run is made without what was wrong."""
+
+
 class PeerError(UserError):
     """A peer whose identity, configuration or neighbours do not fit."""
 

@@ -2,6 +2,7 @@
 
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from clippedgossip.config import RunConfig, build
-from clippedgossip.errors import RunError, UserError
+from clippedgossip.errors import MiscompiledError, RunError, UserError
 from clippedgossip.network import Network
 from clippedgossip.records import Lock, Round, RunDirectory, canonical, run_name
 from clippedgossip.simulate.setup import Setup
@@ -154,7 +155,7 @@ def carry_out(
     started = time.monotonic()
     try:
         with _out_of_memory():
-            _train(attempts, on_round, cadence, keep, engine or train_together)
+            _train_rightly(attempts, on_round, cadence, keep, engine or train_together)
     except Exception as error:  # whatever it is, the folder says why before it goes on
         for attempt in attempts:
             attempt.fail(error)
@@ -164,6 +165,20 @@ def carry_out(
         attempt.run.write_summary(summarise(attempt, seconds))
         if not keep:
             attempt.run.checkpoint_path.unlink(missing_ok=True)
+
+
+def _train_rightly(
+    attempts: Sequence[Attempt], on_round: OnRound | None, cadence: Cadence, keep: bool, engine: Engine
+) -> None:
+    """Start again, from nothing, if what was compiled was wrong."""
+    while True:
+        try:
+            return _train(attempts, on_round, cadence, keep, engine)
+        except MiscompiledError as error:
+            warnings.warn(str(error), RuntimeWarning, stacklevel=2)
+            for attempt in attempts:
+                attempt.run.clear()
+                attempt.began, attempt.diverged = 0, None
 
 
 def _train(

@@ -1,6 +1,5 @@
 """The workers of one or several runs, stacked."""
 
-import math
 import warnings
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
@@ -10,18 +9,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from clippedgossip.compiling import compiled
-from clippedgossip.errors import RunError
+from clippedgossip.compiling import compiled, distrust
+from clippedgossip.errors import MiscompiledError, RunError
 from clippedgossip.randomness import Word
+from clippedgossip.simulate.proof import Fault, Proof
 from clippedgossip.step import half_step
 from clippedgossip.tasks import Task
 from clippedgossip.tasks.work import Work, Workers
 
 DTYPES = {"float32": torch.float32, "tf32": torch.float32, "bfloat16": torch.bfloat16}
-ROUNDING = {"float32": 1e-3, "tf32": 0.05, "bfloat16": 0.1}
-"""Of a gradient: as much as a deep network makes of the rounding of single products."""
-COMPARED = 8
-"""Workers whose gradients are computed without a compiler as well, for comparison."""
 
 Step = Callable[..., None]
 
@@ -49,7 +45,6 @@ class Crew:
             spoiled=tuple(task.poisoned + start for task, start in spoilt if task.poisoned is not None),
         )
         self.precision = precision
-        self._miscompiled: set[str] = set()
 
     def __len__(self) -> int:
         return len(self.workers.nodes)
@@ -97,41 +92,54 @@ class Crew:
 
         return local_step
 
+    def prove(self, models: Tensor, round: Tensor) -> Proof | None:
+        """What a round's batch and gradients should be, for some of the workers; None where nothing is
+        compiled, or there is no room."""
+        if not self._compiles:
+            return None
+        try:
+            return Proof(self.work, self.workers, models, round, self.precision)
+        except torch.OutOfMemoryError:
+            return None
+
     @torch.no_grad()
     def rehearse(self, models: Tensor) -> None:
-        """Compare what is compiled with what is not, for these workers: compilers have been wrong without a
-        word. To be done on the models that runs start from, so that a run that goes on does so as before."""
-        if not self._compiles:
-            return
-        work, workers = self.work, self.workers
+        """Compile, compare with what is not compiled, and if it differs, do otherwise. To be done on the
+        models that runs start from, so that a run that goes on does so as before."""
         start = torch.zeros((), dtype=torch.int64, device=models.device)
-        some = slice(None, None, -(-len(self) // COMPARED))
-        exact, found = work.draw(workers, start), self._cached("draw", work.draw)(workers, start)
-        self._compare("draw", [[part[some]] for part in found], [[part[some]] for part in exact])
-        # Laid out as in a round, or gradients would be compiled again for it.
-        x, y = exact if "draw" in self._miscompiled else found
-        pieces, losses = self._cached("gradients", work.gradients)(workers, models, x, y, start)
-        try:
-            right = work.gradients(workers.some(some), models[some], x[some], y[some], start)
-        except torch.OutOfMemoryError:  # there is room for the run alone
-            return
-        self._compare(
-            "gradients", [[piece[some] for piece in pieces], [losses[some]]], [right[0], [right[1]]]
-        )
+        proof = self.prove(models, start)
+        while proof is not None:
+            x, y = self._cached("draw", self.work.draw)(self.workers, start)
+            fault, name = proof.of_batch(x, y), "draw"
+            if fault is None:
+                name = "gradients"
+                pieces, _ = self._cached(name, self.work.gradients)(self.workers, models, x, y, start)
+                fault = proof.of_gradients([piece[proof.some] for piece in pieces])
+            if fault is None:
+                return
+            wrong, done = self._distrust(name, fault)
+            warnings.warn(f"{wrong}; it is {done}", RuntimeWarning, stacklevel=2)
 
-    def _compare(
-        self, name: str, found: Sequence[Sequence[Tensor]], exact: Sequence[Sequence[Tensor]]
-    ) -> None:
-        error = max(map(relative_error, found, exact))
-        if error > ROUNDING[self.precision]:
-            self._miscompiled.add(name)
-            warnings.warn(
-                f"PyTorch {torch.__version__} compiles `{name}` wrongly for this GPU and these sizes: off by "
-                f"{error:.2g} of the result, where rounding explains {ROUNDING[self.precision]:g}. It runs "
-                "uncompiled: right, and slower",
-                RuntimeWarning,
-                stacklevel=2,
+    def inspect(self, proof: Proof, gradients: Tensor, round: Tensor) -> None:
+        """Raise if the gradients (compared, d) of a round were not what they should be."""
+        fault = proof.of_gradients(list(self.task.layout.views(gradients).values()))
+        if fault is None:
+            return
+        wrong = proof.of_batch(*self._cached("draw", self.work.draw)(self.workers, round))
+        name = "gradients" if wrong is None else "draw"
+        said, done = self._distrust(name, wrong or fault)
+        raise MiscompiledError(f"{said} in round {int(round) + 1}\nstarted again, the run has it {done}")
+
+    def _distrust(self, name: str, fault: Fault) -> tuple[str, str]:
+        """What is wrong, and how it is done from now on."""
+        done = distrust(self._kind(name))
+        if done is None:
+            raise RunError(
+                f"uncompiled too, PyTorch {torch.__version__} has this GPU compute wrongly {fault}\n"
+                "take --device cpu, or another version of PyTorch"
             )
+        wrong = f"PyTorch {torch.__version__} compiles `{name}` wrongly for this GPU and these sizes"
+        return f"{wrong}: {fault}", done
 
     @property
     def _compiles(self) -> bool:
@@ -139,22 +147,11 @@ class Crew:
 
     def _cached(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """On a GPU, the compiled function, shared by all runs of this shape in the process."""
-        if not self._compiles or name in self._miscompiled:
-            return function
+        return compiled(self._kind(name), function) if self._compiles else function
+
+    def _kind(self, name: str) -> tuple[object, ...]:
         poisons = repr(self.work.poisons) if name == "draw" else None
-        return compiled((name, self.precision, poisons, *_shape(self.task)), function)
-
-
-def relative_error(found: Sequence[Tensor], exact: Sequence[Tensor]) -> float:
-    """‖found − exact‖ / ‖exact‖ over all the tensors; 0 where not even the exact ones are finite."""
-    differences = [a.double() - b.double() for a, b in zip(found, exact, strict=True)]
-    apart, size = (
-        math.hypot(*(float(torch.linalg.vector_norm(tensor.double())) for tensor in tensors))
-        for tensors in (differences, exact)
-    )
-    if not math.isfinite(size):
-        return 0.0
-    return apart / max(size, 1e-30) if math.isfinite(apart) else math.inf
+        return (name, self.precision, poisons, *_shape(self.task))
 
 
 def _same_data(one: Task, other: Task) -> bool:

@@ -14,6 +14,7 @@ from clippedgossip.simulate.consensus import refuse_disconnected
 from clippedgossip.simulate.crew import Crew
 from clippedgossip.simulate.memory import refuse_what_does_not_fit
 from clippedgossip.simulate.mixing import Mixer
+from clippedgossip.simulate.proof import Proof
 from clippedgossip.simulate.setup import Setup
 from clippedgossip.simulate.state import Moment, State
 
@@ -82,8 +83,25 @@ class Stack:
         self.clock.set(
             self.round, self.training.lr.at(self.round), self.training.momentum.gain(self.round == 0)
         )
+        proof = self._proof()
         self._round()
+        if proof is not None:
+            self._inspect(*proof)
         self.round += 1
+
+    @torch.no_grad()
+    def _proof(self) -> tuple[Proof, Tensor] | None:
+        """What to hold a round to, and the momentum before it: in rounds 1, 2, 4, 8, …, since what is wrong
+        may at first be too little to be seen."""
+        number = self.round + 1
+        proof = None if number & self.round else self.crew.prove(self.models, self.clock.round)
+        return None if proof is None else (proof, self.momentum[proof.some].clone())
+
+    @torch.no_grad()
+    def _inspect(self, proof: Proof, momentum: Tensor) -> None:
+        """The round as it was, captured and all: its gradients are what moved the momentum."""
+        moved = self.momentum[proof.some] - self.clock.keep * momentum
+        self.crew.inspect(proof, moved / self.clock.gain, self.clock.round)
 
     def _plain(self) -> None:
         self._first_part()

@@ -1,0 +1,150 @@
+"""Compilers that are wrong, from the start or later, in much or in little: found out, and done without."""
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from clippedgossip import compiling
+from clippedgossip.config import RunConfig
+from clippedgossip.errors import MiscompiledError, RunError
+from clippedgossip.rules import ClippedGossip
+from clippedgossip.runs import execute
+from clippedgossip.simulate import Setup, Training, train
+from clippedgossip.simulate.crew import Crew
+from clippedgossip.simulate.proof import Proof
+from clippedgossip.step import LearningRate
+from clippedgossip.tasks import DataSet
+from tests.samples import sample_setup
+
+Gradients = list[Tensor]
+FAULTS: dict[str, Callable[[Gradients], Gradients]] = {
+    "none": lambda gradients: [gradient * (1 + 1e-5) for gradient in gradients],
+    "too large": lambda gradients: [gradient * 1.1 for gradient in gradients],
+    "NaN": lambda gradients: [gradient * torch.nan for gradient in gradients],
+    "the wrong way round": lambda gradients: [gradient.flip(-1) for gradient in gradients],
+    "one small parameter": lambda gradients: [*gradients[:-1], 0.5 * gradients[-1]],
+}
+WRONG = [fault for fault in FAULTS if fault != "none"]
+
+
+class BadCompiler:
+    """In place of `torch.compile`: its gradients are wrong from one of its calls on."""
+
+    def __init__(self, fault: str, *, after: int = 0, sizes_alone_are_right: bool = False) -> None:
+        self.fault, self.after, self.sizes_alone_are_right = fault, after, sizes_alone_are_right
+        self.calls = 0
+
+    def __call__(self, function: Callable[..., Any], dynamic: bool | None = None) -> Callable[..., Any]:
+        if "gradients" not in function.__name__:
+            return function
+
+        def compiled(*arguments: Any) -> Any:
+            self.calls += 1
+            gradients, losses = function(*arguments)
+            right = self.calls <= self.after or (dynamic is False and self.sizes_alone_are_right)
+            return (gradients if right else FAULTS[self.fault](gradients)), losses
+
+        return compiled
+
+
+Compile = Callable[[BadCompiler], BadCompiler]
+
+
+@pytest.fixture
+def compile_with(monkeypatch: pytest.MonkeyPatch) -> Compile:
+    """Compile here, on a CPU, and with this compiler."""
+
+    def take(compiler: BadCompiler) -> BadCompiler:
+        monkeypatch.setattr(Crew, "_compiles", True)
+        monkeypatch.setattr(torch, "compile", compiler)
+        return compiler
+
+    monkeypatch.setattr(compiling, "_COMPILED", {})
+    monkeypatch.setattr(compiling, "_DISTRUST", {})
+    return take
+
+
+def setup(**training: Any) -> Setup:
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(120) % 3
+    inputs = torch.randn(3, 6, generator=generator)[labels] + torch.randn(120, 6, generator=generator)
+    data = DataSet.of(inputs, labels, inputs[:60], labels[:60], name="tiny")
+    chosen = Training(**({"rounds": 6} | training), lr=LearningRate(initial=0.1))
+    return sample_setup(data, ClippedGossip(radius=0.5), None, chosen, model="mlp")
+
+
+def models(run: Setup) -> Tensor:
+    *_, last = train(run)
+    return last.state().tensors["models"]
+
+
+@pytest.mark.parametrize("fault", WRONG)
+def test_a_compiler_that_is_wrong_is_not_used(fault: str, compile_with: Compile) -> None:
+    right = models(setup())
+    compiler = compile_with(BadCompiler(fault))
+    with pytest.warns(RuntimeWarning, match="compiles `gradients` wrongly") as warned:
+        found = models(setup())
+    assert ["alone" in str(w.message) for w in warned] == [True, False]
+    assert compiler.calls == 2  # in two forms, each compared once
+    assert torch.equal(found, right)
+
+
+@pytest.mark.parametrize("fault", WRONG)
+def test_what_is_right_for_each_size_alone_is_used(fault: str, compile_with: Compile) -> None:
+    right = models(setup())
+    compiler = compile_with(BadCompiler(fault, sizes_alone_are_right=True))
+    with pytest.warns(RuntimeWarning, match="it is compiled for each size alone"):
+        found = models(setup())
+    assert compiler.calls == 2 + 6
+    assert torch.equal(found, right)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_rounding_is_no_fault(precision: str, compile_with: Compile) -> None:
+    compiler = compile_with(BadCompiler("none"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        models(setup(precision=precision, rounds=70))
+    assert compiler.calls == 1 + 70
+
+
+@pytest.mark.parametrize("fault", WRONG)
+def test_a_round_that_is_wrong_ends_a_run_and_says_so(fault: str, compile_with: Compile) -> None:
+    compile_with(BadCompiler(fault, after=4))  # once before the first round
+    said = r"the gradient of \S+, off by .*, where rounding explains .* in round 4\nstarted again, .* alone"
+    with pytest.raises(MiscompiledError, match=said):
+        models(setup())
+
+
+def test_a_run_starts_again_without_what_was_wrong(tmp_path: Path, compile_with: Compile) -> None:
+    config = RunConfig.from_mapping(
+        {
+            "device": "cpu",
+            "network": {"name": "ring", "nodes": 4},
+            "data": {"name": "digits", "samples": 200, "test_samples": 50},
+            "model": "linear",
+            "rule": "clipped-gossip",
+            "training": {"rounds": 12, "batch": 4, "evaluate_every": 3},
+        }
+    )
+    right = execute(config, tmp_path / "right")
+    compile_with(BadCompiler("too large", after=4))
+    with pytest.warns(RuntimeWarning, match="wrongly") as warned:
+        found = execute(config, tmp_path / "found")
+    assert len(warned) == 2  # in round 4, and before the first one when it started again
+    assert found.records_path.read_bytes() == right.records_path.read_bytes()
+
+
+def test_a_gpu_that_is_wrong_by_itself_is_not_borne_with(
+    compile_with: Compile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compile_with(BadCompiler("too large"))
+    check = Proof.of_gradients
+    monkeypatch.setattr(Proof, "of_gradients", lambda self, found: check(self, [2 * g for g in found]))
+    with pytest.warns(RuntimeWarning), pytest.raises(RunError, match=r"uncompiled too.*\ntake --device cpu"):
+        models(setup())
