@@ -134,7 +134,13 @@ Work = Callable[..., Any]
 
 
 def together(
-    size: int, work: Work, *arguments: Any, folder: Path, timeout: float = 60, by_hand: bool = True
+    size: int,
+    work: Work,
+    *arguments: Any,
+    folder: Path,
+    timeout: float = 60,
+    by_hand: bool = True,
+    patience: float = 120,
 ) -> list[Any]:
     """Run `work` on that many ranks; what each returned, its error's text, or None if it died."""
     context = get_context("forkserver")
@@ -150,7 +156,7 @@ def together(
         theirs.close()
         pipes.append(ours)
         processes.append(process)
-    results = [_result(pipe, 120 if rank == 0 else 5) for rank, pipe in enumerate(pipes)]
+    results = [_result(pipe, patience if rank == 0 else 5) for rank, pipe in enumerate(pipes)]
     for process, result in zip(processes, results, strict=True):
         process.join(0 if result is None else 10)
         process.kill()

@@ -1,6 +1,8 @@
 """The GPU gives what the CPU gives. Skipped where there is none."""
 
 import warnings
+from collections.abc import Iterator
+from functools import cache
 
 import networkx as nx
 import pytest
@@ -21,12 +23,18 @@ from clippedgossip.rules import (
     Rule,
     TrimmedMean,
 )
-from clippedgossip.simulate import Setup, Training, train
+from clippedgossip.simulate import Setup, Training, train, train_together
 from clippedgossip.step import LearningRate
 from clippedgossip.tasks import DataSet, layers, make_task, partition
 from tests.test_rules_contract import CASES
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that PyTorch can use")
+
+
+@pytest.fixture(autouse=True)
+def full_precision() -> Iterator[None]:
+    yield
+    torch.set_float32_matmul_precision("highest")  # a run with TF32 leaves it on
 
 
 @pytest.mark.parametrize("rule", CASES.values(), ids=CASES)
@@ -91,6 +99,52 @@ def test_what_is_compiled_is_found_right(model: str, precision: str) -> None:
         warnings.filterwarnings("error", message=".*wrongly.*")
         for _ in train(setup(ClippedGossip(radius=0.1), None, model, precision), device="cuda"):
             pass
+
+
+@pytest.mark.parametrize("precision", ["float32", "tf32", "bfloat16"])
+def test_crews_of_many_sizes_train_rightly_one_after_the_other(precision: str) -> None:
+    """What is compiled for one size is compiled anew for the next, for any size then; and models that have
+    learnt, each clique its own classes, are another matter for a compiler than those at the start."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*wrongly.*")
+        for cliques in ((6, 6, 6), (6, 3), (3,), (5, 4)):
+            *_, last = train_together([by_clique(clique, precision) for clique in cliques], device="cuda")
+            for clique, there in zip(cliques, last, strict=True):
+                assert there.record is not None
+                wanted = distance_on_a_cpu(clique)
+                assert there.record.consensus_distance == pytest.approx(
+                    wanted, rel=0.1 if precision == "bfloat16" else 0.02
+                )
+
+
+@cache
+def distance_on_a_cpu(clique: int) -> float:
+    *_, last = train(by_clique(clique, "float32"))
+    assert last.record is not None
+    assert last.record.consensus_distance is not None
+    return last.record.consensus_distance
+
+
+def by_clique(clique: int, precision: str) -> Setup:
+    """64 rounds on images, half of whose classes each clique has."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(2000) % 4
+    inputs = 0.5 * torch.randn(4, 1, 8, 8, generator=generator)[labels]
+    inputs += torch.randn(2000, 1, 8, 8, generator=generator)
+    data = DataSet.of(inputs, labels, inputs[:400], labels[:400], name="four classes")
+    groups = [list(range(clique)), list(range(clique, 2 * clique))]
+    shares = partition(labels, 2 * clique, "clique", seed=0, groups=groups)
+    return Setup(
+        network=Network(graphs.dumbbell(clique=clique)),
+        task=make_task(data, shares, "cnn", seed=0, batch=16),
+        rule=ClippedGossip(radius=1.0),
+        training=Training(
+            rounds=64,
+            evaluate_every=64,
+            lr=LearningRate(initial=0.02),
+            precision=precision,  # type: ignore[arg-type]  # one of the names
+        ),
+    )
 
 
 @pytest.mark.parametrize(("precision", "rounding"), [(torch.float32, 1e-5), (torch.bfloat16, 0.05)])
