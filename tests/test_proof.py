@@ -16,7 +16,7 @@ from clippedgossip.rules import ClippedGossip
 from clippedgossip.runs import execute
 from clippedgossip.simulate import Setup, Training, train
 from clippedgossip.simulate.crew import Crew
-from clippedgossip.simulate.proof import Proof
+from clippedgossip.simulate.proof import Proof, rows_compared
 from clippedgossip.step import LearningRate
 from clippedgossip.tasks import DataSet
 from tests.samples import sample_setup
@@ -145,6 +145,75 @@ def test_a_gpu_that_is_wrong_by_itself_is_not_borne_with(
 ) -> None:
     compile_with(BadCompiler("too large"))
     check = Proof.of_gradients
-    monkeypatch.setattr(Proof, "of_gradients", lambda self, found: check(self, [2 * g for g in found]))
+    monkeypatch.setattr(
+        Proof, "of_gradients", lambda self, found, *rest: check(self, [2 * g for g in found], *rest)
+    )
     with pytest.warns(RuntimeWarning), pytest.raises(RunError, match=r"uncompiled too.*\ntake --device cpu"):
         models(setup())
+
+
+def test_every_row_is_compared_in_time_and_the_last_at_first() -> None:
+    for n in (1, 5, 9, 17, 320):
+        assert n - 1 in rows_compared(n, 0)
+        looked_at = {int(row) for round in range(n) for row in rows_compared(n, round)}
+        assert looked_at == set(range(n))
+        assert len(set(rows_compared(n, 3).tolist())) == min(n, 8)
+    of_runs = {int(row) // 20 for power in range(5) for row in rows_compared(320, 2**power - 1)}
+    assert len(of_runs) > 8  # of sixteen runs that are stacked
+
+
+def proof() -> Proof:
+    run = setup()
+    crew = Crew([run.task], "float32")
+    models = run.task.initial().expand(7, -1).clone()
+    return Proof(crew.work, crew.workers, models, torch.tensor(0), "float32")
+
+
+def test_one_worker_s_fault_is_found_beside_others_of_any_size() -> None:
+    found = proof()
+    *gradients, losses = (piece.clone() for piece in found.exact)
+    assert found.of_gradients(gradients, losses) is None
+    for pieces in (found.exact, found.plain, gradients):
+        for piece in pieces[:4]:
+            piece[0] *= 1e8
+            piece[1] *= torch.nan
+    assert found.of_gradients(gradients, losses) is None  # the second is past comparing
+    gradients[2][2] *= -1
+    fault = found.of_gradients(gradients, losses)
+    assert fault is not None
+    assert "off by 2 of" in str(fault)
+
+
+def test_a_gradient_lost_in_a_large_momentum_is_no_fault() -> None:
+    found = proof()
+    *gradients, losses = (piece.clone() for piece in found.exact)
+    shaken = [2 * piece for piece in gradients]
+    blur = [torch.linalg.vector_norm(piece.flatten(1), dim=1) for piece in gradients]
+    assert found.of_gradients(shaken, losses) is not None
+    assert found.of_gradients(shaken, losses, blur) is None
+
+
+def test_wrong_losses_and_batches_are_found() -> None:
+    found = proof()
+    *gradients, losses = found.exact
+    fault = found.of_gradients(gradients, 1.2 * losses)
+    assert fault is not None
+    assert fault.what == "the loss"
+    assert found.of_batch(found.x, found.y) is None
+    x = found.x.clone()
+    x[3, 2] = x[3, 1]
+    assert found.of_batch(x, found.y) is not None
+    assert found.of_batch(found.x, (found.y + 1) % 3) is not None
+
+
+def test_distrust_ends() -> None:
+    kind = ("a kind", object())
+    said = [compiling.distrust(kind) for _ in range(5)]
+    assert said == ["compiled for each size alone", "left uncompiled, right and slower", None, None, None]
+
+
+def test_a_run_that_goes_on_is_looked_at_anew(compile_with: Compile) -> None:
+    states = [moment.state() for moment in train(setup(rounds=20)) if moment.round == 11]
+    compile_with(BadCompiler("too large", after=1))  # right on the starting models, wrong in round 12
+    with pytest.raises(MiscompiledError, match="in round 12"):
+        list(train(setup(rounds=20), state=states[0]))

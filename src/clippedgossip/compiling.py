@@ -26,7 +26,7 @@ def constant(function: _Function) -> _Function:
 def distrust(kind: Hashable) -> str | None:
     """What was compiled of this kind is wrong: from now on it is compiled for each size alone, and if that is
     wrong too, not at all. Says how it is done now; None if it was not compiled any more."""
-    level = _DISTRUST.get(kind, 0)
+    level = min(_DISTRUST.get(kind, 0), 2)
     _COMPILED.pop(kind, None)
     _DISTRUST[kind] = level + 1
     return ("compiled for each size alone", "left uncompiled, right and slower", None)[level]

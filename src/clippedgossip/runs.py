@@ -1,5 +1,6 @@
 """A config becomes a run on disk: locked, recorded, checkpointed, resumed, summed up."""
 
+import gc
 import math
 import time
 import warnings
@@ -176,9 +177,11 @@ def _train_rightly(
             return _train(attempts, on_round, cadence, keep, engine)
         except MiscompiledError as error:
             warnings.warn(str(error), RuntimeWarning, stacklevel=2)
-            for attempt in attempts:
-                attempt.run.clear()
-                attempt.began, attempt.diverged = 0, None
+        for attempt in attempts:
+            attempt.run.clear()
+            attempt.began, attempt.diverged = 0, None
+        gc.collect()  # the stack that was wrong, so that the next one fits
+        torch.cuda.empty_cache()
 
 
 def _train(

@@ -109,23 +109,28 @@ class Crew:
         start = torch.zeros((), dtype=torch.int64, device=models.device)
         proof = self.prove(models, start)
         while proof is not None:
-            x, y = self._cached("draw", self.work.draw)(self.workers, start)
-            fault, name = proof.of_batch(x, y), "draw"
+            name, rows = "draw", proof.rows
+            x, y = self._cached(name, self.work.draw)(self.workers, start)
+            fault = proof.of_batch(x[rows], y[rows])
             if fault is None:
                 name = "gradients"
-                pieces, _ = self._cached(name, self.work.gradients)(self.workers, models, x, y, start)
-                fault = proof.of_gradients([piece[proof.some] for piece in pieces])
+                pieces, losses = self._cached(name, self.work.gradients)(self.workers, models, x, y, start)
+                fault = proof.of_gradients([piece[rows] for piece in pieces], losses[rows])
             if fault is None:
                 return
             wrong, done = self._distrust(name, fault)
             warnings.warn(f"{wrong}; it is {done}", RuntimeWarning, stacklevel=2)
 
-    def inspect(self, proof: Proof, gradients: Tensor, round: Tensor) -> None:
-        """Raise if the gradients (compared, d) of a round were not what they should be."""
-        fault = proof.of_gradients(list(self.task.layout.views(gradients).values()))
+    def inspect(self, proof: Proof, gradients: Tensor, blur: Tensor, losses: Tensor, round: Tensor) -> None:
+        """Raise if the gradients (compared, d), known but for `blur`, and the losses (compared,) of a round
+        were not what they should be."""
+        views = self.task.layout.views
+        unsure = [torch.linalg.vector_norm(piece.flatten(1), dim=1) for piece in views(blur).values()]
+        fault = proof.of_gradients(list(views(gradients).values()), losses, unsure)
         if fault is None:
             return
-        wrong = proof.of_batch(*self._cached("draw", self.work.draw)(self.workers, round))
+        x, y = self._cached("draw", self.work.draw)(self.workers, round)
+        wrong = proof.of_batch(x[proof.rows], y[proof.rows])
         name = "gradients" if wrong is None else "draw"
         said, done = self._distrust(name, wrong or fault)
         raise MiscompiledError(f"{said} in round {int(round) + 1}\nstarted again, the run has it {done}")

@@ -1,6 +1,7 @@
 """Algorithm 1 on one device: local momentum steps of all workers, then robust mixing, attackers and all."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -14,7 +15,7 @@ from clippedgossip.simulate.consensus import refuse_disconnected
 from clippedgossip.simulate.crew import Crew
 from clippedgossip.simulate.memory import refuse_what_does_not_fit
 from clippedgossip.simulate.mixing import Mixer
-from clippedgossip.simulate.proof import Proof
+from clippedgossip.simulate.proof import SLACK, Proof
 from clippedgossip.simulate.setup import Setup
 from clippedgossip.simulate.state import Moment, State
 
@@ -61,7 +62,7 @@ class Stack:
             aligned(len(self.crew), setups[0].task.layout.size, self.device) for _ in range(3)
         )
         self.losses = torch.zeros(len(self.models), device=self.device)
-        self.round = 0
+        self.round = self._began = 0
         self.parts = self.crew.parts
         for setup, part in zip(self.setups, self.parts, strict=True):
             self.models[part] = setup.task.initial()
@@ -84,24 +85,28 @@ class Stack:
             self.round, self.training.lr.at(self.round), self.training.momentum.gain(self.round == 0)
         )
         proof = self._proof()
+        before = None if proof is None else self.momentum[proof.rows]
         self._round()
-        if proof is not None:
-            self._inspect(*proof)
+        if proof is not None and before is not None:
+            with suppress(torch.OutOfMemoryError):  # there is room for the run alone
+                self._inspect(proof, before)
         self.round += 1
 
     @torch.no_grad()
-    def _proof(self) -> tuple[Proof, Tensor] | None:
-        """What to hold a round to, and the momentum before it: in rounds 1, 2, 4, 8, …, since what is wrong
-        may at first be too little to be seen."""
-        number = self.round + 1
-        proof = None if number & self.round else self.crew.prove(self.models, self.clock.round)
-        return None if proof is None else (proof, self.momentum[proof.some].clone())
+    def _proof(self) -> Proof | None:
+        """What to hold a round to: the first that is done here, the second, the fourth, … and the last, since
+        what is wrong may at first be too little to be seen."""
+        done = self.round - self._began
+        last = self.round + 1 == self.training.rounds
+        return None if done & (done + 1) and not last else self.crew.prove(self.models, self.clock.round)
 
     @torch.no_grad()
-    def _inspect(self, proof: Proof, momentum: Tensor) -> None:
+    def _inspect(self, proof: Proof, before: Tensor) -> None:
         """The round as it was, captured and all: its gradients are what moved the momentum."""
-        moved = self.momentum[proof.some] - self.clock.keep * momentum
-        self.crew.inspect(proof, moved / self.clock.gain, self.clock.round)
+        old, gain = self.clock.keep * before, self.clock.gain
+        gradients = (self.momentum[proof.rows] - old) / gain
+        rounding = SLACK * torch.finfo(old.dtype).eps * old.abs() / gain
+        self.crew.inspect(proof, gradients, rounding, self.losses[proof.rows], self.clock.round)
 
     def _plain(self) -> None:
         self._first_part()
@@ -158,7 +163,7 @@ class Stack:
         rounds = {state.round for state in states}
         if len(rounds) != 1 or len(states) != len(self.setups):
             raise RunError(f"runs that go together must stand at one round, these stand at {sorted(rounds)}")
-        self.round = rounds.pop()
+        self.round = self._began = rounds.pop()
         for index, state in enumerate(states):
             for name, tensor in self._held(index).items():
                 tensor.copy_(state.fitting(name, tensor.shape))

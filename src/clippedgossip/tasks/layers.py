@@ -47,7 +47,7 @@ def has_convolutions(module: nn.Module) -> bool:
 def forward_stacked(
     module: nn.Sequential, parameters: Parameters, x: Tensor, masks: Masks | None, dtype: torch.dtype
 ) -> Tensor:
-    """Outputs (n, batch, classes), float32, for parameters (n, *shape) and inputs (n, batch, *shape).
+    """Outputs (n, batch, classes), float32 at least, for parameters (n, *shape), inputs (n, batch, *shape).
 
     Without masks there is no dropout. `dtype` is that of the products. What comes after the last of them is
     float32 at least: a softmax and its gradient must not see outputs rounded in the one and not in the other.
@@ -77,10 +77,10 @@ def forward_stacked(
         elif isinstance(layer, nn.Flatten):
             h = (h.permute(0, 1, 4, 2, 3) if h.dim() == 5 else h).flatten(2)
         elif isinstance(layer, nn.LogSoftmax):
-            h = functional.log_softmax(h.float(), dim=-1)
+            h = functional.log_softmax(h.to(torch.promote_types(h.dtype, torch.float32)), dim=-1)
         elif isinstance(layer, nn.ReLU):
             h = torch.relu(h)
-    return h.float()
+    return h.to(torch.promote_types(h.dtype, torch.float32))
 
 
 def forward_one(module: nn.Sequential, parameters: Parameters, x: Tensor, masks: Masks | None) -> Tensor:

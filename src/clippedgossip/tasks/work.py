@@ -46,7 +46,7 @@ class Workers(NamedTuple):
             spoiled=() if task.poisoned is None else (task.poisoned,),
         )
 
-    def some(self, rows: slice) -> "Workers":
+    def some(self, rows: slice | Tensor) -> "Workers":
         """Those of some rows."""
         places = torch.arange(len(self.nodes), device=self.nodes.device)[rows]
         return self._replace(
@@ -81,6 +81,8 @@ class Work:
             x = crop_flip(x, seeds[:, None], workers.nodes, round)
         x, y = self.data.normalise(x), workers.train_y[rows]
         for poison, which in zip(self.poisons, workers.spoiled, strict=True):
+            if not len(which):
+                continue
             bad_x, bad_y = poison(x[which], y[which], round)
             x, y = x.index_copy(0, which, bad_x), y.index_copy(0, which, bad_y)
         return x, y
@@ -153,7 +155,7 @@ class Work:
         elif loss is functional.cross_entropy:
             each = functional.cross_entropy(outputs.flatten(0, 1), y.flatten(), reduction="none")
         else:
-            return torch.stack([loss(o, t) for o, t in zip(outputs, y, strict=True)])
+            return torch.stack([loss(o, t) for o, t in zip(outputs.float(), y, strict=True)])
         return each.view(y.shape).mean(1)
 
     def _masks(self, workers: Workers, round: Word, rows: slice = slice(None)) -> layers.Masks:
