@@ -14,8 +14,9 @@ ROUNDING = {"float32": 0.01, "tf32": 0.03, "bfloat16": 0.05}
 """Of a parameter's gradient: as much as may always be off, a ReLU that falls to the other side included."""
 STRIDE = 7919
 """From round to round: a prime, so that all rows have their turn."""
-SLACK = 4
-"""How many times as far off as uncompiled gradients of the same precision the compiled ones may be."""
+SLACK = 2
+"""How many times as far from uncompiled gradients of their precision compiled ones may be as those are from
+the truth. Both round alike: on a CNN in bfloat16 they are 0.003 to 0.03 apart, and either up to 0.14 off."""
 
 
 class Fault(NamedTuple):
@@ -62,7 +63,7 @@ class Proof:
             exact, plain = self.exact[place], self.plain[place]
             size = torch.maximum(sizes[place], 1e-3 * whole).clamp_min(1e-9)
             fair = _norms(plain.double() - exact)
-            off, allowed = _norms(found.double() - exact) / size, self.floor + SLACK * fair / size
+            off, allowed = _norms(found.double() - plain.double()) / size, self.floor + SLACK * fair / size
             if blur is not None and found is not losses:
                 allowed = allowed + blur[place] / size
             wrong = ~(off <= allowed) & torch.isfinite(allowed)  # a model that is past comparing is not
