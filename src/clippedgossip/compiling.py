@@ -11,6 +11,7 @@ from clippedgossip.randomness import purpose_word
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _COMPILED: dict[Hashable, Callable[..., Any]] = {}
 _DISTRUST: dict[Hashable, int] = {}
+"""How often what was compiled of a kind was found wrong."""
 _CONSTANT: list[Callable[..., Any]] = [purpose_word]
 
 
@@ -26,10 +27,9 @@ def constant(function: _Function) -> _Function:
 def distrust(kind: Hashable) -> str | None:
     """What was compiled of this kind is wrong: from now on it is compiled for each size alone, and if that is
     wrong too, not at all. Says how it is done now; None if it was not compiled any more."""
-    level = min(_DISTRUST.get(kind, 0), 2)
     _COMPILED.pop(kind, None)
-    _DISTRUST[kind] = level + 1
-    return ("compiled for each size alone", "left uncompiled, right and slower", None)[level]
+    _DISTRUST[kind] = _DISTRUST.get(kind, 0) + 1
+    return {1: "compiled for each size alone", 2: "left uncompiled, right and slower"}.get(_DISTRUST[kind])
 
 
 def compiled(
@@ -39,8 +39,8 @@ def compiled(
 
     `dynamic` takes sizes for symbolic from the start; otherwise those that change turn so the second time.
     """
-    distrust = _DISTRUST.get(kind, 0)
-    if distrust > 1:
+    found_wrong = _DISTRUST.get(kind, 0)
+    if found_wrong > 1:
         return function
     if kind not in _COMPILED:
         compiler: Any = torch.compiler
@@ -49,5 +49,5 @@ def compiled(
         config = torch._dynamo.config
         config.recompile_limit = max(config.recompile_limit, 64)  # other kinds are not recompilations
         logging.getLogger("torch.utils._sympy.interp").setLevel(logging.ERROR)  # of no use to a user
-        _COMPILED[kind] = torch.compile(function, dynamic=False if distrust else dynamic)
+        _COMPILED[kind] = torch.compile(function, dynamic=False if found_wrong else dynamic)
     return _COMPILED[kind]

@@ -79,8 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(0)
-    except Exception as error:
-        if not hasattr(error, "format_message"):  # the base of click's errors, whichever click typer brings
+    except Exception as error:  # click's own, of whichever click typer brings; anything else goes on
+        if not hasattr(error, "format_message"):
             raise
         _explain(error, error.format_message())
         sys.exit(2)

@@ -1,6 +1,7 @@
 """Rules and attacks as plain data: a name and every parameter it takes, defaults written out."""
 
 import dataclasses
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self, get_type_hints
@@ -17,7 +18,7 @@ BOUNDS = ("trim", "faulty", "byzantine_weight")  # parameters that bound the Byz
 
 
 @dataclass(frozen=True)
-class Named:
+class Named(ABC):
     """Something of a registry by its name. `parameters` holds only what TOML can say."""
 
     name: str
@@ -47,8 +48,9 @@ class Named:
     def to_mapping(self) -> dict[str, Any]:
         return {"name": self.name, **self.parameters}
 
+    @abstractmethod
     def _check(self) -> None:
-        raise NotImplementedError
+        """Raise if the parameters make none of its kind."""
 
     def _complete(self, path: Path) -> dict[str, Any]:
         if self.name not in self.registry:

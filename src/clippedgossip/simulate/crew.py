@@ -124,9 +124,8 @@ class Crew:
     def inspect(self, proof: Proof, gradients: Tensor, blur: Tensor, losses: Tensor, round: Tensor) -> None:
         """Raise if the gradients (compared, d), known but for `blur`, and the losses (compared,) of a round
         were not what they should be."""
-        views = self.task.layout.views
-        unsure = [torch.linalg.vector_norm(piece.flatten(1), dim=1) for piece in views(blur).values()]
-        fault = proof.of_gradients(list(views(gradients).values()), losses, unsure)
+        pieces, unsure = (list(self.task.layout.views(vectors).values()) for vectors in (gradients, blur))
+        fault = proof.of_gradients(pieces, losses, unsure)
         if fault is None:
             return
         x, y = self._cached("draw", self.work.draw)(self.workers, round)

@@ -54,8 +54,8 @@ class Proof:
     def of_gradients(
         self, gradients: Sequence[Tensor], losses: Tensor, blur: Sequence[Tensor] | None = None
     ) -> Fault | None:
-        """What is most wrong with these workers' gradients, in pieces, and losses. `blur` (n,) is what each
-        piece may be off by for another reason."""
+        """What is most wrong with these workers' gradients, in pieces, and losses. `blur`, in pieces too, is
+        what the gradients may be off by for another reason."""
         sizes = [_norms(piece) for piece in self.exact]
         whole = torch.stack(sizes[:-1]).square().sum(0).sqrt()
         faults = []
@@ -65,7 +65,7 @@ class Proof:
             fair = _norms(plain.double() - exact)
             off, allowed = _norms(found.double() - plain.double()) / size, self.floor + SLACK * fair / size
             if blur is not None and found is not losses:
-                allowed = allowed + blur[place] / size
+                allowed = allowed + _norms(blur[place]) / size
             wrong = ~(off <= allowed) & torch.isfinite(allowed)  # a model that is past comparing is not
             if wrong.any():
                 worst = int(torch.where(wrong, (off / allowed).nan_to_num(torch.inf), -1).argmax())
