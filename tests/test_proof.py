@@ -16,7 +16,8 @@ from clippedgossip.rules import ClippedGossip
 from clippedgossip.runs import execute
 from clippedgossip.simulate import Setup, Training, train
 from clippedgossip.simulate.crew import Crew
-from clippedgossip.simulate.proof import Proof, rows_compared
+from clippedgossip.simulate.proof import Proof, rows_compared, same_models
+from clippedgossip.simulate.train import CAPTURE, Stack
 from clippedgossip.step import LearningRate
 from clippedgossip.tasks import DataSet
 from tests.samples import sample_setup
@@ -78,6 +79,19 @@ def setup(**training: Any) -> Setup:
     return sample_setup(data, ClippedGossip(radius=0.5), None, chosen, model="mlp")
 
 
+def small_run() -> RunConfig:
+    return RunConfig.from_mapping(
+        {
+            "device": "cpu",
+            "network": {"name": "ring", "nodes": 4},
+            "data": {"name": "digits", "samples": 200, "test_samples": 50},
+            "model": "linear",
+            "rule": "clipped-gossip",
+            "training": {"rounds": 12, "batch": 4, "evaluate_every": 3},
+        }
+    )
+
+
 def models(run: Setup) -> Tensor:
     *_, last = train(run)
     return last.state().tensors["models"]
@@ -122,16 +136,7 @@ def test_a_round_that_is_wrong_ends_a_run_and_says_so(fault: str, compile_with: 
 
 
 def test_a_run_starts_again_without_what_was_wrong(tmp_path: Path, compile_with: Compile) -> None:
-    config = RunConfig.from_mapping(
-        {
-            "device": "cpu",
-            "network": {"name": "ring", "nodes": 4},
-            "data": {"name": "digits", "samples": 200, "test_samples": 50},
-            "model": "linear",
-            "rule": "clipped-gossip",
-            "training": {"rounds": 12, "batch": 4, "evaluate_every": 3},
-        }
-    )
+    config = small_run()
     right = execute(config, tmp_path / "right")
     compile_with(BadCompiler("too large", after=4))
     with pytest.warns(RuntimeWarning, match="wrongly") as warned:
@@ -184,6 +189,16 @@ def test_one_worker_s_fault_is_found_beside_others_of_any_size() -> None:
     assert "off by 2 of" in str(fault)
 
 
+def test_a_few_workers_may_be_off_by_more_than_most() -> None:
+    found = proof()
+    *gradients, losses = (piece.clone() for piece in found.exact)
+    for worker in range(3):
+        gradients[0][worker] *= 1.08
+        assert found.of_gradients(gradients, losses) is None
+    gradients[0][3] *= 1.08
+    assert found.of_gradients(gradients, losses) is not None
+
+
 def test_a_gradient_lost_in_a_large_momentum_is_no_fault() -> None:
     found = proof()
     *gradients, losses = (piece.clone() for piece in found.exact)
@@ -203,6 +218,66 @@ def test_wrong_losses_and_batches_are_found() -> None:
     x[3, 2] = x[3, 1]
     assert found.of_batch(x, found.y) is not None
     assert found.of_batch(found.x, (found.y + 1) % 3) is not None
+
+
+def test_wrong_half_steps_and_models_are_found() -> None:
+    found = proof()
+    momentum = torch.ones_like(found.models)
+    half = found.models - 0.1 * momentum
+    assert found.of_half_step(half, momentum, 0.1) is None
+    fault = found.of_half_step(half, momentum, 0.11)
+    assert fault is not None
+    assert fault.what == "the half-step"
+    diverged = half.clone()
+    diverged[1] *= torch.nan
+    assert same_models("mixing", diverged, diverged) is None
+    assert same_models("mixing", diverged, half) is not None
+
+
+class Replay:
+    """In place of what a GPU repeats: right at first, then what was mixed is put among the wrong models."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, wrong_from: int) -> None:
+        self.rounds, self.wrong_from = 0, wrong_from
+        monkeypatch.setattr(Crew, "_compiles", True)
+        monkeypatch.setattr(torch, "compile", lambda function, dynamic=None: function)
+        monkeypatch.setattr(Stack, "_captures", property(lambda stack: compiling.trusted(CAPTURE)))
+        monkeypatch.setattr(Stack, "_captured", lambda stack: self.replay(stack))
+
+    def replay(self, stack: Stack) -> None:
+        self.rounds += 1
+        stack._plain()
+        if self.rounds >= self.wrong_from:
+            stack.models.copy_(stack.models.roll(1, 0))
+
+
+def test_a_round_that_is_repeated_wrongly_is_left_uncaptured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compile_with: Compile
+) -> None:
+    config = small_run()
+    right = execute(config, tmp_path / "right")
+    replay = Replay(monkeypatch, wrong_from=3)
+    said = r"repeats what was captured of round 4 wrongly: mixing, off by .*\nstarted again, .* uncaptured"
+    with pytest.warns(RuntimeWarning, match=said):
+        found = execute(config, tmp_path / "found")
+    assert replay.rounds == 4
+    assert found.records_path.read_bytes() == right.records_path.read_bytes()
+
+
+def test_a_round_that_is_wrong_uncaptured_too_is_refused(
+    monkeypatch: pytest.MonkeyPatch, compile_with: Compile
+) -> None:
+    Replay(monkeypatch, wrong_from=1)
+    compiling.distrust(CAPTURE, compiling.CAPTURED_LESS)
+    monkeypatch.setattr(Stack, "_captures", True)
+    with pytest.raises(RunError, match=r"round 1 is wrong: mixing, .*\ntake --device cpu"):
+        models(setup())
+
+
+def test_mixing_again_leaves_no_trace(compile_with: Compile) -> None:
+    right = [moment.record for moment in train(setup())]
+    compile_with(BadCompiler("none", after=100))
+    assert [moment.record for moment in train(setup())] == right
 
 
 def test_distrust_ends() -> None:

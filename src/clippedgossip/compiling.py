@@ -1,7 +1,7 @@
-"""Compiling for a GPU once for each kind of work, however many runs do it."""
+"""Compiling for a GPU once for each kind of work, however many runs do it, and what is done otherwise."""
 
 import logging
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -11,7 +11,9 @@ from clippedgossip.randomness import purpose_word
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _COMPILED: dict[Hashable, Callable[..., Any]] = {}
 _DISTRUST: dict[Hashable, int] = {}
-"""How often what was compiled of a kind was found wrong."""
+"""How often a kind was found wrong."""
+COMPILED_LESS = ("compiled for each size alone", "left uncompiled, right and slower")
+CAPTURED_LESS = ("left uncaptured, right and slower",)
 _CONSTANT: list[Callable[..., Any]] = [purpose_word]
 
 
@@ -24,12 +26,16 @@ def constant(function: _Function) -> _Function:
     return function
 
 
-def distrust(kind: Hashable) -> str | None:
-    """What was compiled of this kind is wrong: from now on it is compiled for each size alone, and if that is
-    wrong too, not at all. Says how it is done now; None if it was not compiled any more."""
+def distrust(kind: Hashable, otherwise: Sequence[str] = COMPILED_LESS) -> str | None:
+    """What was done of this kind is wrong: from now on it is done otherwise, in the ways given, one after the
+    other. Says how it is done now; None if there is no other way left."""
     _COMPILED.pop(kind, None)
-    _DISTRUST[kind] = _DISTRUST.get(kind, 0) + 1
-    return {1: "compiled for each size alone", 2: "left uncompiled, right and slower"}.get(_DISTRUST[kind])
+    times = _DISTRUST[kind] = _DISTRUST.get(kind, 0) + 1
+    return otherwise[times - 1] if times <= len(otherwise) else None
+
+
+def trusted(kind: Hashable) -> bool:
+    return kind not in _DISTRUST
 
 
 def compiled(

@@ -19,6 +19,8 @@ from clippedgossip.tasks.work import Work, Workers
 
 DTYPES = {"float32": torch.float32, "tf32": torch.float32, "bfloat16": torch.bfloat16}
 
+WITHOUT_THIS_GPU = "take --device cpu, or another version of PyTorch"
+
 Step = Callable[..., None]
 
 
@@ -140,7 +142,7 @@ class Crew:
         if done is None:
             raise RunError(
                 f"uncompiled too, PyTorch {torch.__version__} has this GPU compute wrongly {fault}\n"
-                "take --device cpu, or another version of PyTorch"
+                f"{WITHOUT_THIS_GPU}"
             )
         wrong = f"PyTorch {torch.__version__} compiles `{name}` wrongly for this GPU and these sizes"
         return f"{wrong}: {fault}", done

@@ -11,7 +11,14 @@ from clippedgossip.tasks.work import Work, Workers
 COMPARED = 8
 """Workers whose gradients are computed without a compiler as well."""
 ROUNDING = {"float32": 0.01, "tf32": 0.03, "bfloat16": 0.05}
-"""Of a parameter's gradient: as much as may always be off, a ReLU that falls to the other side included."""
+"""Of a parameter's gradient: as much as may always be off."""
+FLIPPED = 10
+"""How many times as much a few workers may be off: where one sample makes most of a gradient, a ReLU that
+falls to the other side takes a large part of it along. Of 215 workers in bfloat16 one in a hundred was off by
+0.07 to 0.18, while uncompiled gradients were as good as exact."""
+FEW = 2
+MIXING = 1e-4
+"""Of a model: as much as a half-step, or mixing that was done again, may be off."""
 STRIDE = 7919
 """From round to round: a prime, so that all rows have their turn."""
 SLACK = 2
@@ -20,6 +27,8 @@ the truth. Both round alike: on a CNN in bfloat16 they are 0.003 to 0.03 apart, 
 
 
 class Fault(NamedTuple):
+    """Something of a round that is further off than rounding explains."""
+
     what: str
     off: float
     allowed: float
@@ -38,12 +47,12 @@ class Proof:
         self.rows = rows_compared(len(models), int(round)).to(models.device)
         self.names = [*(f"the gradient of {name}" for name in work.task.layout.views(models[:1])), "the loss"]
         self.floor = ROUNDING[precision]
-        mine, held = workers.some(self.rows), models[self.rows]
+        mine, self.models = workers.some(self.rows), models[self.rows]
         self.x, self.y = work.draw(mine, round)
-        gradients, losses = work.gradients(mine, held, self.x, self.y, round)
+        gradients, losses = work.gradients(mine, self.models, self.x, self.y, round)
         self.plain = [*gradients, losses]
         precise = Work(work.task, torch.float64, work.poisons)
-        gradients, losses = precise.gradients(mine, held, self.x, self.y, round)
+        gradients, losses = precise.gradients(mine, self.models, self.x, self.y, round)
         self.exact = [*gradients, losses]
 
     def of_batch(self, x: Tensor, y: Tensor) -> Fault | None:
@@ -62,15 +71,40 @@ class Proof:
         for place, found in enumerate([*gradients, losses]):
             exact, plain = self.exact[place], self.plain[place]
             size = torch.maximum(sizes[place], 1e-3 * whole).clamp_min(1e-9)
-            fair = _norms(plain.double() - exact)
-            off, allowed = _norms(found.double() - plain.double()) / size, self.floor + SLACK * fair / size
+            off, fair = _norms(found.double() - plain.double()) / size, _norms(plain.double() - exact) / size
+            unsure = SLACK * fair
             if blur is not None and found is not losses:
-                allowed = allowed + _norms(blur[place]) / size
-            wrong = ~(off <= allowed) & torch.isfinite(allowed)  # a model that is past comparing is not
-            if wrong.any():
-                worst = int(torch.where(wrong, (off / allowed).nan_to_num(torch.inf), -1).argmax())
-                faults.append(Fault(self.names[place], float(off[worst]), float(allowed[worst])))
-        return max(faults, key=lambda fault: fault.off / fault.allowed, default=None)
+                unsure = unsure + _norms(blur[place]) / size
+            faults += _faults(self.names[place], off, self.floor + unsure, FLIPPED * self.floor + unsure)
+        return _worst(faults)
+
+    def of_half_step(self, half: Tensor, momentum: Tensor, lr: float) -> Fault | None:
+        """What is wrong with these workers' x½, which should be x − η m."""
+        return same_models("the half-step", half, self.models - lr * momentum)
+
+
+def same_models(what: str, found: Tensor, expected: Tensor) -> Fault | None:
+    """What is wrong with models (n, d) that should be the expected ones; those past comparing are let be."""
+    size = _norms(expected)
+    off = _norms(found.double() - expected.double()) / size.clamp_min(1e-9)
+    allowed = torch.where(torch.isfinite(size), MIXING, torch.nan)
+    return _worst(_faults(what, off, allowed, allowed))
+
+
+def _faults(what: str, off: Tensor, allowed: Tensor, at_most: Tensor) -> list[Fault]:
+    """Where most workers, and more than a few, are off by more than is allowed, or one by more than the most.
+
+    One whose allowance is no number is past comparing.
+    """
+    known = torch.isfinite(allowed)
+    wrong, very = ~(off <= allowed) & known, ~(off <= at_most) & known
+    bound = allowed if wrong.sum() > max(FEW, len(off) // 2) else at_most
+    found = wrong if bound is allowed else very
+    return [Fault(what, *pair) for pair in torch.stack([off, bound], 1)[found].tolist()]
+
+
+def _worst(faults: list[Fault]) -> Fault | None:
+    return max(faults, key=lambda fault: fault.off / fault.allowed, default=None)
 
 
 def rows_compared(n: int, round: int) -> Tensor:

@@ -8,16 +8,19 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from clippedgossip.errors import RunError
+from clippedgossip.compiling import CAPTURED_LESS, distrust, trusted
+from clippedgossip.errors import MiscompiledError, RunError
 from clippedgossip.kernels import full_precision
 from clippedgossip.records import Round
 from clippedgossip.simulate.consensus import refuse_disconnected
-from clippedgossip.simulate.crew import Crew
+from clippedgossip.simulate.crew import WITHOUT_THIS_GPU, Crew
 from clippedgossip.simulate.memory import refuse_what_does_not_fit
 from clippedgossip.simulate.mixing import Mixer
-from clippedgossip.simulate.proof import SLACK, Proof
+from clippedgossip.simulate.proof import SLACK, Proof, same_models
 from clippedgossip.simulate.setup import Setup
 from clippedgossip.simulate.state import Moment, State
+
+CAPTURE = "captured rounds"
 
 
 def train(
@@ -70,7 +73,7 @@ class Stack:
             Mixer(setup, self.crew, part) for setup, part in zip(self.setups, self.parts, strict=True)
         ]
         self.clock = Clock(self.device)
-        self._round = self._captured if self.device.type == "cuda" else self._plain
+        self._round = self._captured if self._captures else self._plain
         self._graph: torch.cuda.CUDAGraph | None = None
         if self.device.type == "cuda":
             torch.set_float32_matmul_precision("high" if first.precision == "tf32" else "highest")
@@ -103,10 +106,34 @@ class Stack:
     @torch.no_grad()
     def _inspect(self, proof: Proof, before: Tensor) -> None:
         """The round as it was, captured and all: its gradients are what moved the momentum."""
-        old, gain = self.clock.keep * before, self.clock.gain
-        gradients = (self.momentum[proof.rows] - old) / gain
+        rows, (keep, gain) = proof.rows, self.training.momentum.gain(self.round == 0)
+        momentum, old = self.momentum[rows], keep * before
         rounding = SLACK * torch.finfo(old.dtype).eps * old.abs() / gain
-        self.crew.inspect(proof, gradients, rounding, self.losses[proof.rows], self.clock.round)
+        self.crew.inspect(proof, (momentum - old) / gain, rounding, self.losses[rows], self.clock.round)
+        fault = proof.of_half_step(self.half[rows], momentum, self.training.lr.at(self.round))
+        fault = fault or same_models("mixing", *self._mixed_again())
+        if fault is not None:
+            done = distrust(CAPTURE, CAPTURED_LESS)
+            if done is None:
+                raise RunError(f"round {self.round + 1} is wrong: {fault}\n{WITHOUT_THIS_GPU}")
+            raise MiscompiledError(
+                f"PyTorch {torch.__version__} repeats what was captured of round {self.round + 1} wrongly: "
+                f"{fault}\nstarted again, the run has its rounds {done}"
+            )
+
+    def _mixed_again(self) -> tuple[Tensor, Tensor]:
+        """The models of one run, another each time, as they are and as mixing makes them anew."""
+        index = (self.round - self._began).bit_length() % len(self.mixers)
+        mixer, part = self.mixers[index], self.parts[index]
+        clips, again = mixer.clips.clone(), torch.empty_like(self.models[part])
+        with full_precision():
+            mixer.mix(self.half[part], again, self.clock.round, self.training.rounds)
+        mixer.clips.copy_(clips)
+        return self.models[part], again
+
+    @property
+    def _captures(self) -> bool:
+        return self.device.type == "cuda" and trusted(CAPTURE)
 
     def _plain(self) -> None:
         self._first_part()
