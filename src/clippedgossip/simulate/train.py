@@ -125,7 +125,8 @@ class Stack:
         """The models of one run, another each time, as they are and as mixing makes them anew."""
         index = (self.round - self._began).bit_length() % len(self.mixers)
         mixer, part = self.mixers[index], self.parts[index]
-        clips, again = mixer.clips.clone(), torch.empty_like(self.models[part])
+        rows, columns = self.models[part].shape
+        clips, again = mixer.clips.clone(), aligned(rows, columns, self.device)
         with full_precision():
             mixer.mix(self.half[part], again, self.clock.round, self.training.rounds)
         mixer.clips.copy_(clips)
