@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from functools import cache
 
 import networkx as nx
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -26,6 +27,7 @@ from clippedgossip.rules import (
 from clippedgossip.simulate import Setup, Training, train, train_together
 from clippedgossip.step import LearningRate
 from clippedgossip.tasks import DataSet, layers, make_task, partition
+from tests import distributed_cases as cases
 from tests.test_rules_contract import CASES
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that PyTorch can use")
@@ -183,6 +185,17 @@ def test_attacked_training_agrees_with_the_cpu(attack: str) -> None:
     torch.testing.assert_close(
         there.state().tensors["models"].cpu(), here.state().tensors["models"], atol=2e-4, rtol=1e-3
     )
+
+
+def test_all_attacks_on_a_large_sparse_network_agree_with_the_cpu() -> None:
+    """Together, and captured: messages are made edge by edge there."""
+    names = [name for name in cases.ATTACK_CASES if name != "tuned"]
+    runs = [cases.setup("clipped-gossip", name, network=cases.sparse()) for name in names]
+    *_, here = train_together(runs)
+    *_, there = train_together(runs, device="cuda")
+    for name, ours, theirs in zip(names, here, there, strict=True):
+        models, expected = (moment.state().tensors["models"].cpu().numpy() for moment in (theirs, ours))
+        np.testing.assert_allclose(models, expected, atol=2e-4, rtol=1e-3, err_msg=name)
 
 
 def test_two_gpu_runs_give_the_same_bytes() -> None:

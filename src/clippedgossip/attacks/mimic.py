@@ -15,13 +15,12 @@ class Mimic(LinearAttack):
     target: int | None = None
 
     def table(self, view: View) -> Tensor:
-        r = len(view.models)
-        return (
-            torch.nn.functional.one_hot(self._chosen(view), r).to(torch.float64).expand(len(view.victims), r)
-        )
+        nodes = torch.arange(len(view.models), device=view.models.device)
+        return (nodes == self._chosen(view)).to(torch.float64).expand(len(view.victims), -1)
 
     def messages(self, view: View) -> Tensor:
-        return view.models[self._chosen(view)].expand(len(view.victims), -1)
+        # Selected, not indexed: that would ask the host which one it is.
+        return view.models.index_select(0, self._chosen(view)[None]).expand(len(view.victims), -1)
 
     def _chosen(self, view: View) -> Tensor:
         r = len(view.models)

@@ -18,7 +18,7 @@ class SpectralHeterogeneity(LinearAttack):
 
     def table(self, view: View) -> Tensor:
         mode = self._mode(view)
-        own = torch.nn.functional.one_hot(view.victims, len(view.models))
+        own = view.victims[:, None] == torch.arange(len(view.models), device=view.victims.device)
         return own + self.c * mode[view.victims][:, None] * mode
 
     def messages(self, view: View) -> Tensor:
