@@ -21,6 +21,8 @@ FIGURES = (
     "more-topologies",
     "cifar",
     "precision",
+    "adaptive-radius",
+    "newer-rules",
 )
 CLIQUES = {"cifar": ("all", "clique A", "clique B"), "delta-max": ("all", "clique A", "clique B")}
 """Figures that compare the model of all with those of the cliques."""
