@@ -64,7 +64,7 @@ def test_rules_near_consensus_beside_a_huge_lie_and_nan(rule: Rule, shape: str) 
     assert ((found - exact).norm(dim=1) <= 1e-3 * moved + rounding).all()
 
 
-def setup(rule: Rule, attack: str | None, model: str, precision: str = "float32") -> Setup:
+def setup(rule: Rule, attack: str | None, model: str | nn.Module, precision: str = "float32") -> Setup:
     network = Network(graphs.dumbbell(clique=3), byzantine=[] if attack is None else [0])
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(200) % 4
@@ -89,6 +89,28 @@ def setup(rule: Rule, attack: str | None, model: str, precision: str = "float32"
 def test_training_agrees_with_the_cpu(rule: Rule, model: str) -> None:
     *_, here = train(setup(rule, None, model))
     *_, there = train(setup(rule, None, model), device="cuda")
+    torch.testing.assert_close(
+        there.state().tensors["models"].cpu(), here.state().tensors["models"], atol=2e-4, rtol=1e-3
+    )
+
+
+class Residual(nn.Module):
+    """One that cannot be stacked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(64, 64), nn.Linear(64, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.flatten(1)
+        return self.last(x + torch.relu(self.first(x)))  # type: ignore[no-any-return]
+
+
+def test_a_module_of_one_s_own_trains_as_on_the_cpu() -> None:
+    torch.manual_seed(0)
+    run = setup(ClippedGossip(radius=0.1), "alie", Residual())
+    *_, here = train(run)
+    *_, there = train(run, device="cuda")
     torch.testing.assert_close(
         there.state().tensors["models"].cpu(), here.state().tensors["models"], atol=2e-4, rtol=1e-3
     )
@@ -187,7 +209,7 @@ def test_attacked_training_agrees_with_the_cpu(attack: str) -> None:
     )
 
 
-def test_all_attacks_on_a_large_sparse_network_agree_with_the_cpu() -> None:
+def test_steady_attacks_on_a_large_sparse_network_agree_with_the_cpu() -> None:
     """Together, and captured: messages are made edge by edge there."""
     names = [name for name in cases.ATTACK_CASES if name != "tuned"]
     runs = [cases.setup("clipped-gossip", name, network=cases.sparse()) for name in names]

@@ -1,11 +1,11 @@
 """Rules and attacks that say they are steady never ask the host: a GPU could not capture their rounds.
 
-Seen here on a CPU: nothing reads a value back, or makes a tensor whose size depends on one.
+Seen here on a CPU: nothing reads a value back, makes a tensor whose size depends on one, or brings one over.
 """
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -13,23 +13,26 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from clippedgossip import kernels
-from clippedgossip.rules import CoordinateRule
+from clippedgossip.rules import base
 from clippedgossip.simulate.train import Stack
 from tests import distributed_cases as cases
 
 CPU = torch.device("cpu")
 ATEN: Any = torch.ops.aten
 ASKING = {
+    ATEN._linalg_check_errors.default,
     ATEN._local_scalar_dense.default,
+    ATEN.allclose.default,
     ATEN.bincount.default,
     ATEN.equal.default,
     ATEN.masked_select.default,
     ATEN.nonzero.default,
     ATEN.repeat_interleave.Tensor,
     ATEN._unique2.default,
+    ATEN.unique_consecutive.default,
     ATEN.unique_dim.default,
 }
-OTHERS_ON_A_GPU = {kernels.combine.__code__, CoordinateRule._mix_some.__code__}
+MASKED = {ATEN.index.Tensor, ATEN.index_put.default, ATEN.index_put_.default}
 
 
 class Asked(Exception):
@@ -49,22 +52,40 @@ class _Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch 
         return function(*arguments, **(options or {}))
 
 
-nothing_asked: Callable[[], AbstractContextManager[object]] = _Listener
+@contextmanager
+def nothing_asked() -> Iterator[None]:
+    def ask(*arguments: Any, **options: Any) -> Any:
+        raise Asked
+
+    listener: Any = _Listener
+    with pytest.MonkeyPatch.context() as patch, listener():
+        for name in ("tensor", "as_tensor", "from_numpy"):
+            patch.setattr(torch, name, ask)
+        for name in ("tolist", "numpy", "cpu"):
+            patch.setattr(torch.Tensor, name, ask)
+        yield
 
 
 def by_mask(function: Any, arguments: tuple[Any, ...]) -> bool:
-    return function is ATEN.index.Tensor and any(
-        place is not None and place.dtype == torch.bool for place in arguments[1]
-    )
+    if function not in MASKED or (len(arguments) > 2 and arguments[2].dim() == 0):  # that fills in place
+        return False
+    return any(place is not None and place.dtype == torch.bool for place in arguments[1])
 
 
 def on_a_cpu_alone() -> bool:
     frame = sys._getframe()
     while (caller := frame.f_back) is not None:
         frame = caller
-        if frame.f_code in OTHERS_ON_A_GPU:
+        if frame.f_code is kernels.combine.__code__:  # a GPU has its own
             return True
     return False
+
+
+@pytest.fixture
+def coordinates_as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gathered and combined as they are there, but not compiled."""
+    monkeypatch.setattr(base, "compiled", lambda kind, function, dynamic: function)
+    monkeypatch.setattr(base.CoordinateRule, "_mix_some", base.CoordinateRule._mix_compiled)
 
 
 PAIRS = [("clipped-gossip", attack) for attack in cases.ATTACK_CASES] + [
@@ -72,6 +93,7 @@ PAIRS = [("clipped-gossip", attack) for attack in cases.ATTACK_CASES] + [
 ]
 
 
+@pytest.mark.usefixtures("coordinates_as_on_a_gpu")
 @pytest.mark.parametrize("dense", [True, False], ids=["dense", "sparse"])
 @pytest.mark.parametrize(("rule", "attack"), PAIRS)
 def test_steady_rounds_never_ask_the_host(rule: str, attack: str, dense: bool) -> None:
@@ -83,12 +105,21 @@ def test_steady_rounds_never_ask_the_host(rule: str, attack: str, dense: bool) -
         stack._mix(steady=True)
 
 
-def test_one_who_asks_is_found() -> None:
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda models: models[models.sum(1).argmax()],
+        lambda models: models[models[:, 0] > 0],
+        lambda models: models.index_put_((models > 0,), models[models > 0]),
+        lambda models: float(models.sum()),
+        lambda models: models.tolist(),
+        lambda models: models.cpu(),
+        lambda models: models + torch.tensor([1.0]),
+        lambda models: torch.linalg.inv(models[:, :3]),
+        lambda models: torch.unique(models),
+    ],
+)
+def test_one_who_asks_is_found(ask: Callable[[torch.Tensor], object]) -> None:
     models = torch.randn(3, 4)
-    for ask in (
-        lambda: models[models.sum(1).argmax()],
-        lambda: models[models[:, 0] > 0],
-        lambda: float(models.sum()),
-    ):
-        with pytest.raises(Asked), nothing_asked():
-            ask()
+    with pytest.raises(Asked), nothing_asked():
+        ask(models)

@@ -1,7 +1,7 @@
 """Compiling for a GPU once for each kind of work, however many runs do it, and what is done otherwise."""
 
 import logging
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
 import torch
@@ -12,8 +12,8 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 _COMPILED: dict[Hashable, Callable[..., Any]] = {}
 _DISTRUST: dict[Hashable, int] = {}
 """How often a kind was found wrong."""
-COMPILED_LESS = ("compiled for each size alone", "left uncompiled, right and slower")
-CAPTURED_LESS = ("left uncaptured, right and slower",)
+CAPTURE = "captured rounds"
+"""The kind of all rounds that a GPU repeats as it captured them."""
 _CONSTANT: list[Callable[..., Any]] = [purpose_word]
 
 
@@ -26,12 +26,15 @@ def constant(function: _Function) -> _Function:
     return function
 
 
-def distrust(kind: Hashable, otherwise: Sequence[str] = COMPILED_LESS) -> str | None:
-    """What was done of this kind is wrong: from now on it is done otherwise, in the ways given, one after the
-    other. Says how it is done now; None if there is no other way left."""
+def distrust(kind: Hashable) -> str | None:
+    """What was done of this kind is wrong: from now on it is done otherwise. What was compiled is compiled
+    for each size alone, and if that is wrong too, not at all; rounds are no longer captured. Says how it is
+    done now; None if there is no other way left."""
     _COMPILED.pop(kind, None)
     times = _DISTRUST[kind] = _DISTRUST.get(kind, 0) + 1
-    return otherwise[times - 1] if times <= len(otherwise) else None
+    if kind == CAPTURE:
+        return "left uncaptured, right and slower" if times == 1 else None
+    return {1: "compiled for each size alone", 2: "left uncompiled, right and slower"}.get(times)
 
 
 def trusted(kind: Hashable) -> bool:

@@ -40,7 +40,7 @@ class RunError(UserError):
 
 
 class MiscompiledError(RunError):
-    """Rounds that a compiler made wrong; started again, the run is made without what was wrong."""
+    """Rounds that were compiled or captured wrongly; started again, the run does without what was wrong."""
 
 
 class PeerError(UserError):

@@ -171,7 +171,7 @@ def carry_out(
 def _train_rightly(
     attempts: Sequence[Attempt], on_round: OnRound | None, cadence: Cadence, keep: bool, engine: Engine
 ) -> None:
-    """Start again, from nothing, if what was compiled was wrong."""
+    """Start again, from nothing, if what was compiled or captured was wrong."""
     while True:
         try:
             return _train(attempts, on_round, cadence, keep, engine)

@@ -100,7 +100,10 @@ class View:
 
 @dataclass(frozen=True)
 class Attack(ABC):
-    """One message per (attacker, victim) edge; attackers may have any number of neighbours."""
+    """One message per (attacker, victim) edge; attackers may have any number of neighbours.
+
+    Asked again in the same round, it must send the same: draws are to come from `randomness`.
+    """
 
     strength: ClassVar[str | None] = None  # the parameter a line search may tune
     trains: ClassVar[bool] = False  # whether Byzantine nodes do honest work the attack builds on

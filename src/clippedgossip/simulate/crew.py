@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from clippedgossip.compiling import compiled, distrust
+from clippedgossip.compiling import CAPTURE, compiled, distrust
 from clippedgossip.errors import MiscompiledError, RunError
 from clippedgossip.randomness import Word
 from clippedgossip.simulate.proof import Fault, Proof
@@ -18,8 +18,6 @@ from clippedgossip.tasks import Task
 from clippedgossip.tasks.work import Work, Workers
 
 DTYPES = {"float32": torch.float32, "tf32": torch.float32, "bfloat16": torch.bfloat16}
-
-WITHOUT_THIS_GPU = "take --device cpu, or another version of PyTorch"
 
 Step = Callable[..., None]
 
@@ -95,8 +93,8 @@ class Crew:
         return local_step
 
     def prove(self, models: Tensor, round: Tensor) -> Proof | None:
-        """What a round's batch and gradients should be, for some of the workers; None where nothing is
-        compiled, or there is no room."""
+        """What a round should be, for some of the workers; None where nothing is compiled, or there is no
+        room."""
         if not self._compiles:
             return None
         try:
@@ -137,12 +135,12 @@ class Crew:
         raise MiscompiledError(f"{said} in round {int(round) + 1}\nstarted again, the run has it {done}")
 
     def _distrust(self, name: str, fault: Fault) -> tuple[str, str]:
-        """What is wrong, and how it is done from now on."""
-        done = distrust(self._kind(name))
+        """What is wrong, and how it is done from now on. What is wrong uncompiled too may be so captured."""
+        done = distrust(self._kind(name)) or distrust(CAPTURE)
         if done is None:
             raise RunError(
                 f"uncompiled too, PyTorch {torch.__version__} has this GPU compute wrongly {fault}\n"
-                f"{WITHOUT_THIS_GPU}"
+                "take --device cpu, or another version of PyTorch"
             )
         wrong = f"PyTorch {torch.__version__} compiles `{name}` wrongly for this GPU and these sizes"
         return f"{wrong}: {fault}", done

@@ -8,19 +8,17 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from clippedgossip.compiling import CAPTURED_LESS, distrust, trusted
+from clippedgossip.compiling import CAPTURE, distrust, trusted
 from clippedgossip.errors import MiscompiledError, RunError
 from clippedgossip.kernels import full_precision
 from clippedgossip.records import Round
 from clippedgossip.simulate.consensus import refuse_disconnected
-from clippedgossip.simulate.crew import WITHOUT_THIS_GPU, Crew
+from clippedgossip.simulate.crew import Crew
 from clippedgossip.simulate.memory import refuse_what_does_not_fit
 from clippedgossip.simulate.mixing import Mixer
-from clippedgossip.simulate.proof import SLACK, Proof, same_models
+from clippedgossip.simulate.proof import SLACK, Fault, Proof, same_models
 from clippedgossip.simulate.setup import Setup
 from clippedgossip.simulate.state import Moment, State
-
-CAPTURE = "captured rounds"
 
 
 def train(
@@ -84,15 +82,17 @@ class Stack:
 
     def advance(self) -> None:
         """One round of Algorithm 1."""
-        self.clock.set(
-            self.round, self.training.lr.at(self.round), self.training.momentum.gain(self.round == 0)
-        )
+        lr, gain = self.training.lr.at(self.round), self.training.momentum.gain(self.round == 0)
+        self.clock.set(self.round, lr, gain)
         proof = self._proof()
         before = None if proof is None else self.momentum[proof.rows]
+        replayed = self._graph is not None
         self._round()
         if proof is not None and before is not None:
             with suppress(torch.OutOfMemoryError):  # there is room for the run alone
-                self._inspect(proof, before)
+                self._inspect_gradients(proof, before, gain)
+                if replayed:
+                    self._inspect_replay(proof, lr)
         self.round += 1
 
     @torch.no_grad()
@@ -104,37 +104,44 @@ class Stack:
         return None if done & (done + 1) and not last else self.crew.prove(self.models, self.clock.round)
 
     @torch.no_grad()
-    def _inspect(self, proof: Proof, before: Tensor) -> None:
-        """The round as it was, captured and all: its gradients are what moved the momentum."""
-        rows, (keep, gain) = proof.rows, self.training.momentum.gain(self.round == 0)
-        momentum, old = self.momentum[rows], keep * before
-        rounding = SLACK * torch.finfo(old.dtype).eps * old.abs() / gain
-        self.crew.inspect(proof, (momentum - old) / gain, rounding, self.losses[rows], self.clock.round)
-        fault = proof.of_half_step(self.half[rows], momentum, self.training.lr.at(self.round))
-        fault = fault or same_models("mixing", *self._mixed_again())
+    def _inspect_gradients(self, proof: Proof, before: Tensor, gain: tuple[float, float]) -> None:
+        """They are what moved the momentum, captured or not."""
+        rows, (keep, take) = proof.rows, gain
+        old = keep * before
+        gradients = (self.momentum[rows] - old) / take
+        rounding = SLACK * torch.finfo(old.dtype).eps * old.abs() / take
+        self.crew.inspect(proof, gradients, rounding, self.losses[rows], self.clock.round)
+
+    @torch.no_grad()
+    def _inspect_replay(self, proof: Proof, lr: float) -> None:
+        """The rest of a round that was repeated as it was captured."""
+        fault = proof.of_half_step(self.half[proof.rows], self.momentum[proof.rows], lr)
+        for mixer, part in zip(self.mixers, self.parts, strict=True):
+            fault = fault or self._mixed_again(mixer, part)
         if fault is not None:
-            done = distrust(CAPTURE, CAPTURED_LESS)
-            if done is None:
-                raise RunError(f"round {self.round + 1} is wrong: {fault}\n{WITHOUT_THIS_GPU}")
+            distrust(CAPTURE)
             raise MiscompiledError(
                 f"PyTorch {torch.__version__} repeats what was captured of round {self.round + 1} wrongly: "
-                f"{fault}\nstarted again, the run has its rounds {done}"
+                f"{fault}\nstarted again, the run has its rounds left uncaptured, right and slower"
             )
 
-    def _mixed_again(self) -> tuple[Tensor, Tensor]:
-        """The models of one run, another each time, as they are and as mixing makes them anew."""
-        index = (self.round - self._began).bit_length() % len(self.mixers)
-        mixer, part = self.mixers[index], self.parts[index]
+    def _mixed_again(self, mixer: Mixer, part: slice) -> Fault | None:
+        """What mixing that is not captured finds wrong."""
+        if not mixer.steady:
+            return None
         rows, columns = self.models[part].shape
         clips, again = mixer.clips.clone(), aligned(rows, columns, self.device)
-        with full_precision():
-            mixer.mix(self.half[part], again, self.clock.round, self.training.rounds)
-        mixer.clips.copy_(clips)
-        return self.models[part], again
+        try:
+            with full_precision():
+                mixer.mix(self.half[part], again, self.clock.round, self.training.rounds)
+        finally:
+            mixer.clips.copy_(clips)
+        return same_models("mixing", self.models[part], again)
 
     @property
     def _captures(self) -> bool:
-        return self.device.type == "cuda" and trusted(CAPTURE)
+        """A module of the user's own asks the host as it likes."""
+        return self.device.type == "cuda" and self.crew.work.stacks and trusted(CAPTURE)
 
     def _plain(self) -> None:
         self._first_part()
