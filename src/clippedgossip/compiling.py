@@ -26,6 +26,11 @@ def constant(function: _Function) -> _Function:
     return function
 
 
+def ours(thing: object) -> bool:
+    """Whether its class is one of this package, and tested as such."""
+    return type(thing).__module__.partition(".")[0] == __name__.partition(".")[0]
+
+
 def distrust(kind: Hashable) -> str | None:
     """What was done of this kind is wrong: from now on it is done otherwise. What was compiled is compiled
     for each size alone, and if that is wrong too, not at all; rounds are no longer captured. Says how it is

@@ -9,6 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from clippedgossip.compiling import ours
 from clippedgossip.errors import AttackError
 from clippedgossip.inbox import Context, Inbox
 from clippedgossip.layout import Layout
@@ -107,13 +108,18 @@ class Attack(ABC):
 
     strength: ClassVar[str | None] = None  # the parameter a line search may tune
     trains: ClassVar[bool] = False  # whether Byzantine nodes do honest work the attack builds on
-    steady: ClassVar[bool] = True  # whether it never asks the host, so that a GPU round can be captured
     flips_labels: ClassVar[bool] = False  # whether they do it on flipped labels
 
     def __post_init__(self) -> None:
         value = None if self.strength is None else getattr(self, self.strength)
         if value is not None and not math.isfinite(value):
             raise AttackError(f"{self.strength} is {value}; it must be a finite number")
+
+    @property
+    def steady(self) -> bool:
+        """Whether it never asks the host, so that a GPU round can be captured. An attack of the user's own
+        must say so."""
+        return ours(self)
 
     @abstractmethod
     def inbox(self, view: View) -> Inbox:

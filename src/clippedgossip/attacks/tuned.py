@@ -18,7 +18,6 @@ class Tuned(Attack):
     steps: int = 9
     refinements: int = 4
     trains: ClassVar[bool] = True
-    steady: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.attack.strength is None:
@@ -27,6 +26,10 @@ class Tuned(Attack):
             raise AttackError(f"the search runs from {self.low} to {self.high}; 0 < low < high is needed")
         if self.steps < 2:
             raise AttackError(f"the search takes {self.steps} steps; at least 2 are needed")
+
+    @property
+    def steady(self) -> bool:
+        return False
 
     def inbox(self, view: View) -> Inbox:
         return self.attack.with_strength(self.best(view)).inbox(view)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from clippedgossip import cores, kernels
-from clippedgossip.compiling import compiled
+from clippedgossip.compiling import compiled, ours
 from clippedgossip.errors import RuleError
 from clippedgossip.inbox import Context, Inbox, Neighborhood
 from clippedgossip.layout import Layout
@@ -47,8 +47,9 @@ class Rule(ABC):
 
     @property
     def steady(self) -> bool:
-        """Whether a round on a GPU never asks the host, so that it can be captured."""
-        return True
+        """Whether a round on a GPU never asks the host, so that it can be captured. A rule of the user's own
+        must say so."""
+        return ours(self)
 
     @abstractmethod
     def mix(self, inbox: Inbox) -> Tensor:

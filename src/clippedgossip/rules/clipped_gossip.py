@@ -3,6 +3,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from clippedgossip.compiling import ours
 from clippedgossip.inbox import Neighborhood, from_neighbors
 from clippedgossip.rules.base import LinearRule
 from clippedgossip.rules.radius import Fixed, Radius
@@ -20,6 +21,10 @@ class ClippedGossip(LinearRule):
     def __post_init__(self) -> None:
         if not isinstance(self.radius, Radius):
             object.__setattr__(self, "radius", Fixed(float(self.radius)))
+
+    @property
+    def steady(self) -> bool:
+        return super().steady and ours(self.radius)
 
     def coefficients(self, near: Neighborhood) -> Tensor:
         assert isinstance(self.radius, Radius)

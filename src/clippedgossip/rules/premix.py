@@ -35,7 +35,7 @@ class Premix(LinearRule):
 
     @property
     def steady(self) -> bool:
-        return self.rule.steady
+        return super().steady and self.rule.steady
 
     def check(self, neighbors: int) -> None:
         self.rule.check(neighbors)
