@@ -311,6 +311,21 @@ def test_a_folder_that_cannot_be_made_is_a_user_error(tmp_path: Path) -> None:
         RunDirectory.open(tmp_path / "file", CONFIG, "run")
 
 
+def test_what_a_link_names_is_written_and_pipes_stay_pipes(tmp_path: Path) -> None:
+    real, link, pipe = (tmp_path / name for name in ("real", "link", "pipe"))
+    real.write_text("old")
+    link.symlink_to("real")
+    write_atomic(link, "new")
+    assert link.is_symlink()
+    assert real.read_text() == "new"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_atomic(pipe, "through")
+    assert os.read(reader, 100) == b"through"
+    os.close(reader)
+    assert pipe.is_fifo()
+
+
 def test_an_atomic_write_is_all_or_nothing(tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     write_atomic(path, "old")

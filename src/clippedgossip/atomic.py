@@ -9,7 +9,14 @@ from pathlib import Path
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path`: fsynced and renamed over it, or, on any error, removed."""
+    """A temporary path beside `path`: fsynced and renamed over it, or, on any error, removed.
+
+    What a link names is replaced, not the link. A device or a pipe is written to as it is.
+    """
+    if path.exists() and not path.is_file():
+        yield path
+        return
+    path = Path(os.path.realpath(path))
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
