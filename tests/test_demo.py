@@ -72,6 +72,7 @@ def test_the_page_is_whole_and_the_runs_are_found_again(rows: list[dict[str, Any
     assert str(page) in done.stdout
     text = page.read_text(encoding="utf-8")
     assert text.count("<svg") >= 6
+    assert text.count('<th scope="col" class="number">Ξ</th>') == 1
     assert not re.search(r"https?://(?!www\.w3\.org)", text)
     for part in ("dumbbell", "ring", "clipped-gossip", "does not" if "does not" in text else "holds"):
         assert part in text

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
 from importlib.resources import files
 from io import StringIO
@@ -380,6 +381,11 @@ def test_numbers_line_up_and_words_do_not() -> None:
     assert "–" in text
 
 
+def test_a_number_that_diverged_stays_in_its_column() -> None:
+    text = Table(["rule", "Ξ"], [["GM", "0.02"], ["TM", "1 diverged"]]).to_html()
+    assert '<td class="number">1 diverged</td>' in text
+
+
 def test_a_page_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(RunError, match=r"cannot write .*page.html"):
@@ -415,6 +421,30 @@ def test_brackets_in_a_claim_are_not_markup() -> None:
     assert "[red]" in console.file.getvalue()
 
 
+def test_a_claim_wraps_under_itself_and_keeps_numbers_with_their_units() -> None:
+    console = Console(file=StringIO(), width=80, color_system=None)
+    note = "the worst rule against gossip in all of the plots; must be at least 1 point"
+    claim = Claim(
+        text="non-IID: GM only reaches 50 %",
+        paper="+0.5 points",
+        ours="+0.0",
+        interval="± 0.1 points",
+        note=note,
+    )
+    console.print(
+        Claims([replace(claim, text=" ".join("x" * length) + " 50 %") for length in range(9, 40)]).to_rich()
+    )
+    console.print(Claims([claim]).to_rich())
+    assert isinstance(console.file, StringIO)
+    lines = [line[:31].rstrip() for line in console.file.getvalue().splitlines()]
+    assert not [line for line in lines if line.lstrip().startswith("%")]
+    first = next(place for place, line in enumerate(lines) if line.startswith("   the worst"))
+    under = lines[first : next(place for place in range(first, len(lines)) if "point" in lines[place]) + 1]
+    assert len(under) > 2
+    assert all(re.match(r" {3}\S", line) for line in under)
+    assert under[-1].endswith("1 point")
+
+
 # --- runs ------------------------------------------------------------------------------------------------
 
 
@@ -446,11 +476,43 @@ def test_what_differs_is_named(tmp_path: Path) -> None:
         {"rule": "gossip", "network": {"file": "own.csv", "sha256": "ab"}, "attack": "ipm", "lr": 0.01},
     )
     assert found == [
-        ("own.csv, ipm, lr=0.01", "gossip"),
-        ("ring, no attack, lr=0.1", "clipped-gossip radius=1"),
-        ("ring, no attack, lr=0.1", "clipped-gossip radius=10"),
-        ("torus, ipm, lr=0.01", "gossip"),
+        ("own.csv, ipm", "gossip"),
+        ("ring, no attack", "clipped-gossip radius=1"),
+        ("ring, no attack", "clipped-gossip radius=10"),
+        ("torus, ipm", "gossip"),
     ]
+
+
+def test_titles_name_only_what_it_takes_to_tell_settings_apart(tmp_path: Path) -> None:
+    def config(network: str, partition: str, rounds: int) -> dict[str, object]:
+        data = {"name": "digits", "partition": partition}
+        return {"network": {"name": network}, "data": data, "training": {"rounds": rounds}, "lr": 0.1}
+
+    found = labels(
+        tmp_path,
+        config("dumbbell", "clique", 300),
+        config("ring", "iid", 150),
+        config("ring", "dirichlet", 150),
+    )
+    assert [setting for setting, _ in found] == [
+        "dumbbell",
+        "ring, digits partition=dirichlet",
+        "ring, digits partition=iid",
+    ]
+    text = report([tmp_path]).html
+    assert re.findall(r"<th[^>]*>(data.partition|training.rounds|lr)</th>", text) == [
+        "data.partition",
+        "training.rounds",
+    ]
+    assert '<td>dumbbell</td><td>clique</td><td class="number">300</td>' in text
+
+
+def test_one_seed_is_not_said_to_have_an_interval(tmp_path: Path) -> None:
+    write_run(tmp_path)
+    assert "95 %" not in report([tmp_path]).html
+    write_run(tmp_path, seed=1)
+    outline = check_page(report([tmp_path]).html)
+    assert outline.text.count("95 %") == 2, "under the title and over the summary"
 
 
 def test_no_two_lines_have_one_name(tmp_path: Path) -> None:
@@ -684,7 +746,8 @@ PROBE = """<!DOCTYPE html><body><pre id="result"></pre>
   document.getElementById("result").textContent = JSON.stringify({{
     client: root.clientWidth, scroll: root.scrollWidth, wide: wide.map((e) => e.outerHTML.slice(0, 80)),
     fetched: view.performance.getEntriesByType("resource").map((e) => e.name),
-    title: view.document.title }});
+    title: view.document.title,
+    hint: view.getComputedStyle(view.document.querySelector(".scroll")).backgroundAttachment }});
 }};</script>"""
 
 
@@ -708,4 +771,5 @@ def test_a_real_browser_shows_it_without_overflow_errors_or_requests(tmp_path: P
     assert result["wide"] == []
     assert result["scroll"] <= result["client"] <= width
     assert result["fetched"] == []
+    assert set(result["hint"].split(", ")) == {"local", "scroll"}, "a shade where there is more to scroll to"
     assert [line for line in done.stderr.splitlines() if "CONSOLE" in line] == []

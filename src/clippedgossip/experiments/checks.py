@@ -11,6 +11,7 @@ from clippedgossip.report.claims import Claim
 from clippedgossip.report.statistics import estimate
 
 ROUNDING = 1e-9
+MOST = 12  # decimals: ROUNDING, with room to spare
 TIE = 0.003  # of accuracies: what ten thousand test images cannot tell apart
 Unit = Literal["%", "points", "×", ""]
 
@@ -40,15 +41,17 @@ def check(
         note = f"{note}; {len(values)} of {asked} seeds"
     factor = _factor(unit)
     mean = float(values.mean())
-    shown = "∞" if math.isinf(mean) else f"{mean * factor:{'+' if unit == 'points' else ''}.{digits}f}"
     found = estimate(values.tolist()) if len(values) > 1 and math.isfinite(mean) else None
+    digits = _decimals(mean, low, high, factor, digits)
+    sign = "+" if unit == "points" else ""
+    shown = "∞" if math.isinf(mean) else f"{mean * factor:{sign}z.{digits}f}"
     margin = "" if found is None or found.high is None else f"± {(found.high - mean) * factor:.{digits}f} "
     return Claim(
         text=text,
         paper=paper,
         ours=shown,
         interval=f"{margin}{unit}".strip(),
-        holds=(low is None or mean >= low - ROUNDING) and (high is None or mean <= high + ROUNDING),
+        holds=_within(mean, low, high),
         note=note,
     )
 
@@ -72,11 +75,28 @@ def best(parts: Iterable[Floats]) -> Floats:
     return largest
 
 
+def _within(mean: float, low: float | None, high: float | None) -> bool:
+    return (low is None or mean >= low - ROUNDING) and (high is None or mean <= high + ROUNDING)
+
+
+def _decimals(mean: float, low: float | None, high: float | None, factor: float, digits: int) -> int:
+    """As many as asked for, and more where the number shown would deny the verdict or pass for zero."""
+    if math.isinf(mean):
+        return digits
+    number, holds = mean * factor, _within(mean, low, high)
+    first = digits + (round(number, digits) == 0 != round(number, digits + 1))
+    agree = (
+        places for places in range(first, MOST) if holds == _within(round(number, places) / factor, low, high)
+    )
+    return next(agree, MOST)
+
+
 def _test(low: float | None, high: float | None, unit: Unit) -> str:
     factor = _factor(unit)
     bounds = [f"{bound * factor:g}" for bound in (low, high) if bound is not None]
     words = "" if len(bounds) == 2 else "at most " if low is None else "at least "
-    return f"must be {words}{' to '.join(bounds)} {unit}".strip()
+    named = "point" if unit == "points" and bounds in (["1"], ["-1"]) else unit
+    return f"must be {words}{' to '.join(bounds)} {named}".strip()
 
 
 def _factor(unit: Unit) -> float:

@@ -93,7 +93,7 @@ def _ends(result: Results) -> Figure:
             )
         )
     svg = curves(lines, x_label="δ_max", y_scale="percent", y_limits=(0, 1))
-    return Figure(svg, "Means over the last rounds, with 95 % intervals over seeds.")
+    return Figure(svg, drawing.ends(result))
 
 
 def _fixed() -> list[Claim]:

@@ -86,7 +86,7 @@ def end_bars(result: Results, measure: Measure, *, marks: Sequence[Mark] = ()) -
             )
         )
     ran = {line.rule: looks[line.rule] for line in result.lines if line.runs}
-    return Panels(svgs, _ends(result), ran | {mark.name: MARK_LOOK for mark in marks})
+    return Panels(svgs, ends(result), ran | {mark.name: MARK_LOOK for mark in marks})
 
 
 def page_table(result: Results) -> Table:
@@ -201,19 +201,28 @@ def _panels(result: Results, measure: Measure, settings: Sequence[str]) -> Mappi
     return panels
 
 
-def _banded(result: Results, caption: str) -> str:
+def _seeds(result: Results) -> str:
+    """`5 seeds` or `1 to 5 seeds`, as many as were run; empty where no line has more than one."""
     counts = sorted({len(line.runs) for line in result.lines if line.runs} or {0})
     if counts[-1] < 2:
+        return ""
+    return f"{counts[0]} to {counts[-1]} seeds" if len(counts) > 1 else f"{counts[0]} seeds"
+
+
+def _banded(result: Results, caption: str) -> str:
+    seeds = _seeds(result)
+    if not seeds:
         return f"{caption} One seed."
-    many = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else f"{counts[0]}"
-    return f"{caption} Lines are means over {many} seeds, bands their 95 % confidence intervals."
+    return f"{caption} Lines are means over {seeds}, bands their 95 % confidence intervals."
 
 
-def _ends(result: Results) -> str:
+def ends(result: Results) -> str:
+    """What final accuracies are means of, for a caption."""
     counts = {line.config["training"]["evaluate_last"] for line in result.lines}
     last = f"{counts.pop()} rounds" if len(counts) == 1 else "rounds"
+    seeds = _seeds(result)
     return f"Means over the last {last}" + (
-        ", with 95 % confidence intervals over seeds." if result.seeds > 1 else "; one seed."
+        f" and {seeds}, with 95 % confidence intervals." if seeds else "; one seed."
     )
 
 

@@ -1,13 +1,21 @@
 """What the paper says, beside what was seen here. A claim that does not hold is shown as such."""
 
 import html
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from textwrap import TextWrapper
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions
+    from rich.measure import Measurement
     from rich.table import Table
+    from rich.text import Text
 
+_GLUE = "\N{NO-BREAK SPACE}"
+_GLUED = re.compile(r"(?<=\d) (?=%|×|points?\b)| (?=[=≤≥])|(?<=[=≤≥]) ")
+"""Between a number and its unit, or its sign of equality."""
 _HEADER = ("Claim", "Paper", "Here", "Verdict")
 
 
@@ -78,13 +86,42 @@ class Claims:
         table.add_column("Verdict", no_wrap=True)
         for claim in self.claims:
             color = {True: "green", False: "bold red", None: "dim"}[claim.holds]
-            text = claim.text + (f"\n  {claim.note}" if claim.note else "")
-            cells = (escape(cell) for cell in (text, claim.paper or "–", claim.seen))
-            table.add_row(*cells, f"[{color}]{claim.verdict}[/{color}]")
+            cells = (escape(cell) for cell in (claim.paper or "–", claim.seen))
+            table.add_row(_Words(claim), *cells, f"[{color}]{claim.verdict}[/{color}]")
         return table
 
     def to_json(self) -> list[dict[str, Any]]:
         return [asdict(claim) | {"verdict": claim.verdict} for claim in self.claims]
+
+
+@dataclass(frozen=True)
+class _Words:
+    """A claim and its note in a terminal; rich alone breaks lines at no-break spaces as well."""
+
+    claim: Claim
+
+    def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "Iterator[Text]":
+        from rich.text import Text
+
+        for line in self._lines(options.max_width):
+            yield Text(line.replace(_GLUE, " "), no_wrap=True)
+
+    def __rich_measure__(self, console: "Console", options: "ConsoleOptions") -> "Measurement":
+        from rich.measure import Measurement
+
+        lines = self._lines(1000)
+        least = max(len(word) for line in lines for word in line.split(" "))
+        return Measurement(least, max(map(len, lines))).with_maximum(options.max_width)
+
+    def _lines(self, width: int) -> list[str]:
+        """No wider than `width`, the note indented."""
+        lines = []
+        for indent, text in (("", self.claim.text), ("  ", self.claim.note)):
+            wrapper = TextWrapper(
+                width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
+            )
+            lines += wrapper.wrap(_GLUED.sub(_GLUE, text))
+        return lines
 
 
 def _row(claim: Claim) -> str:

@@ -14,7 +14,7 @@ from clippedgossip.report.palette import RULE_STYLES, rule_of
 Flat = dict[str, Any]
 
 _ALWAYS = ("network", "attack")
-"""Named in every title, whether they differ or not."""
+"""Named in every title, whether they differ or not; the rest only where these do not tell settings apart."""
 _NAMES = ("name", "kind", "type", "file")
 
 
@@ -73,16 +73,33 @@ def group(runs: Sequence[Run]) -> list[Group]:
     for run in runs:
         found.setdefault(canonical(_seedless(run.config)), []).append(run)
     configs = [_seedless(members[0].config) for members in found.values()]
-    titles = sorted({key for config in configs for key in config if key != "rule"}, key=_title_order)
+    others = sorted({key for config in configs for key in config} - {"rule", *_ALWAYS})
     groups: list[Group] = []
-    for config, members in zip(configs, found.values(), strict=True):
-        parts = [_label(key, config, configs, always=key in _ALWAYS) for key in titles]
+    firsts = [[_label(key, config, configs, always=True) for key in _ALWAYS] for config in configs]
+    for config, first, members in zip(configs, firsts, found.values(), strict=True):
+        alike = [other for other, its in zip(configs, firsts, strict=True) if its == first]
+        parts = [*first, *(_label(key, config, alike, always=False) for key in others)]
         setting = ", ".join(part for part in parts if part) or "all runs"
         rule = _label("rule", config, configs, always=True) or "run"
         if any((entry.setting, entry.rule) == (setting, rule) for entry in groups):
             rule += f" ({members[0].directory.path.name})"
         groups.append(Group(setting, rule, members, _label("network", config, configs, always=True)))
     return sorted(groups, key=lambda entry: (entry.setting, _rule_order(entry.rule), entry.rule))
+
+
+def differences(groups: Sequence[Group]) -> dict[str, dict[str, str]]:
+    """{setting: {field: value}} of what differs between settings besides rule, network and attack."""
+    flats = {
+        entry.setting: {
+            field: _text(value)
+            for field, value in _flat(_seedless(entry.runs[0].config)).items()
+            if field.partition(".")[0] not in ("rule", *_ALWAYS)
+        }
+        for entry in groups
+    }
+    fields = sorted({field for flat in flats.values() for field in flat})
+    varying = [field for field in fields if len({flat.get(field) for flat in flats.values()}) > 1]
+    return {setting: {field: flat.get(field, "–") for field in varying} for setting, flat in flats.items()}
 
 
 def seed_of(config: Mapping[str, Any]) -> str:
@@ -160,10 +177,6 @@ def _flat(config: Mapping[str, Any], prefix: str = "") -> Flat:
 def _rule_order(label: str) -> int:
     rule = rule_of(label)
     return len(RULE_STYLES) if rule is None else list(RULE_STYLES).index(rule)
-
-
-def _title_order(key: str) -> tuple[int, str]:
-    return (_ALWAYS.index(key) if key in _ALWAYS else len(_ALWAYS), key)
 
 
 def _text(value: object) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from clippedgossip.records import RunDirectory, canonical
 from clippedgossip.report.edges import clipped_edges
 from clippedgossip.report.figures import Scale, curve_panels
-from clippedgossip.report.grouping import Group, Run, find, group, seed_of
+from clippedgossip.report.grouping import Group, Run, differences, find, group, seed_of
 from clippedgossip.report.measures import Measure, accuracy_of, by_round, field
 from clippedgossip.report.page import Cell, Code, Details, Figure, Panels, Part, Section, Table, Text, page
 from clippedgossip.report.statistics import Series, over_seeds
@@ -52,14 +52,17 @@ def report(paths: Sequence[Path]) -> Report:
     """Read every run at or below `paths` and draw them."""
     runs, empty = find(paths)
     peers = [run for run in runs if run.peer is not None]
-    groups = [*group([run for run in runs if run.peer is None]), *map(_peer, sorted(peers, key=_natural))]
+    simulated = group([run for run in runs if run.peer is None])
+    groups = [*simulated, *map(_peer, sorted(peers, key=_natural))]
     rows = [row(entry) for entry in groups]
     count = _count(len(runs), "run")
     settings = _count(len({entry.setting for entry in groups}), "setting")
     title = f"Report on {count}"
-    lead = (
-        f"{count} in {settings}. A line is the mean of runs that differ only in their "
-        "seed; the band around it is a 95 % confidence interval."
+    lead = f"{count} in {settings}. " + (
+        "A line is the mean of runs that differ only in their seed; the band around it is a 95 % confidence "
+        "interval."
+        if len(runs) > len(groups)
+        else "A line is one run."
     )
     if len(peers) == len(runs):
         names = ", ".join(dict.fromkeys(entry.setting for entry in groups))
@@ -71,7 +74,7 @@ def report(paths: Sequence[Path]) -> Report:
         Section("Summary", [to_table(rows), *_troubles(runs, empty)]),
         *_curves(groups),
         *_drawings(groups),
-        Section("Configurations", [_config(entry) for entry in groups]),
+        Section("Configurations", [*_differences(simulated), *map(_config, groups)]),
         Section("Where it ran", [_environments(runs)]),
     ]
     return Report(page(title, lead, sections), rows, empty, diverged(runs))
@@ -202,6 +205,15 @@ def _drawings(groups: Sequence[Group]) -> list[Section]:
         return []
     figures = [Figure(svg, "; ".join(names)) for svg, names in drawings.items()]
     return [Section("Networks", [Text(_DRAWN), *figures])]
+
+
+def _differences(groups: Sequence[Group]) -> list[Table]:
+    """What titles leave out, being long enough without."""
+    found = differences(groups)
+    fields = list(dict.fromkeys(field for values in found.values() for field in values))
+    rows = [[setting, *values.values()] for setting, values in found.items()]
+    caption = "What else differs between the settings."
+    return [Table(["setting", *fields], rows, caption)] if fields else []
 
 
 def _config(entry: Group) -> Details:

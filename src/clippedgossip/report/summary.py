@@ -66,7 +66,8 @@ def to_table(rows: Sequence[Row]) -> Table:
     filled = {name: cells for name, cells in columns.items() if any(cell is not None for cell in cells)}
     last = "the last sixth of the rounds" if peers else "the last rounds, training.evaluate_last of them"
     caption = f"Accuracy and consensus distance are means over {last}"
-    caption += "." if peers else "; ± is half of the 95 % interval over seeds."
+    several = any(entry.runs > 1 for entry in rows)
+    caption += "; ± is half of the 95 % interval over seeds." if several else "."
     headings = {number: entry.setting for number, entry in enumerate(rows) if _opens(rows, number)}
     return Table(list(filled), list(zip(*filled.values(), strict=True)), caption, headings)
 
