@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -59,22 +60,27 @@ def run(
             f"--ranks {ranks} is for --plan alone; to run on {ranks} ranks:\n"
             f"torchrun --standalone --nproc-per-node {ranks} -m clippedgossip run {config}"
         )
-    changes = [*(overrides or []), *_options(seed=seed, device=device)]
+    options = _options(seed=seed, device=device)
+    changes = [*(overrides or []), *options]
+
+    def load() -> "RunConfig":
+        return load_config(config, changes, typed=options)
+
     if plan:
         if os.environ.get("RANK", "0") == "0":
             spread = ranks or int(os.environ.get("WORLD_SIZE", "1"))
-            _plan(load_config(config, changes), spread, as_json)
+            _plan(load(), spread, as_json)
     elif not launched():
-        _run(load_config(config, changes), out, as_json, again, keep)
+        _run(load(), out, as_json, again, keep)
     else:
         from clippedgossip.simulate.joining import join
 
         with join(timeout=rank_timeout) as together:
             if together.rank:
-                _follow(config, changes, together)
+                _follow(load, together)
             else:
                 anew = again and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
-                _run(load_config(config, changes), out, as_json, anew, keep, together)
+                _run(load(), out, as_json, anew, keep, together)
 
 
 def launched() -> bool:
@@ -83,13 +89,13 @@ def launched() -> bool:
     return all(name in os.environ for name in wanted) and int(os.environ["WORLD_SIZE"]) > 1
 
 
-def _follow(config: Path, changes: list[str], together: "Ranks") -> None:
+def _follow(load: Callable[[], "RunConfig"], together: "Ranks") -> None:
     """Work as rank 0 says; it says what there is to say, too."""
-    from clippedgossip.config import build, load_config
+    from clippedgossip.config import build
     from clippedgossip.simulate.distributed import follow
 
     try:
-        follow(lambda: build(load_config(config, changes)), ranks=together)
+        follow(lambda: build(load()), ranks=together)
     except UserError as error:
         raise typer.Exit(2) from error
 
@@ -121,8 +127,10 @@ def _run(
         )
 
 
-def _options(**options: Any) -> list[str]:
-    return [f"{key}={value}" for key, value in options.items() if value is not None]
+def _options(**options: Any) -> dict[str, str]:
+    """As overrides, and as they were typed."""
+    given = {key: value for key, value in options.items() if value is not None}
+    return {f"{key}={value}": f"--{key} {value}" for key, value in given.items()}
 
 
 def _execute(
@@ -156,7 +164,8 @@ def _show(summary: dict[str, Any], config: "RunConfig", found: bool) -> None:
     ]
     if summary["clipped"] is not None:
         rows.append(("messages clipped", _percent(summary["clipped"])))
-    print(f"{config.label}: {summary['rounds']} rounds, {summary['seconds']:.1f} s on {summary['device']}")
+    rounds = "1 round" if summary["rounds"] == 1 else f"{summary['rounds']} rounds"
+    print(f"{config.label}: {rounds}, {summary['seconds']:.1f} s on {summary['device']}")
     if found:
         print("found finished, not run now; --again runs it anew")
     for name, value in rows:
@@ -196,8 +205,8 @@ def _plan(config: "RunConfig", ranks: int, as_json: bool) -> None:
         more = {"memory_bytes": planned.memory_bytes, "free_bytes": free, "seconds_per_round": seconds}
         print(json.dumps(asdict(planned) | more | {"device": device}, indent=1))
         return
-    rank = "rank" if ranks > 1 else "run"
-    print(f"{planned.workers} workers with {planned.parameters:,} parameters, {ranks} rank(s) on {device}")
+    rank, ranked = ("rank", "ranks") if ranks > 1 else ("run", "rank")
+    print(f"{planned.workers} workers with {planned.parameters:,} parameters, {ranks} {ranked} on {device}")
     rows = [
         ("models, momentum, buffers", planned.models_bytes),
         ("activations", planned.activations_bytes),

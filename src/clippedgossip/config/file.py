@@ -13,11 +13,13 @@ from clippedgossip.config.sections import RunConfig
 from clippedgossip.errors import ConfigError, UserError
 
 
-def load_config(path: Path | str, overrides: Sequence[str] = ()) -> RunConfig:
+def load_config(
+    path: Path | str, overrides: Sequence[str] = (), *, typed: Mapping[str, str] | None = None
+) -> RunConfig:
     """A TOML file (or a run's config.json), with overrides such as "training.lr=0.1"."""
     path = Path(path)
     text, raw = read(path)
-    return from_raw(raw, source=path, text=text, overrides=overrides)
+    return from_raw(raw, source=path, text=text, overrides=overrides, typed=typed)
 
 
 def from_raw(
@@ -49,8 +51,16 @@ def from_raw(
         where = _line(problem.path, source, text)
         if guilty:
             entry = overrides[guilty - 1]
-            where = (typed or {}).get(entry, f"override {entry!r}")
+            where = (typed or {}).get(entry, f"override {entry!r}") + _keeps_others(entry, problem)
         raise ConfigError(f"{where}: {problem}") from problem
+
+
+def _keeps_others(entry: str, problem: KeyProblem) -> str:
+    """What one who names another network, rule, … may not have thought of."""
+    section, dot, value = entry.partition(".name=")
+    if not dot or "unknown key" not in str(problem):
+        return ""
+    return f' keeps the other keys of [{section}], {section}={{name="{value}"}} does not'
 
 
 def _says(after: Callable[[int], RunConfig], count: int) -> str | None:

@@ -74,7 +74,8 @@ def _in_processes(
         if any(worker.returncode for worker in workers):
             said.seek(0)
             last = (said.read().strip().splitlines() or ["it did not say why"])[-1]
-            raise RunError(f"a worker process ended early: {last}\nrun the same command again: it goes on")
+            goes_on = "" if "same command again" in last else "\nrun the same command again: it goes on"
+            raise RunError(f"a worker process ended early: {last}{goes_on}")
 
 
 class _Meter:
