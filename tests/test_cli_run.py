@@ -118,7 +118,8 @@ def test_a_run_can_be_repeated_from_its_own_config(config: str, capsys: pytest.C
         (["training.lr=x"], "override 'training.lr=x'"),
         (["tranning.lr=1"], "did you mean 'training'"),
         (["network.byzantine=[0]"], "no [attack]"),
-        (["--device", "tpu"], "'tpu'"),
+        (["--device", "tpu"], "error: --device tpu: device is 'tpu'"),
+        (["network.name=complete"], 'keeps the other keys of [network], network={name="complete"} does not'),
         (["--plan", "--ranks", "9"], "1 to 4 ranks"),
         (["--ranks", "2"], "torchrun --standalone --nproc-per-node 2 -m clippedgossip run tiny.toml"),
     ],
@@ -132,6 +133,18 @@ def test_errors_are_two_lines_and_code_2(
     assert words in err
     assert len(err.splitlines()) <= 3
     assert "Traceback" not in err
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.parametrize("command", [["--version"], ["data", "list"], ["run", "tiny.toml"]])
+def test_output_that_finds_no_room_is_an_error_of_one_line(config: str, command: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "clippedgossip", *command], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert done.returncode == 2
+    assert done.stderr.endswith("cannot write the output: No space left on device; send it elsewhere\n")
+    assert "Traceback" not in done.stderr
 
 
 def test_an_interrupted_run_says_that_it_goes_on(

@@ -1,5 +1,7 @@
 """Assembles the commands and turns every user error into two lines and exit code 2."""
 
+import errno
+import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated, NoReturn
@@ -55,6 +57,8 @@ def _options(
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Entry point of the `clippedgossip` command."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if "OMP_WAIT_POLICY" not in os.environ:  # PyTorch, when it is imported, is to leave cores to others soon
+        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     try:
         known = {command.name for command in app.registered_commands} | {
             group.name for group in app.registered_groups
@@ -62,6 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         if arguments and not arguments[0].startswith("-") and arguments[0] not in known:
             raise UserError(unknown_name("command", arguments[0], (name for name in known if name)))
         code = app(arguments, prog_name="clippedgossip", standalone_mode=False)
+        sys.stdout.flush()
     except UserError as error:
         print(f"error: {two_lines(str(error))}", file=sys.stderr)
         sys.exit(2)
@@ -79,6 +84,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(0)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left is flushed at the end
+        print(f"error: cannot write the output: {error.strerror}; send it elsewhere", file=sys.stderr)
+        sys.exit(2)
     except Exception as error:  # click's own, of whichever click typer brings; anything else goes on
         if not hasattr(error, "format_message"):
             raise
