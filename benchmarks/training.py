@@ -1,6 +1,7 @@
 """A full training round beside a plain loop: 20 modules, 20 optimizers, mixing neighbour by neighbour.
 
     python benchmarks/training.py [--device cuda] [--precision bfloat16] [--model cnn] [--together 1 5]
+    python benchmarks/training.py --device cuda --precision bfloat16 --regular 500 8 --no-loop
 
 Random images of MNIST's (or, for vgg11, CIFAR-10's) shape: the arithmetic is the same. Printed: milliseconds
 a round, the floor of each stage (operations and bytes over ceilings measured in the same run), and the gap.
@@ -8,6 +9,7 @@ a round, the floor of each stage (operations and bytes over ceilings measured in
 
 import argparse
 
+import networkx as nx
 import torch
 from timing import Work, captured, interleaved
 from torch import Tensor, nn
@@ -81,11 +83,22 @@ def main() -> None:
     parser.add_argument("--precision", default="float32", choices=["float32", "tf32", "bfloat16"])
     parser.add_argument("--model", default="cnn", choices=list(BATCHES))
     parser.add_argument("--together", type=int, nargs="*", default=[1])
-    parser.add_argument("--clique", type=int, default=10)
+    parser.add_argument("--clique", type=int, default=10, help="of the dumbbell")
+    parser.add_argument(
+        "--regular",
+        type=int,
+        nargs=2,
+        metavar=("NODES", "DEGREE"),
+        help="a random regular graph in its place",
+    )
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--no-loop", action="store_true", help="leave the slow loop out")
     chosen = parser.parse_args()
-    network = Network(graphs.dumbbell(clique=chosen.clique))
+    if chosen.regular:
+        nodes, degree = chosen.regular
+        network = Network(nx.random_regular_graph(degree, nodes, seed=0))
+    else:
+        network = Network(graphs.dumbbell(clique=chosen.clique))
     generator = torch.Generator().manual_seed(0)
     shape = SHAPES[chosen.model]
     x = torch.randint(256, (6000, *shape), generator=generator, dtype=torch.uint8)
@@ -113,6 +126,8 @@ def main() -> None:
     times = interleaved(work, chosen.device, chosen.repetitions)
     bandwidth, rate = ceilings(chosen.device, chosen.precision)
     report(times, one, chosen.together, bandwidth, rate)
+    if chosen.device == "cuda":
+        print(f"most memory held: {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB")
 
 
 def stages(stack: Stack, device: str) -> dict[str, Work]:
