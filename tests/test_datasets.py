@@ -616,7 +616,7 @@ NPM = Package(client="npm", name="thing", version="1")
         (
             "npm error errno EAI_AGAIN\n"
             "npm error request to https://registry/thing failed, reason: getaddrinfo EAI_AGAIN registry\n"
-            "npm error A complete log of this run can be found in: /work/log",
+            "npm error A complete log of this run can be found in: /home/me/.npm/_logs/debug.log",
             "getaddrinfo EAI_AGAIN registry",
         ),
         (
