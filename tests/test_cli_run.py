@@ -119,7 +119,10 @@ def test_a_run_can_be_repeated_from_its_own_config(config: str, capsys: pytest.C
         (["tranning.lr=1"], "did you mean 'training'"),
         (["network.byzantine=[0]"], "no [attack]"),
         (["--device", "tpu"], "error: --device tpu: device is 'tpu'"),
-        (["network.name=complete"], 'keeps the other keys of [network], network={name="complete"} does not'),
+        (
+            ['network.name="complete"'],
+            'keeps the other keys of [network], network={name="complete"} does not',
+        ),
         (["--plan", "--ranks", "9"], "1 to 4 ranks"),
         (["--ranks", "2"], "torchrun --standalone --nproc-per-node 2 -m clippedgossip run tiny.toml"),
     ],

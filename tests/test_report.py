@@ -647,7 +647,7 @@ def test_a_run_that_diverged_is_said_to_have(tmp_path: Path) -> None:
     assert [row.state for row in made.rows] == ["diverged"]
     assert f"stands for the end: {run.path.name}" in check_page(made.html).text
     done = CliRunner().invoke(command(), [str(tmp_path), "--out", str(tmp_path / "page.html")])
-    assert f"diverged, so that the last record stands for the end: {run.path.name}" in done.stderr
+    assert f"Diverged, so that the last record stands for the end: {run.path.name}" in done.stderr
 
 
 def test_long_settings_stay_whole_in_a_narrow_terminal(tmp_path: Path) -> None:
@@ -692,7 +692,19 @@ def test_a_run_without_records_is_left_out_and_said(tmp_path: Path) -> None:
     done = CliRunner().invoke(command(), [str(path), str(waiting), "--json", "--out", str(out)])
     assert done.exit_code == 0
     assert len(json.loads(done.stdout)["rows"]) == 1
-    assert f"no records yet: {waiting.name}" in done.stderr
+    assert f"No records yet: {waiting.name}." in done.stderr
+
+
+def test_a_run_that_failed_before_its_first_record_says_why(tmp_path: Path) -> None:
+    path = write_run(tmp_path)
+    failed = RunDirectory.open(tmp_path, {"rule": "krum"}, "failed")
+    failed.write_failure("there are 10 classes")
+    done = CliRunner().invoke(
+        command(), [str(path), str(failed.path), "--out", str(tmp_path / "report.html")]
+    )
+    assert done.exit_code == 0
+    assert f"Failed: {failed.path.name}. there are 10 classes" in done.stderr
+    assert "No records yet" not in done.stderr
 
 
 def test_json_is_all_there_is_on_stdout(tmp_path: Path) -> None:

@@ -21,25 +21,16 @@ def report(
     """Draw runs, simulated or of real peers, on one self-contained HTML page."""
     from rich.console import Console
 
-    from clippedgossip.records import RunDirectory, to_line
+    from clippedgossip.records import to_line
     from clippedgossip.report import write
     from clippedgossip.report.runs import report as make
-    from clippedgossip.report.runs import some
     from clippedgossip.report.summary import to_rich
 
     with Console(stderr=True).status("drawing"):
         made = make(runs)
         write(out, made.html)
-    failed = [path for path in made.empty if RunDirectory(path).failure_path.exists()]
-    if failed:
-        names = some([path.name for path in failed])
-        print(f"left out, as they failed (their failure.json says why): {names}", file=sys.stderr)
-    if waiting := [path for path in made.empty if path not in failed]:
-        names = some([path.name for path in waiting])
-        print(f"left out, as they have no records yet: {names}", file=sys.stderr)
-    if made.diverged:
-        names = some([path.name for path in made.diverged])
-        print(f"diverged, so that the last record stands for the end: {names}", file=sys.stderr)
+    for trouble in made.troubles:
+        print(trouble, file=sys.stderr)
     if as_json:
         print(json.dumps(json.loads(to_line({"report": str(out), "rows": list(made.rows)})), indent=1))
     else:

@@ -60,7 +60,8 @@ def _keeps_others(entry: str, problem: KeyProblem) -> str:
     section, dot, value = entry.partition(".name=")
     if not dot or "unknown key" not in str(problem):
         return ""
-    return f' keeps the other keys of [{section}], {section}={{name="{value}"}} does not'
+    other = f'{section}={{name="{_value(value)}"}}'
+    return f" keeps the other keys of [{section}], {other} does not"
 
 
 def _says(after: Callable[[int], RunConfig], count: int) -> str | None:

@@ -28,10 +28,8 @@ class Report:
 
     html: str
     rows: Sequence[Row]
-    empty: Sequence[Path] = ()
-    """Runs without a record yet, which were left out."""
-    diverged: Sequence[Path] = ()
-    """Runs whose last record stands for their end."""
+    troubles: Sequence[str] = ()
+    """Sentences on runs that were left out, failed or diverged."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +53,7 @@ def report(paths: Sequence[Path]) -> Report:
     simulated = group([run for run in runs if run.peer is None])
     groups = [*simulated, *map(_peer, sorted(peers, key=_natural))]
     rows = [row(entry) for entry in groups]
+    troubles = _troubles(runs, empty)
     count = _count(len(runs), "run")
     settings = _count(len({entry.setting for entry in groups}), "setting")
     title = f"Report on {count}"
@@ -71,13 +70,13 @@ def report(paths: Sequence[Path]) -> Report:
             f"{_count(len(peers), 'peer')} on a real network ({names}), one line each.",
         )
     sections = [
-        Section("Summary", [to_table(rows), *_troubles(runs, empty)]),
+        Section("Summary", [to_table(rows), *map(Text, troubles)]),
         *_curves(groups),
         *_drawings(groups),
         Section("Configurations", [*_differences(simulated), *map(_config, groups)]),
         Section("Where it ran", [_environments(runs)]),
     ]
-    return Report(page(title, lead, sections), rows, empty, diverged(runs))
+    return Report(page(title, lead, sections), rows, troubles)
 
 
 def diverged(runs: Sequence[Run]) -> list[Path]:
@@ -168,7 +167,7 @@ def _panels(groups: Sequence[Group], view: View) -> Panels | None:
     )
 
 
-def _troubles(runs: Sequence[Run], empty: Sequence[Path]) -> list[Part]:
+def _troubles(runs: Sequence[Run], empty: Sequence[Path]) -> list[str]:
     failures: dict[str, list[str]] = {}
     for run in runs:
         if run.directory.state == "failed":
@@ -183,7 +182,7 @@ def _troubles(runs: Sequence[Run], empty: Sequence[Path]) -> list[Part]:
         lines.append(f"Diverged, so that the last record stands for the end: {names}.")
     if waiting:
         lines.append(f"No records yet: {some(waiting)}.")
-    return [Text("\n\n".join(lines))] if lines else []
+    return lines
 
 
 def some(names: Sequence[str]) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from clippedgossip.atomic import write_atomic
 from clippedgossip.errors import DataError
 
 
@@ -52,28 +53,12 @@ def make_folder(folder: Path) -> Path:
     return folder
 
 
-def write_atomic(path: Path, data: bytes) -> None:
-    """Temporary file, fsync, rename, fsync of the folder."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+def write_whole(path: Path, data: bytes) -> None:
+    """The whole file or none of it, or a word to the user."""
     try:
-        with temporary.open("wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(path)
-        _sync_folder(path.parent)
+        write_atomic(path, data)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise write_error(error, path.parent, len(data)) from error
-
-
-def _sync_folder(folder: Path) -> None:
-    if sys.platform != "win32":
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from clippedgossip.errors import DataError, unknown_name
 from clippedgossip.tasks.archives import members
-from clippedgossip.tasks.cache import cache_dir, check_space, is_disk_full, locked, make_folder, write_atomic
+from clippedgossip.tasks.cache import cache_dir, check_space, is_disk_full, locked, make_folder, write_whole
 from clippedgossip.tasks.catalog import CATALOG, Download, File, Package, Spec
 from clippedgossip.tasks.download import Progress, digest, download
 from clippedgossip.tasks.formats import decode
@@ -123,7 +123,7 @@ def _take(
                 troubles.append(f"{origin}: {error}")
                 continue
             check_space(root, len(plain))
-            write_atomic(root / file.name, plain)
+            write_whole(root / file.name, plain)
             origins[file.name] = origin
             missing.remove(file)
         if not missing:
