@@ -34,9 +34,9 @@ from clippedgossip.attacks import Dissensus
 from clippedgossip.network import Network
 from clippedgossip.rules import ClippedGossip, Rule, TrimmedMean
 from clippedgossip.simulate import Setup, Training
-from clippedgossip.simulate.distributed import Shard
-from clippedgossip.simulate.joining import join
-from clippedgossip.simulate.train import Stack
+from clippedgossip.simulate.distributed.rendezvous import join
+from clippedgossip.simulate.distributed.shard import Shard
+from clippedgossip.simulate.engine import Stack
 from clippedgossip.step import LearningRate
 from clippedgossip.tasks import DataSet, make_task, partition
 

@@ -31,9 +31,9 @@ from typing import Any
 import torch
 
 from clippedgossip.peer import identity
-from clippedgossip.peer.config import Address, Config, Deadlines, Limits, Neighbour
 from clippedgossip.peer.identity import Identity
-from clippedgossip.peer.launch import free_ports
+from clippedgossip.peer.local_network import free_ports
+from clippedgossip.peer.peer_config import Address, Config, Deadlines, Limits, Neighbour
 
 PATIENCE = 300
 TINY = 1000

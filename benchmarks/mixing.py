@@ -21,8 +21,8 @@ from timing import Work, captured, interleaved
 from torch import Tensor
 
 from clippedgossip.graphs.types import Graph
-from clippedgossip.inbox import Inbox
-from clippedgossip.layout import Layout
+from clippedgossip.mixing.inbox import Inbox
+from clippedgossip.mixing.slots import Layout
 from clippedgossip.network import Network
 from clippedgossip.rules import ClippedGossip, GeometricMedian, Gossip, Median, Rule, TrimmedMean
 

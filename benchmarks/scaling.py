@@ -29,8 +29,8 @@ def round_of(kind: str, nodes: int) -> dict[str, float]:
     import networkx as nx
     import torch
 
-    from clippedgossip.inbox import Inbox
-    from clippedgossip.layout import Layout
+    from clippedgossip.mixing.inbox import Inbox
+    from clippedgossip.mixing.slots import Layout
     from clippedgossip.network import Network
     from clippedgossip.rules import ClippedGossip
 

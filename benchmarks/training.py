@@ -18,7 +18,7 @@ from clippedgossip import graphs
 from clippedgossip.network import Network
 from clippedgossip.rules import ClippedGossip
 from clippedgossip.simulate import Setup, Training
-from clippedgossip.simulate.train import Stack
+from clippedgossip.simulate.engine import Stack
 from clippedgossip.tasks import DataSet, Task, build, make_task, partition
 
 BATCHES = {"cnn": 32, "vgg11": 64}

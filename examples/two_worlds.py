@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from clippedgossip.attacks import FreeAttack, View
-from clippedgossip.network import Network, two_worlds
+from clippedgossip.network import Network
+from clippedgossip.network.network import two_worlds
 from clippedgossip.rules import (
     Adaptive,
     ClippedGossip,

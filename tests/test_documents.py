@@ -11,10 +11,10 @@ from clippedgossip.attacks import ATTACKS
 from clippedgossip.cli import networks
 from clippedgossip.cli.app import app
 from clippedgossip.cli.commands import COMMANDS
-from clippedgossip.experiments import EXPERIMENTS
+from clippedgossip.paper import EXPERIMENTS
 from clippedgossip.rules import RULES
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 PLACEHOLDER = re.compile(r"[A-Z]{2}|…|<")

@@ -9,7 +9,7 @@ from zipfile import ZipFile
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "clippedgossip"
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import clippedgossip as cg
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("**/*.md")]
 PUBLIC = {
     "clippedgossip": """

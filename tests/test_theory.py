@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from clippedgossip import graphs, theory
 from clippedgossip.errors import NetworkError
-from clippedgossip.network import Network, consensus_chain
+from clippedgossip.network import Network
+from clippedgossip.network.network import consensus_chain
 
 
 def test_without_attackers_clipped_gossip_contracts_as_gossip() -> None:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from clippedgossip.experiments.base import load
-from clippedgossip.experiments.results import DISTANCE, Results
-from clippedgossip.experiments.training import TrainingExperiment
+from clippedgossip.paper.base import load
+from clippedgossip.paper.results import DISTANCE, Results
+from clippedgossip.paper.training_figure import TrainingExperiment
 from clippedgossip.report.claims import Claim, Claims
 
 HERE = Path(__file__).parent

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from clippedgossip import attacks, audit, errors, graphs, rules, simulate, tasks, theory
     from clippedgossip.network import Network
     from clippedgossip.simulate.consensus import consensus
+    from clippedgossip.simulate.engine import train
     from clippedgossip.simulate.setup import Setup, Training
-    from clippedgossip.simulate.train import train
 
 __version__ = "0.1.0"
 

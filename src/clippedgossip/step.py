@@ -86,7 +86,7 @@ def half_step(
     The gradients come in pieces (n, …) that lie side by side in the vectors (n, d).
     """
     if models.is_cuda and models.dtype == torch.float32:
-        from clippedgossip.kernels_cuda import half_step_cuda
+        from clippedgossip.mixing.kernels_cuda import half_step_cuda
 
         half_step_cuda(models, momentum, half, gradients, gain, lr)
         return

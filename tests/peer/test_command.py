@@ -18,8 +18,8 @@ import pytest
 
 from clippedgossip.cli import main
 from clippedgossip.peer import identity
-from clippedgossip.peer.config import Config, Deadlines, Training, load
-from clippedgossip.peer.launch import write_network
+from clippedgossip.peer.local_network import write_network
+from clippedgossip.peer.peer_config import Config, Deadlines, Training, load
 from clippedgossip.peer.telemetry import write_starting
 from tests.peer.terminal import Terminal
 

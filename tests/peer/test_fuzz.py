@@ -14,10 +14,11 @@ import pytest
 from google.protobuf.message import DecodeError
 
 from clippedgossip.errors import UserError
-from clippedgossip.peer import config, identity, wire
+from clippedgossip.peer import identity, wire
+from clippedgossip.peer import peer_config as config
 from clippedgossip.peer import wire_pb2 as pb
-from clippedgossip.peer.config import Address, Config, Neighbour, Wire
-from clippedgossip.peer.reasons import Rejected
+from clippedgossip.peer.peer_config import Address, Config, Neighbour, Wire
+from clippedgossip.peer.rejection import Rejected
 
 MILLION, CHUNKS, SHORT = 1_000_000, 10, 2000
 ALICE = identity.create()

@@ -11,14 +11,14 @@ import torch
 from clippedgossip.peer import checkpoint, identity, wire
 from clippedgossip.peer import wire_pb2 as pb
 from clippedgossip.peer.checkpoint import Checkpoint
-from clippedgossip.peer.config import Address, Config, Deadlines, Limits, Neighbour, Wire
 from clippedgossip.peer.deadline import Deadline
 from clippedgossip.peer.evidence import Evidence, verify
 from clippedgossip.peer.node import Exchange, Node
 from clippedgossip.peer.outbox import Message
 from clippedgossip.peer.pace import Pace, meeting_round
-from clippedgossip.peer.reasons import Missing
-from clippedgossip.peer.standing import Standing
+from clippedgossip.peer.peer_config import Address, Config, Deadlines, Limits, Neighbour, Wire
+from clippedgossip.peer.rejection import Missing
+from clippedgossip.peer.reputation import Standing
 from clippedgossip.peer.transport import MemoryNetwork, MemoryTransport
 
 IDENTITIES = [identity.create() for _ in range(5)]

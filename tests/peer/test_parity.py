@@ -13,20 +13,21 @@ import pytest
 import torch
 from torch import Tensor
 
-from clippedgossip.config import RunConfig, build
-from clippedgossip.config.peers import peers_of
-from clippedgossip.config.sections import DataConfig, TrainingConfig
 from clippedgossip.errors import UserError
-from clippedgossip.peer import identity, mixing
-from clippedgossip.peer.config import Config, Deadlines, Training
-from clippedgossip.peer.launch import read_network, write_network
+from clippedgossip.peer import identity
+from clippedgossip.peer import peer_mixing as mixing
+from clippedgossip.peer.from_run import peers_of
 from clippedgossip.peer.learner import BuiltIn, TaskLearner, make_learner
-from clippedgossip.peer.mixing import Mixing, describe_rule
+from clippedgossip.peer.local_network import read_network, write_network
+from clippedgossip.peer.loop import PeerRun
 from clippedgossip.peer.node import Node
-from clippedgossip.peer.run import PeerRun
+from clippedgossip.peer.peer_config import Config, Deadlines, Training
+from clippedgossip.peer.peer_mixing import Mixing, describe_rule
 from clippedgossip.peer.transport import MemoryNetwork, MemoryTransport
 from clippedgossip.rules import RULES
 from clippedgossip.rules.from_table import table_of
+from clippedgossip.runs.build import build
+from clippedgossip.runs.config import DataConfig, RunConfig, TrainingConfig
 from clippedgossip.simulate import train
 from clippedgossip.tasks import DataSet, datasets
 from clippedgossip.tasks.datasets import load_part

@@ -17,10 +17,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from clippedgossip.errors import PeerError
 from clippedgossip.peer import identity, wire
 from clippedgossip.peer import wire_pb2 as pb
-from clippedgossip.peer.config import Address, Limits, Neighbour
-from clippedgossip.peer.launch import free_ports
+from clippedgossip.peer.local_network import free_ports
 from clippedgossip.peer.outbox import Message, Outbox
-from clippedgossip.peer.reasons import Missing, Rejected
+from clippedgossip.peer.peer_config import Address, Limits, Neighbour
+from clippedgossip.peer.rejection import Missing, Rejected
 from clippedgossip.peer.transport.base import Link
 from clippedgossip.peer.transport.pins import Pins, read_off
 from clippedgossip.peer.transport.rpc import RpcTransport

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from clippedgossip.peer import identity, wire
 from clippedgossip.peer import wire_pb2 as pb
-from clippedgossip.peer.reasons import Missing, Rejected
+from clippedgossip.peer.rejection import Missing, Rejected
 
 ALICE, MALLORY = identity.create(), identity.create()
 EXPECTED = wire.Expected(run="r", round=3, dtype="float32", length=700_000)

@@ -4,8 +4,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from clippedgossip import kernels
 from clippedgossip.attacks.base import FreeAttack, View
+from clippedgossip.mixing import kernels
 
 HIGHEST_SHARE = 0.999  # where attackers are the majority the formula gives z = ∞
 

@@ -9,10 +9,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from clippedgossip.compiling import ours
+from clippedgossip.devices import ours
 from clippedgossip.errors import AttackError
-from clippedgossip.inbox import Context, Inbox
-from clippedgossip.layout import Layout
+from clippedgossip.mixing.inbox import Context, Inbox
+from clippedgossip.mixing.slots import Layout
 from clippedgossip.network import Network
 from clippedgossip.rules.base import Rule
 

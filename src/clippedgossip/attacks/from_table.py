@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from clippedgossip.attacks.base import Attack
 from clippedgossip.attacks.registry import ATTACKS
+from clippedgossip.decode import Maker
 from clippedgossip.errors import AttackError
-from clippedgossip.typed import Maker
 
 
 def attack_from(name: str, values: Mapping[str, object]) -> Attack:

@@ -3,7 +3,7 @@ from typing import ClassVar
 
 from clippedgossip.attacks.base import Attack, View
 from clippedgossip.errors import AttackError
-from clippedgossip.inbox import Inbox
+from clippedgossip.mixing.inbox import Inbox
 
 
 @dataclass(frozen=True)

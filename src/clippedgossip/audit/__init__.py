@@ -3,7 +3,7 @@
 from clippedgossip.audit.cut import Cut, weakest_cut
 from clippedgossip.audit.diagnosis import Audit, audit
 from clippedgossip.audit.edges import Suggestion, suggest_edges
-from clippedgossip.audit.placement import Placement, worst_placement
+from clippedgossip.audit.worst_placement import Placement, worst_placement
 
 __all__ = [
     "Audit",

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clippedgossip.network import Network
-from clippedgossip.weights import rows_of
+from clippedgossip.network.weights import rows_of
 
 Ints = NDArray[np.int64]
 

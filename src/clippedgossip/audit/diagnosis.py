@@ -11,7 +11,7 @@ import numpy as np
 from clippedgossip import theory
 from clippedgossip.audit.cut import Cut, weakest_cut
 from clippedgossip.audit.edges import Suggestion, suggest_edges
-from clippedgossip.audit.placement import Placement, worst_placement
+from clippedgossip.audit.worst_placement import Placement, worst_placement
 from clippedgossip.network import Network
 
 LISTED = 1000  # longer lists of nodes or edges are cut short in JSON, and say so

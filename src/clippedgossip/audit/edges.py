@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from clippedgossip.errors import NetworkError
 from clippedgossip.network import Network
-from clippedgossip.weights import row_sums, rows_of
+from clippedgossip.network.weights import row_sums, rows_of
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

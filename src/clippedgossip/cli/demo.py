@@ -15,8 +15,8 @@ def register(app: typer.Typer) -> None:
 
 def demo(out: Out = Path("out"), as_json: Json = False) -> None:
     """Train on a dumbbell and on a ring full of liars: who learns everything, who falls."""
-    from clippedgossip.experiments import Options
-    from clippedgossip.experiments.headline import EXPERIMENT
+    from clippedgossip.paper import Options
+    from clippedgossip.paper.demo import EXPERIMENT
 
     done = run(EXPERIMENT, Options(seeds=1, device="cpu", out=out), quiet=as_json)
     if as_json:

@@ -13,7 +13,7 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from clippedgossip.peer.launch import Crowd
+    from clippedgossip.peer.local_network import Crowd
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON alone.")]
 Folder = Annotated[Path, typer.Argument(help="The peer's folder.")]
@@ -64,9 +64,9 @@ def network(
 
     From a simulated run's config it makes that run with real peers: same data, model, steps and rule.
     """
-    from clippedgossip.config.file import from_raw, read
-    from clippedgossip.config.peers import peers_of
-    from clippedgossip.peer.launch import write_network
+    from clippedgossip.peer.from_run import peers_of
+    from clippedgossip.peer.local_network import write_network
+    from clippedgossip.runs.toml import from_raw, read
 
     source, text, raw = Path("peer network"), "", _first_run(kind)
     if kind.endswith((".toml", ".json")):
@@ -117,7 +117,7 @@ def up(
     A liar sends sign-flip, noise, alie, dissensus, nan, wrong-shape, garbage, oversize, replay or
     equivocation, or keeps to silence, flooding or stalling.
     """
-    from clippedgossip.peer.launch import crowd, prepared
+    from clippedgossip.peer.local_network import crowd, prepared
 
     lies = dict(_pair(text, "--misbehave") for text in misbehave)
     configs = prepared(net, rounds=rounds, misbehave=lies, resume=resume)
@@ -151,7 +151,8 @@ def init(
     run: Annotated[str, typer.Option(help="The name of the run, the same for all its peers.")] = "first-run",
 ) -> None:
     """Make a key and certificate, a config to edit, and print the fingerprint for the neighbours."""
-    from clippedgossip.peer import config, identity
+    from clippedgossip.peer import identity
+    from clippedgossip.peer import peer_config as config
 
     made = config.Config(
         name=name,
@@ -184,9 +185,10 @@ def add(
     """Pin a neighbour: from now on it, and nobody else by that name, is listened to."""
     from dataclasses import replace
 
-    from clippedgossip.atomic import write_atomic
     from clippedgossip.errors import PeerError
-    from clippedgossip.peer import config, identity
+    from clippedgossip.files import write_atomic
+    from clippedgossip.peer import identity
+    from clippedgossip.peer import peer_config as config
 
     mine = config.load(folder)
     mark = identity.parse_fingerprint(fingerprint)
@@ -214,7 +216,7 @@ def start(
     from dataclasses import asdict, replace
 
     from clippedgossip.errors import PeerError
-    from clippedgossip.peer import config
+    from clippedgossip.peer import peer_config as config
     from clippedgossip.peer.telemetry import log_to, write_starting
 
     mine = config.load(folder)
@@ -227,7 +229,7 @@ def start(
         mine = replace(mine, rounds=rounds)
     write_starting(mine)
     log_to(None)
-    from clippedgossip.peer.run import run_peer  # takes a second or two: torch
+    from clippedgossip.peer.loop import run_peer  # takes a second or two: torch
 
     outcome = run_peer(mine, resume=resume)
     if as_json:
@@ -248,7 +250,7 @@ def status(
 ) -> None:
     """Where a peer, or every peer of a network, stands."""
     from clippedgossip.errors import PeerError
-    from clippedgossip.peer.config import CONFIG_FILE
+    from clippedgossip.peer.peer_config import CONFIG_FILE
     from clippedgossip.peer.telemetry import read_status
 
     folders = (
@@ -279,8 +281,8 @@ def drill(
     from dataclasses import asdict
 
     from clippedgossip.errors import ConfigError, unknown_name
-    from clippedgossip.peer.drill import Drill
-    from clippedgossip.peer.fault import Fault, page, table
+    from clippedgossip.peer.drill.drill import Drill
+    from clippedgossip.peer.drill.fault import Fault, page, table
 
     known = {fault.name.lower().replace("_", "-"): fault for fault in Fault}
     for name in faults or ():

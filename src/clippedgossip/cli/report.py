@@ -23,7 +23,7 @@ def report(
 
     from clippedgossip.records import to_line
     from clippedgossip.report import write
-    from clippedgossip.report.runs import report as make
+    from clippedgossip.report.run_report import report as make
     from clippedgossip.report.summary import to_rich
 
     with Console(stderr=True).status("drawing"):

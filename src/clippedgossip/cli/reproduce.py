@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperCommand
 
 if TYPE_CHECKING:
-    from clippedgossip.experiments import Experiment, Options, Reproduction
+    from clippedgossip.paper import Experiment, Options, Reproduction
 
 Out = Annotated[Path, typer.Option(metavar="DIR", help="Folder for pages and runs.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the rows as JSON, and nothing else.")]
@@ -26,7 +26,7 @@ class _WithFigures(TyperCommand):
     """Adds the figures' names to --help, at the cost of importing them only when asked."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        from clippedgossip.experiments import EXPERIMENTS
+        from clippedgossip.paper import EXPERIMENTS
 
         super().format_help(ctx, formatter)
         names = ", ".join([*EXPERIMENTS, "all"])
@@ -69,7 +69,7 @@ def reproduce(
     results.json, from which --from draws it again anywhere; several figures get a page in common.
     """
     from clippedgossip.cli.progress import progress
-    from clippedgossip.experiments import Options, prepare, resolve, write_overview
+    from clippedgossip.paper import Options, prepare, resolve, write_overview
 
     chosen = resolve(names)
     options = Options(
@@ -101,7 +101,7 @@ def run(name: "str | Experiment[Any]", options: "Options", *, quiet: bool) -> "R
     from rich.console import Console
 
     from clippedgossip.cli.progress import progress
-    from clippedgossip.experiments import reproduce
+    from clippedgossip.paper import reproduce
 
     with progress() as show:
         done = reproduce(name, options, show)

@@ -12,9 +12,9 @@ import typer
 from clippedgossip.errors import UserError
 
 if TYPE_CHECKING:
-    from clippedgossip.config import RunConfig
     from clippedgossip.records import RunDirectory
-    from clippedgossip.simulate.ranks import Ranks
+    from clippedgossip.runs.config import RunConfig
+    from clippedgossip.simulate.distributed.ranks import Ranks
 
 Config = Annotated[Path, typer.Argument(metavar="CONFIG", help="A TOML file; examples/ has some.")]
 Overrides = Annotated[
@@ -53,7 +53,7 @@ def run(
     A run that was stopped goes on where it was; one that is finished is found and not repeated.
     Over several processes or machines: torchrun --nproc-per-node 4 -m clippedgossip run CONFIG.
     """
-    from clippedgossip.config import load_config
+    from clippedgossip.runs.toml import load_config
 
     if ranks is not None and not plan:
         raise UserError(
@@ -73,7 +73,7 @@ def run(
     elif not launched():
         _run(load(), out, as_json, again, keep)
     else:
-        from clippedgossip.simulate.joining import join
+        from clippedgossip.simulate.distributed.rendezvous import join
 
         with join(timeout=rank_timeout) as together:
             if together.rank:
@@ -91,8 +91,8 @@ def launched() -> bool:
 
 def _follow(load: Callable[[], "RunConfig"], together: "Ranks") -> None:
     """Work as rank 0 says; it says what there is to say, too."""
-    from clippedgossip.config import build
-    from clippedgossip.simulate.distributed import follow
+    from clippedgossip.runs.build import build
+    from clippedgossip.simulate.distributed.shard import follow
 
     try:
         follow(lambda: build(load()), ranks=together)
@@ -105,7 +105,7 @@ def _run(
 ) -> None:
     if loaded.attack is not None and not as_json:
         _note_idle_attack(loaded)
-    from clippedgossip.runs import Attempt, Diverged
+    from clippedgossip.runs.execute import Attempt, Diverged
 
     found = not again and Attempt.of(loaded, out).run.finished
     trouble = None
@@ -137,8 +137,8 @@ def _execute(
     config: "RunConfig", out: Path, again: bool, keep: bool, together: "Ranks | None"
 ) -> "RunDirectory":
     from clippedgossip.cli.progress import progress
-    from clippedgossip.runs import execute
-    from clippedgossip.simulate.distributed import over
+    from clippedgossip.runs.execute import execute
+    from clippedgossip.simulate.distributed.shard import over
 
     engine = None if together is None else over(together)
     label = config.label
@@ -194,8 +194,8 @@ def _note_idle_attack(config: "RunConfig") -> None:
 def _plan(config: "RunConfig", ranks: int, as_json: bool) -> None:
     from dataclasses import asdict
 
-    from clippedgossip.plan import LINK, free_memory, measure, plan
-    from clippedgossip.runs import find_device
+    from clippedgossip.runs.budget import LINK, free_memory, measure, plan
+    from clippedgossip.runs.execute import find_device
 
     device = find_device(config.device)
     planned = plan(config, ranks=ranks, device=device)

@@ -12,8 +12,8 @@ from clippedgossip.cli.run import Json, Overrides
 from clippedgossip.errors import UserError
 
 if TYPE_CHECKING:
-    from clippedgossip.config import RunConfig
-    from clippedgossip.sweep import Standing
+    from clippedgossip.runs.config import RunConfig
+    from clippedgossip.runs.status import Standing
 
 File = Annotated[Path, typer.Argument(metavar="SWEEP", help="A TOML file with a section for the grid.")]
 Out = Annotated[
@@ -68,8 +68,8 @@ def run(
 
     `sweep FILE` is short for it. Exit code 1 if a run failed.
     """
-    from clippedgossip.sweep import load_sweep
-    from clippedgossip.sweep import shard as part
+    from clippedgossip.runs.grid import load_sweep
+    from clippedgossip.runs.grid import shard as part
 
     if launcher is None and (idle := _said(jobs=jobs, minutes=minutes, parameter=parameter)):
         raise UserError(
@@ -100,17 +100,19 @@ def status(
     as_json: Json = False,
 ) -> None:
     """Show what is done, running, failed or diverged and why, stopped or missing."""
-    from clippedgossip import sweep
+    from clippedgossip.runs.grid import load_sweep
+    from clippedgossip.runs.status import STATES, status_of_folder
+    from clippedgossip.runs.status import status as status_of
 
     if what.is_dir():
-        root, standings = what, sweep.status_of_folder(what)
+        root, standings = what, status_of_folder(what)
     else:
         root = _folder(what, out)
-        standings = sweep.status(sweep.load_sweep(what, overrides or []), root)
+        standings = status_of(load_sweep(what, overrides or []), root)
     if as_json:
         print(json.dumps([_row(standing) for standing in standings], indent=1))
         return
-    counts = {state: sum(s.state == state for s in standings) for state in sweep.STATES}
+    counts = {state: sum(s.state == state for s in standings) for state in STATES}
     print(f"{root}: {len(standings)} runs")
     print("  " + ", ".join(f"{count} {state}" for state, count in counts.items() if count))
     for state in ("running", "stopped", "diverged", "failed"):
@@ -125,7 +127,7 @@ def _said(**options: object) -> str:
 
 def _run(configs: Sequence["RunConfig"], root: Path, wait: bool) -> dict[str, Any]:
     from clippedgossip.cli.progress import progress
-    from clippedgossip.sweep import run_missing
+    from clippedgossip.runs.fill import run_missing
 
     with progress() as show:
         outcome = run_missing(configs, root, wait=wait, progress=show)
@@ -146,8 +148,9 @@ def _launch(
     minutes: int,
     parameters: list[str],
 ) -> dict[str, Any]:
-    from clippedgossip.config import override
-    from clippedgossip.sweep import launch, status
+    from clippedgossip.runs.status import status
+    from clippedgossip.runs.submit import launch
+    from clippedgossip.runs.toml import override
 
     started = launch(
         configs, root, launcher=launcher, jobs=jobs, minutes=minutes, parameters=override({}, parameters)

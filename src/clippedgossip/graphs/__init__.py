@@ -1,6 +1,6 @@
 """Graphs: generators, files and the placement of Byzantine nodes."""
 
-from clippedgossip.graphs.files import read_graph
+from clippedgossip.graphs.byzantine import add_pendants, byzantine_nodes, find_nodes, random_nodes
 from clippedgossip.graphs.generators import (
     GENERATORS,
     complete,
@@ -21,7 +21,7 @@ from clippedgossip.graphs.generators import (
     torus,
     two_worlds,
 )
-from clippedgossip.graphs.placement import add_pendants, byzantine_nodes, find_nodes, random_nodes
+from clippedgossip.graphs.graph_files import read_graph
 from clippedgossip.graphs.registry import Parameter, build, parameters
 
 __all__ = [

@@ -7,20 +7,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from clippedgossip.peer.config import Config, load
-    from clippedgossip.peer.gossip import Gossip
     from clippedgossip.peer.learner import Learner, ModuleLearner
-    from clippedgossip.peer.mixing import Mixed
-    from clippedgossip.peer.reasons import Missing
+    from clippedgossip.peer.peer_config import Config, load
+    from clippedgossip.peer.peer_mixing import Mixed
+    from clippedgossip.peer.rejection import Missing
+    from clippedgossip.peer.session import Gossip
 
 _HOMES = {
-    "Config": "config",
-    "Gossip": "gossip",
+    "Config": "peer_config",
+    "Gossip": "session",
     "Learner": "learner",
-    "Missing": "reasons",
-    "Mixed": "mixing",
+    "Missing": "rejection",
+    "Mixed": "peer_mixing",
     "ModuleLearner": "learner",
-    "load": "config",
+    "load": "peer_config",
 }
 
 __all__ = ["Config", "Gossip", "Learner", "Missing", "Mixed", "ModuleLearner", "load"]

@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from clippedgossip.atomic import replacing
+from clippedgossip.files import replacing
 
 _KEPT = 2
 

@@ -1,6 +1,6 @@
 """How long a round waits: a multiple of what is usual, within bounds no neighbour can move."""
 
-from clippedgossip.peer.config import Deadlines
+from clippedgossip.peer.peer_config import Deadlines
 
 _MEMORY = 0.2
 _STRETCH = 1.5

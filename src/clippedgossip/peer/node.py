@@ -12,16 +12,17 @@ import torch
 from torch import Tensor
 
 from clippedgossip.errors import PeerError
-from clippedgossip.peer import tensors, wire
+from clippedgossip.peer import wire
 from clippedgossip.peer import wire_pb2 as pb
-from clippedgossip.peer.config import Config, Neighbour
+from clippedgossip.peer import wire_tensors as tensors
 from clippedgossip.peer.deadline import Deadline
 from clippedgossip.peer.evidence import Evidence
 from clippedgossip.peer.identity import Identity
 from clippedgossip.peer.outbox import Message, Outbox
 from clippedgossip.peer.pace import Pace, meeting_round
-from clippedgossip.peer.reasons import Missing, Rejected
-from clippedgossip.peer.standing import Standing
+from clippedgossip.peer.peer_config import Config, Neighbour
+from clippedgossip.peer.rejection import Missing, Rejected
+from clippedgossip.peer.reputation import Standing
 from clippedgossip.peer.transport.base import Link, Transport
 
 log = logging.getLogger(__name__)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from clippedgossip.peer import wire
 from clippedgossip.peer import wire_pb2 as pb
-from clippedgossip.peer.config import Limits
-from clippedgossip.peer.reasons import Missing, Rejected
+from clippedgossip.peer.peer_config import Limits
+from clippedgossip.peer.rejection import Missing, Rejected
 from clippedgossip.peer.transport.base import Send
 
 log = logging.getLogger(__name__)

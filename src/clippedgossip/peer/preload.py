@@ -5,6 +5,6 @@ import sklearn.datasets
 import torch
 
 from clippedgossip import tasks
-from clippedgossip.peer import run
+from clippedgossip.peer import loop as run
 
 __all__ = ["prometheus_client", "run", "sklearn", "tasks", "torch"]

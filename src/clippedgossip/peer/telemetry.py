@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from clippedgossip.atomic import write_atomic
-from clippedgossip.peer.config import Address, Config
+from clippedgossip.files import write_atomic
+from clippedgossip.peer.peer_config import Address, Config
 
 STATUS_FILE = "status.json"
 _LARGEST_LOG = 10 << 20

@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 
 from clippedgossip.peer import wire_pb2 as pb
 from clippedgossip.peer.identity import Certificate, Identity
-from clippedgossip.peer.reasons import Missing, Rejected
+from clippedgossip.peer.rejection import Missing, Rejected
 
 Body = bytes | bytearray | memoryview
 VERSION = 1

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Protocol
 
 import clippedgossip
-from clippedgossip.atomic import write_atomic
 from clippedgossip.errors import RunError
+from clippedgossip.files import write_atomic
 from clippedgossip.report.legend import swatch
 from clippedgossip.report.palette import Style
 

@@ -1,6 +1,6 @@
 """Robust rules: `rule(own, received, weights)` on plain tensors, `rule.mix(inbox)` on a whole network."""
 
-from clippedgossip.inbox import Context, Inbox, Neighborhood
+from clippedgossip.mixing.inbox import Context, Inbox, Neighborhood
 from clippedgossip.rules.balance import Balance
 from clippedgossip.rules.base import CoordinateRule, LinearRule, Rule
 from clippedgossip.rules.bucketing import Bucketing

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from clippedgossip.errors import RuleError
-from clippedgossip.inbox import Neighborhood, from_neighbors
+from clippedgossip.mixing.inbox import Neighborhood, from_neighbors
 from clippedgossip.rules._checks import at_least, fraction
 from clippedgossip.rules.base import LinearRule
 from clippedgossip.rules.nearest import uniform_over

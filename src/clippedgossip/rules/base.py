@@ -8,11 +8,12 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from clippedgossip import cores, kernels
-from clippedgossip.compiling import compiled, ours
+from clippedgossip import devices
+from clippedgossip.devices import compiled, ours
 from clippedgossip.errors import RuleError
-from clippedgossip.inbox import Context, Inbox, Neighborhood
-from clippedgossip.layout import Layout
+from clippedgossip.mixing import kernels
+from clippedgossip.mixing.inbox import Context, Inbox, Neighborhood
+from clippedgossip.mixing.slots import Layout
 
 
 @dataclass(frozen=True)
@@ -172,7 +173,7 @@ class CoordinateRule(Rule):
                 else:
                     output[:, part].index_copy_(0, nodes, combined)
 
-        cores.share(combine, parts)
+        devices.share(combine, parts)
 
     def _mix_compiled(self, inbox: Inbox, count: int, nodes: Tensor, output: Tensor) -> None:
         """The same, gathered and sorted in one kernel; alike nodes are not worth a stop to find them."""

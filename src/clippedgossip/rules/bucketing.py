@@ -3,7 +3,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clippedgossip.inbox import Neighborhood
+from clippedgossip.mixing.inbox import Neighborhood
 from clippedgossip.randomness import hash_bits
 from clippedgossip.rules._checks import whole
 from clippedgossip.rules.premix import Premix

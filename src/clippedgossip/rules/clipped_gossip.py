@@ -3,8 +3,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clippedgossip.compiling import ours
-from clippedgossip.inbox import Neighborhood, from_neighbors
+from clippedgossip.devices import ours
+from clippedgossip.mixing.inbox import Neighborhood, from_neighbors
 from clippedgossip.rules.base import LinearRule
 from clippedgossip.rules.radius import Fixed, Radius
 

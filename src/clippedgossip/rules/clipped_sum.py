@@ -3,7 +3,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clippedgossip.inbox import Neighborhood, from_neighbors
+from clippedgossip.mixing.inbox import Neighborhood, from_neighbors
 from clippedgossip.rules._checks import fraction
 from clippedgossip.rules.base import LinearRule
 from clippedgossip.rules.clipped_gossip import clip_factor

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+from clippedgossip.decode import Maker
 from clippedgossip.errors import RuleError
 from clippedgossip.rules.base import Rule
 from clippedgossip.rules.radius import Adaptive, Fixed, Oracle, Radius
 from clippedgossip.rules.registry import RULES
-from clippedgossip.typed import Maker
 
 RADII: Mapping[str, type[Radius]] = {"fixed": Fixed, "oracle": Oracle, "adaptive": Adaptive}
 

@@ -2,7 +2,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from clippedgossip.inbox import Neighborhood
+from clippedgossip.mixing.inbox import Neighborhood
 from clippedgossip.rules._checks import at_least, whole
 from clippedgossip.rules.base import LinearRule
 
@@ -23,7 +23,7 @@ class GeometricMedian(LinearRule):
 
     def coefficients(self, near: Neighborhood) -> Tensor:
         if near.weights.is_cuda and near.closed_present.shape[1] <= MOST_IN_ONE_KERNEL:
-            from clippedgossip.kernels_cuda import weiszfeld_cuda as weiszfeld_here
+            from clippedgossip.mixing.kernels_cuda import weiszfeld_cuda as weiszfeld_here
         else:
             weiszfeld_here = weiszfeld
         return weiszfeld_here(near.pairs, near.closed_present, self.iterations, self.smoothing)

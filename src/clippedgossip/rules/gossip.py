@@ -2,7 +2,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from clippedgossip.inbox import Neighborhood
+from clippedgossip.mixing.inbox import Neighborhood
 from clippedgossip.rules.base import LinearRule
 
 

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from clippedgossip.errors import RuleError
-from clippedgossip.inbox import Neighborhood
+from clippedgossip.mixing.inbox import Neighborhood
 from clippedgossip.rules._checks import fraction
 from clippedgossip.rules.base import LinearRule
 from clippedgossip.rules.nearest import nearest, uniform_over

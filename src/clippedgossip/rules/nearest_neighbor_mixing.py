@@ -3,7 +3,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clippedgossip.inbox import Neighborhood
+from clippedgossip.mixing.inbox import Neighborhood
 from clippedgossip.rules._checks import enough_neighbors, whole
 from clippedgossip.rules.nearest import nearest, uniform_over
 from clippedgossip.rules.premix import Premix

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from clippedgossip import kernels
-from clippedgossip.inbox import Inbox, Neighborhood
+from clippedgossip.mixing import kernels
+from clippedgossip.mixing.inbox import Inbox, Neighborhood
 from clippedgossip.rules.base import CoordinateRule, LinearRule, Rule
 
 

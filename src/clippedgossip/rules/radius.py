@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from clippedgossip.errors import RuleError
-from clippedgossip.inbox import Neighborhood
+from clippedgossip.mixing.inbox import Neighborhood
 from clippedgossip.rules._checks import at_least, fraction
 
 

@@ -8,7 +8,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from clippedgossip.compiling import constant
+from clippedgossip.devices import constant
 
 Comparator = tuple[int, int, bool, bool]  # (low, high, minimum wanted, maximum wanted)
 

@@ -5,7 +5,7 @@ from typing import Any
 from torch import Tensor
 
 from clippedgossip.errors import RuleError
-from clippedgossip.layout import Layout
+from clippedgossip.mixing.slots import Layout
 from clippedgossip.rules._checks import fraction, whole
 from clippedgossip.rules.base import CoordinateRule
 from clippedgossip.rules.sorting import middle, sorted_with_weights

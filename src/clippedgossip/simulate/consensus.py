@@ -9,8 +9,8 @@ from torch import Tensor
 
 from clippedgossip.attacks import Attack, Silence, View
 from clippedgossip.errors import NetworkError, RunError
-from clippedgossip.inbox import Context, Inbox
-from clippedgossip.layout import Layout
+from clippedgossip.mixing.inbox import Context, Inbox
+from clippedgossip.mixing.slots import Layout
 from clippedgossip.network import Network
 from clippedgossip.rules import Rule
 
@@ -39,7 +39,7 @@ def consensus(
     if attack is not None and attack.flips_labels and len(network.byzantine):
         raise RunError(
             "label flipping needs labels to turn, and consensus trains nothing\n"
-            "take another attack here, or train with it: `clippedgossip.simulate.train`"
+            "take another attack here, or train with it: `clippedgossip.simulate.engine`"
         )
     states = trajectory(network, rule, initial, attack=attack, rounds=rounds, seed=seed)
     return _measured(states)

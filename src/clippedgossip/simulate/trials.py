@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from clippedgossip.inbox import Neighborhood
-from clippedgossip.simulate.crew import Crew
-from clippedgossip.simulate.memory import activation_bytes
-from clippedgossip.tasks.work import Workers
+from clippedgossip.mixing.inbox import Neighborhood
+from clippedgossip.simulate.footprint import activation_bytes
+from clippedgossip.simulate.stack import Crew
+from clippedgossip.tasks.gradients import Workers
 
 PASS_BYTES = 64 << 20
 """Of models and activations that one pass may hold on a CPU, where larger ones gain nothing."""

@@ -1,15 +1,15 @@
 """Tasks: data sets and where they come from, partitions, models, losses, and poisoned data."""
 
 from clippedgossip.tasks.augment import crop_flip
-from clippedgossip.tasks.cache import cache_dir
 from clippedgossip.tasks.datasets import DataSet, load
-from clippedgossip.tasks.fetch import Fetched, fetch
 from clippedgossip.tasks.models import MODELS, build
+from clippedgossip.tasks.parameters import Layout, flatten, unflatten
 from clippedgossip.tasks.partitions import SCHEMES, partition
 from clippedgossip.tasks.poison import FlipLabels, Poison, RotateLabels, Trigger
 from clippedgossip.tasks.quadratic import Quadratic, quadratic
+from clippedgossip.tasks.sources.cache import cache_dir
+from clippedgossip.tasks.sources.fetch import Fetched, fetch
 from clippedgossip.tasks.task import LOSSES, Score, Task, make_task
-from clippedgossip.tasks.vector import Layout, flatten, unflatten
 
 __all__ = [
     "LOSSES",

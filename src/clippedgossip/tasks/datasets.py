@@ -12,10 +12,10 @@ from torch import Tensor
 
 from clippedgossip.errors import DataError
 from clippedgossip.randomness import generator
-from clippedgossip.tasks.cache import cache_dir
-from clippedgossip.tasks.catalog import File, Spec
-from clippedgossip.tasks.fetch import EMBEDDED, fetch_spec, file_state, find_spec
-from clippedgossip.tasks.formats import read_cifar, read_idx
+from clippedgossip.tasks.sources.cache import cache_dir
+from clippedgossip.tasks.sources.catalog import File, Spec
+from clippedgossip.tasks.sources.fetch import EMBEDDED, fetch_spec, file_state, find_spec
+from clippedgossip.tasks.sources.formats import read_cifar, read_idx
 
 Data = Tensor | NDArray[Any]
 

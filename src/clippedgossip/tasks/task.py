@@ -12,11 +12,11 @@ from torch.nn import functional
 from clippedgossip.errors import DataError, unknown_name
 from clippedgossip.randomness import Word, batch_indices
 from clippedgossip.tasks.augment import crop_flip
-from clippedgossip.tasks.checks import Loss, check_module, checked_shares
 from clippedgossip.tasks.datasets import Data, DataSet, moved_tensors
 from clippedgossip.tasks.models import build
+from clippedgossip.tasks.module_checks import Loss, check_module, checked_shares
+from clippedgossip.tasks.parameters import Layout, flatten
 from clippedgossip.tasks.poison import Poison
-from clippedgossip.tasks.vector import Layout, flatten
 
 LOSSES: dict[str, Loss] = {"nll": functional.nll_loss, "cross-entropy": functional.cross_entropy}
 

@@ -5,8 +5,8 @@ from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from clippedgossip.peer import wire_pb2 as pb
-from clippedgossip.peer.config import Neighbour
 from clippedgossip.peer.identity import Certificate
+from clippedgossip.peer.peer_config import Neighbour
 
 Send = Callable[[bytes], Awaitable[None]]
 

@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from clippedgossip.peer import wire_pb2 as pb
-from clippedgossip.peer.config import Neighbour
 from clippedgossip.peer.identity import Certificate, Identity
-from clippedgossip.peer.reasons import Missing, Rejected
+from clippedgossip.peer.peer_config import Neighbour
+from clippedgossip.peer.rejection import Missing, Rejected
 from clippedgossip.peer.transport.base import Parts, Service
 
 _T = TypeVar("_T")

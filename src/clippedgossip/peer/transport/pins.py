@@ -14,8 +14,8 @@ from pathlib import Path
 
 from clippedgossip.errors import PeerError
 from clippedgossip.peer import identity
-from clippedgossip.peer.config import Neighbour
 from clippedgossip.peer.identity import Certificate
+from clippedgossip.peer.peer_config import Neighbour
 
 _PATIENCE = 5.0
 

@@ -20,9 +20,9 @@ from google.protobuf.message import DecodeError, Message
 
 from clippedgossip.errors import PeerError
 from clippedgossip.peer import wire_pb2 as pb
-from clippedgossip.peer.config import Address, Limits, Neighbour
 from clippedgossip.peer.identity import HOST, Certificate, Identity
-from clippedgossip.peer.reasons import Missing, Rejected
+from clippedgossip.peer.peer_config import Address, Limits, Neighbour
+from clippedgossip.peer.rejection import Missing, Rejected
 from clippedgossip.peer.transport.base import Parts, Service
 from clippedgossip.peer.transport.pins import Pins
 from clippedgossip.peer.wire import LARGEST_PART

@@ -1,0 +1,202 @@
+"""Where b more attackers hurt most: which regular nodes one should least like to see turned."""
+
+from dataclasses import dataclass
+from itertools import combinations
+from math import comb, inf
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csgraph
+
+from clippedgossip.audit.articulation import separated_by
+from clippedgossip.audit.cut import Cut, weakest_cut
+from clippedgossip.errors import NetworkError
+from clippedgossip.network import Network, spectrum
+from clippedgossip.network.weights import row_sums, rows_of
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+EXHAUSTIVE = 3e8  # multiplications that trying every placement may cost
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """A set of regular nodes turned Byzantine (node indices) and what is left of the network then."""
+
+    nodes: tuple[int, ...]
+    gamma: float
+    exact: bool  # False: γ is only an upper bound
+    delta_max: float
+    separated: int  # regular nodes that lose the largest part
+    method: Literal["exhaustive", "greedy"]
+
+    @property
+    def ratio(self) -> float:
+        """δ_max/γ² of what is left; infinite if it falls apart."""
+        return self.delta_max / self.gamma**2 if self.gamma > 0 else inf
+
+    @property
+    def harm(self) -> tuple[int, float]:
+        """What is compared: first how many nodes are cut off, then δ_max/γ²."""
+        return self.separated, self.ratio
+
+
+def worst_placement(network: Network, attackers: int = 1, cut: Cut | None = None) -> Placement | None:
+    """The b regular nodes whose turning hurts most; None if nothing would be left to hurt.
+
+    All placements are tried where that is cheap; otherwise a greedy search, helped by the weakest cut.
+    """
+    if attackers < 0:
+        raise NetworkError(f"attackers is {attackers}; it must be at least 0")
+    m = len(network.regular)
+    if attackers == 0 or m - attackers < 1 or not network.connected:
+        return None
+    if comb(m, attackers) * m**3 <= EXHAUSTIVE:
+        return _exhaustive(network, attackers)
+    starts = [(), *_bottlenecks(network, attackers, cut or weakest_cut(network))]
+    return max((_greedy(network, attackers, start) for start in starts), key=lambda placement: placement.harm)
+
+
+def without(network: Network, turned: Ints) -> tuple[spectrum.Csr, Ints, float]:
+    """W̃ without these positions in `regular`, the positions left, and the new δ_max."""
+    indptr, indices, values, selves = network.regular_csr
+    gone = np.zeros(len(selves), dtype=bool)
+    gone[turned] = True
+    lost = row_sums(indptr, np.where(gone[indices], values, 0.0))
+    keep = np.flatnonzero(~gone)
+    whole = spectrum.matrix(indptr, indices, values, selves + lost)
+    return whole[keep][:, keep], keep, float((network.delta + lost)[keep].max())
+
+
+def _assess(
+    network: Network, turned: Ints, guess: Floats | None, method: Literal["exhaustive", "greedy"]
+) -> Placement:
+    left, keep, delta_max = without(network, turned)
+    count, part = csgraph.connected_components(left, directed=False)
+    separated = len(keep) - int(np.bincount(part).max())
+    if count > 1:
+        gamma, exact = 0.0, True
+    else:
+        gap = spectrum.spectral_gap(left, guess=None if guess is None else guess[keep])
+        gamma, exact = gap.value, gap.exact
+    return Placement(
+        nodes=tuple(network.regular[turned].tolist()),
+        gamma=gamma,
+        exact=exact,
+        delta_max=delta_max,
+        separated=separated,
+        method=method,
+    )
+
+
+def _exhaustive(network: Network, attackers: int) -> Placement:
+    """Every placement, many at a time."""
+    w = spectrum.matrix(*network.regular_csr).toarray()
+    m = len(w)
+    every = np.array(list(combinations(range(m), attackers)), dtype=np.int64)
+    harms: list[Floats] = []
+    for turned in np.array_split(every, 1 + every.shape[0] * m**2 // 2_000_000):
+        mask = np.ones((len(turned), m), dtype=bool)
+        np.put_along_axis(mask, turned, False, axis=1)
+        keep = np.nonzero(mask)[1].reshape(len(turned), -1)
+        left = w[keep[:, :, None], keep[:, None, :]]
+        lost = 1 - left.sum(2)
+        diagonal = np.arange(keep.shape[1])
+        left[:, diagonal, diagonal] += lost
+        gamma = np.ones(len(turned))
+        if len(diagonal) > 1:
+            values = np.linalg.eigvalsh(left)
+            gamma = 1 - np.maximum(np.abs(values[:, 0]), np.abs(values[:, -2]))
+        apart = gamma < 1e-12
+        ratio = (network.delta[keep] + lost).max(1) / np.where(apart, 1.0, gamma) ** 2
+        # nodes cut off come first, so they count from 1 upwards and a ratio is squeezed below 1
+        harms.append(np.where(apart, _cut_off(left), ratio / (1 + ratio)))
+    harm = np.concatenate(harms)
+    worst = int(np.argmax(harm >= harm.max() * (1 - 1e-9)))  # the first of those equal by symmetry
+    return _assess(network, every[worst], None, "exhaustive")
+
+
+def _cut_off(left: Floats) -> Ints:
+    """Nodes outside the largest part, for a stack of matrices: reachability by repeated squaring."""
+    reach = (left > 0).astype(np.float32)
+    for _ in range(left.shape[1].bit_length()):
+        reach = (reach @ reach > 0).astype(np.float32)
+    return np.asarray(left.shape[1] - reach.sum(2).max(1), dtype=np.int64)
+
+
+def _greedy(network: Network, attackers: int, start: tuple[int, ...]) -> Placement:
+    """One after the other, each where it hurts most; a node that takes the network apart comes first."""
+    turned = list(start)
+    guess = network.gap.fiedler
+    m = len(network.regular)
+    while len(turned) < attackers:
+        left, keep, _ = without(network, np.array(turned, dtype=np.int64))
+        separated = _separated(left)
+        if separated.max() > 0:
+            turned.append(int(keep[np.argmax(separated)]))
+            continue
+        v = np.zeros(len(keep)) if guess is None else guess[keep]
+        harm = _estimate(left, v, network.delta[keep])
+        shortlist = keep[np.argsort(-harm, kind="stable")[: _tries(m)]]
+        if len(shortlist) == 1:
+            turned.append(int(shortlist[0]))
+            continue
+        tried = [
+            _assess(network, np.array([*turned, extra], dtype=np.int64), guess, "greedy")
+            for extra in shortlist
+        ]
+        turned.append(int(shortlist[int(np.argmax([placement.ratio for placement in tried]))]))
+    return _assess(network, np.array(sorted(turned), dtype=np.int64), guess, "greedy")
+
+
+def _tries(m: int) -> int:
+    """How many candidates are worth an exact γ each."""
+    return m if m <= 60 else 20 if m <= 300 else 4 if m <= 5000 else 1
+
+
+def _separated(w: spectrum.Csr) -> Ints:
+    """Nodes cut off by the loss of each; 0 throughout if the graph is apart already."""
+    if csgraph.connected_components(w, directed=False)[0] > 1:
+        return np.zeros(w.shape[0], dtype=np.int64)
+    return separated_by(w.indptr.astype(np.int64), w.indices.astype(np.int64))
+
+
+def _estimate(w: spectrum.Csr, v: Floats, delta: Floats) -> Floats:
+    """δ_max/γ² after the loss of each node, with γ bounded by the Rayleigh quotient of v on the rest."""
+    n = w.shape[0]
+    rows, columns = rows_of(w.indptr.astype(np.int64)), w.indices
+    off = rows != columns
+    v = v - v.mean()
+    energy = np.bincount(rows, weights=w.data * (v[rows] - v[columns]) ** 2, minlength=n)
+    total, norm = energy.sum() / 2, float(v @ v)
+    rest = np.maximum(norm - v**2 * (1 + 1 / max(n - 1, 1)), 1e-100)
+    gamma = np.maximum((total - energy) / rest, 1e-100)
+    worst = np.full(n, float(delta.max()))
+    np.maximum.at(worst, columns[off], delta[rows[off]] + w.data[off])
+    return np.asarray(worst / gamma**2)
+
+
+def _bottlenecks(network: Network, attackers: int, cut: Cut | None) -> list[tuple[int, ...]]:
+    """Small sets that do much: around one node, around a lonely one, on the ends of the weakest cut."""
+    indptr, indices, values, _ = network.regular_csr
+    degrees = np.diff(indptr)
+    by_weight = np.lexsort((-values, rows_of(indptr)))
+    rank = np.arange(len(indices)) - np.repeat(indptr[:-1], degrees)
+    heaviest = np.where(rank < attackers, values[by_weight], 0.0)
+    found: list[tuple[int, ...]] = []
+    for centre in (int(np.argmax(network.delta + row_sums(indptr, heaviest))), int(np.argmin(degrees))):
+        around = indices[by_weight[indptr[centre] : indptr[centre + 1]]][:attackers]
+        found.append(tuple(around.tolist()))
+    if cut is not None and len(cut.edges) <= 10_000:
+        uncovered = set(cut.edges)
+        cover: list[int] = []
+        while uncovered and len(cover) <= attackers:
+            ends = [end for edge in uncovered for end in edge]
+            common = max(sorted(set(ends)), key=ends.count)
+            cover.append(int(np.searchsorted(network.regular, common)))
+            uncovered = {edge for edge in uncovered if common not in edge}
+        if len(cover) <= attackers:
+            found.append(tuple(cover))
+    return sorted(set(found))

@@ -1,0 +1,117 @@
+"""The two heavy passes of a round: inner products of all rows, and a linear combination of them.
+
+‖a‖²+‖b‖²−2ab on raw float32 models loses every digit near consensus. Here inner products are accumulated in
+float64, where products of float32 are exact, so eight digits are left even for models that differ by 1e-4 of
+their norm, whatever huge row stands beside them; a GPU kernel may centre the rows instead (see `gram`).
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+CHUNK_BYTES = 4 << 20
+EDGE_BYTES = 16 << 20  # of messages at a time, where each is copied for its receiver
+GPU_BYTES = 2 << 30  # the same on a GPU, where many small pieces take longer
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """No TF32 in a float32 product, whatever the training step asked for."""
+    matmul = torch.backends.cuda.matmul
+    before, matmul.allow_tf32 = matmul.allow_tf32, False
+    try:
+        yield
+    finally:
+        matmul.allow_tf32 = before
+
+
+def column_chunks(rows: int, columns: int, itemsize: int, budget: int = CHUNK_BYTES) -> list[slice]:
+    """Slices of coordinates such that `rows` of them stay within a cache-sized budget."""
+    width = max(64, budget // max(1, rows * itemsize))
+    return [slice(start, min(start + width, columns)) for start in range(0, columns, width)]
+
+
+def message_chunks(messages: int, models: Tensor, itemsize: int = 4) -> list[slice]:
+    """Slices of coordinates such that so many messages fit."""
+    budget = GPU_BYTES if models.is_cuda else EDGE_BYTES
+    return column_chunks(messages, models.shape[1], itemsize, budget)
+
+
+def gram(blocks: list[Tensor]) -> Tensor:
+    """Inner products, in float64, of all rows of the blocks stacked, less a centre c that the kernel chooses;
+    the last row and column are those of c itself (zeros where nothing was taken off)."""
+    first = blocks[0]
+    if first.is_cuda and first.dtype == torch.float32:
+        from clippedgossip.mixing.kernels_cuda import gram_cuda
+
+        return gram_cuda(blocks)
+    rows = sum(len(block) for block in blocks)
+    total = first.new_zeros(rows + 1, rows + 1, dtype=torch.float64)
+    held = total[:rows, :rows]
+    # With one thread and few rows, the product is up to twice as fast if coordinates come first.
+    turned = rows <= 64 and torch.get_num_threads() == 1
+    parts = column_chunks(rows, first.shape[1], 8, 1 << 20 if turned else CHUNK_BYTES)
+    scratch = held.new_empty(rows * (parts[0].stop if parts else 0))
+    for part in parts:
+        width, start = part.stop - part.start, 0
+        room = scratch[: rows * width]
+        chunk = room.view(width, rows).T if turned else room.view(rows, width)
+        for block in blocks:
+            chunk[start : start + len(block)] = block[:, part]
+            start += len(block)
+        held.addmm_(chunk, chunk.T)
+    return total
+
+
+def finite_rows(block: Tensor) -> Tensor:
+    """(rows,) whether all of a row is finite; the ends tell, and NaN is at either end."""
+    if not block.shape[1]:
+        return block.new_ones(len(block), dtype=torch.bool)
+    return torch.isfinite(block.amax(1)) & torch.isfinite(block.amin(1))
+
+
+def squared_along_edges(blocks: list[Tensor], slots: Tensor) -> Tensor:
+    """(b, k) ‖x_i − x_j‖², in float64, for slots (b, k+1) that name rows of the blocks, own rows first."""
+    first = blocks[0]
+    if first.is_cuda and first.dtype == torch.float32:
+        from clippedgossip.mixing.kernels_cuda import squared_along_edges_cuda
+
+        return squared_along_edges_cuda(blocks, slots)
+    total = torch.zeros(slots[:, 1:].shape, dtype=torch.float64, device=slots.device)
+    for part in message_chunks(len(slots), first):
+        held = torch.cat([block[:, part] for block in blocks])
+        own = held[slots[:, 0]]
+        for place in range(total.shape[1]):
+            difference = held.index_select(0, slots[:, place + 1]).sub_(own)
+            total[:, place] += torch.linalg.vector_norm(difference, dim=1, dtype=torch.float64).square()
+    return total
+
+
+def combine(coefficients: list[Tensor], blocks: list[Tensor], ok: Tensor, out: Tensor) -> Tensor:
+    """out ← Σ_b coefficients[b] @ blocks[b], in full precision, rows that are not `ok` left out.
+
+    A row left out must have coefficient 0; it is skipped, since 0·NaN is NaN.
+    """
+    if out.is_cuda and out.dtype == torch.float32:
+        from clippedgossip.mixing.kernels_cuda import combine_cuda
+
+        return combine_cuda(coefficients, blocks, ok, out)
+    start = 0
+    for place, (weights, block) in enumerate(zip(coefficients, blocks, strict=True)):
+        fine, beta = ok[start : start + len(block)], 1 if place else 0
+        start += len(block)
+        weights = weights.to(block.dtype)
+        if bool(fine.all()):
+            torch.addmm(out, weights, block, beta=beta, out=out)
+            continue
+        if not bool(fine.any()):  # a product over no rows is 0, and would lose that a coefficient is NaN
+            if not place:
+                out.zero_()
+            out += weights.sum(1, keepdim=True)
+            continue
+        for part in column_chunks(len(block), block.shape[1], block.element_size()):
+            target = out[:, part]  # what is left is copied, so a little at a time
+            torch.addmm(target, weights[:, fine], block[:, part][fine], beta=beta, out=target)
+    return out

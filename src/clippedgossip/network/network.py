@@ -1,0 +1,322 @@
+"""A network: graph, Byzantine set and mixing weights, and what the paper derives from them."""
+
+from collections.abc import Hashable, Iterable, Mapping
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, NoReturn
+
+import networkx as nx
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from scipy.sparse import csgraph
+
+from clippedgossip import graphs
+from clippedgossip.errors import NetworkError
+from clippedgossip.graphs.types import Graph
+from clippedgossip.network import spectrum
+from clippedgossip.network import weights as mixing
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Matrix = Floats | spectrum.Csr
+
+DENSE_LIMIT = 2000  # above this many nodes no n×n array is formed
+
+
+class Network:
+    """Frozen. Nodes are 0..n-1 in the graph's order; neighbours are in ascending order.
+
+    Byzantine are the nodes that the graph marks so and those named in `byzantine`. `weights` defaults to the
+    graph's own where it brings them, otherwise to Metropolis–Hastings; `max_degree` is the public bound d_max
+    of equal weights. Degrees count Byzantine neighbours.
+    """
+
+    labels: tuple[Hashable, ...]
+    n: int
+    indptr: Ints
+    indices: Ints
+    regular: Ints
+    byzantine: Ints
+    weighting: str
+    max_degree: int | None
+    groups: Mapping[str, Ints]
+    _is_byzantine: NDArray[np.bool_]
+    _values: Floats
+    _selves: Floats
+    _guess: Floats | None = None  # a vector near the eigenvector of λ₂
+
+    def __init__(
+        self,
+        graph: Graph,
+        *,
+        byzantine: Iterable[Hashable] = (),
+        weights: str | NDArray[np.float64] | sparse.sparray | sparse.spmatrix | None = None,
+        max_degree: int | None = None,
+    ) -> None:
+        _check_graph(graph)
+        labels = tuple(graph)
+        index = {label: i for i, label in enumerate(labels)}
+        is_byzantine = np.zeros(len(labels), dtype=bool)
+        for label in (*graphs.byzantine_nodes(graph), *graphs.find_nodes(graph, byzantine)):
+            is_byzantine[index[label]] = True
+        if is_byzantine.all():
+            raise NetworkError(f"all {len(labels)} nodes are Byzantine; at least one must be regular")
+        indptr, indices = _csr(graph, index)
+        if weights is None:
+            weights = (
+                str(graph.graph.get("weights", "metropolis-hastings")) if max_degree is None else "equal"
+            )
+        weighting, values, selves = mixing.resolve(
+            graph, labels, indptr, indices, is_byzantine, weights, max_degree
+        )
+        self._fill(
+            labels=labels,
+            indptr=indptr,
+            indices=indices,
+            weighting=weighting,
+            max_degree=max_degree,
+            groups=_groups(graph, index, is_byzantine),
+            _is_byzantine=is_byzantine,
+            _values=values,
+            _selves=selves,
+        )
+
+    def _fill(self, **fields: Any) -> None:
+        is_byzantine = fields["_is_byzantine"]
+        fields["n"] = len(fields["labels"])
+        fields["regular"] = np.flatnonzero(~is_byzantine).astype(np.int64)
+        fields["byzantine"] = np.flatnonzero(is_byzantine).astype(np.int64)
+        for value in fields.values():
+            if isinstance(value, np.ndarray):
+                value.flags.writeable = False
+        self.__dict__.update(fields)
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"a network is frozen; build a new one instead of setting {name!r}")
+
+    def __repr__(self) -> str:
+        return (
+            f"Network({self.n} nodes, {len(self.indices) // 2} edges, {len(self.byzantine)} Byzantine, "
+            f"{self.weighting})"
+        )
+
+    @cached_property
+    def degrees(self) -> Ints:
+        """Number of neighbours of every node, Byzantine ones included."""
+        return _frozen(np.diff(self.indptr))
+
+    def edge_weights(self) -> Floats:
+        """W_ij of every directed edge, in CSR order."""
+        return self._values
+
+    def self_weights(self) -> Floats:
+        """W_ii of every node."""
+        return self._selves
+
+    @cached_property
+    def weights(self) -> Matrix:
+        """W: row-stochastic, n×n; sparse above 2000 nodes."""
+        return _matrix(self.indptr, self.indices, self._values, self._selves)
+
+    @cached_property
+    def regular_weights(self) -> Matrix:
+        """W̃ on the regular nodes: Byzantine weight moved to the diagonal; symmetric, doubly stochastic."""
+        return _matrix(*self.regular_csr)
+
+    @cached_property
+    def regular_csr(self) -> tuple[Ints, Ints, Floats, Floats]:
+        """W̃ as indptr, indices, edge weights and self-weights, on positions in `regular`."""
+        rows = mixing.rows_of(self.indptr)
+        keep = ~(self._is_byzantine[rows] | self._is_byzantine[self.indices])
+        renumber = np.cumsum(~self._is_byzantine) - 1
+        counts = np.bincount(renumber[rows[keep]], minlength=len(self.regular))
+        indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        return (
+            indptr,
+            renumber[self.indices[keep]],
+            self._values[keep],
+            self._selves[self.regular] + self.delta,
+        )
+
+    @cached_property
+    def spectral_gap(self) -> float:
+        """γ of W̃: 1 − max(|λ₂|, |λ_n|); 0 iff the regular part is disconnected."""
+        return self.gap.value
+
+    @cached_property
+    def gap(self) -> spectrum.Gap:
+        """γ of W̃ with its eigenvectors and whether it is exact."""
+        return spectrum.spectral_gap(spectrum.matrix(*self.regular_csr), guess=self._guess)
+
+    @cached_property
+    def spectral_gap_full(self) -> float:
+        """γ of the full W, Byzantine nodes counted as if they were regular."""
+        return self.gap_full.value
+
+    @cached_property
+    def gap_full(self) -> spectrum.Gap:
+        """γ of the full W and whether it is exact."""
+        if not len(self.byzantine):
+            return self.gap
+        full = spectrum.matrix(self.indptr, self.indices, self._values, self._selves)
+        if mixing.is_symmetric(self.indptr, self.indices, self._values):
+            return spectrum.spectral_gap(full)
+        return spectrum.asymmetric_gap(full)
+
+    @cached_property
+    def p(self) -> float:
+        """1 − (1 − γ)²."""
+        return 1 - (1 - self.spectral_gap) ** 2
+
+    @cached_property
+    def delta(self) -> Floats:
+        """δ_i: the Byzantine weight around each regular node."""
+        to_byzantine = np.where(self._is_byzantine[self.indices], self._values, 0.0)
+        return _frozen(mixing.row_sums(self.indptr, to_byzantine)[self.regular])
+
+    @cached_property
+    def delta_max(self) -> float:
+        """The largest δ_i."""
+        return float(self.delta.max())
+
+    @cached_property
+    def components(self) -> tuple[Ints, ...]:
+        """The connected parts of the regular nodes, largest first, as node indices."""
+        indptr, indices, values, _ = self.regular_csr
+        m = len(self.regular)
+        count, part = csgraph.connected_components(sparse.csr_array((values, indices, indptr), shape=(m, m)))
+        order = np.argsort(part, kind="stable")
+        parts = np.split(self.regular[order], np.cumsum(np.bincount(part, minlength=count))[:-1])
+        return tuple(sorted(parts, key=lambda nodes: (-len(nodes), int(nodes[0]))))
+
+    @cached_property
+    def connected(self) -> bool:
+        """Assumption (Connectivity): regular nodes reach one another without passing a Byzantine one."""
+        return len(self.components) == 1
+
+    def with_edges(self, edges: Iterable[tuple[int, int]]) -> "Network":
+        """The network with these edges (pairs of node indices) added and its weights constructed anew.
+
+        Own weights stay; a new edge takes 1/(max degree + 1), or half the smaller self-weight if less.
+        """
+        pairs = np.array(list(edges), dtype=np.int64).reshape(-1, 2)
+        keys = mixing.rows_of(self.indptr) * self.n + self.indices
+        new = np.concatenate([pairs @ [self.n, 1], pairs @ [1, self.n]])
+        if (pairs[:, 0] == pairs[:, 1]).any() or np.isin(new, keys).any() or len(np.unique(new)) < len(new):
+            raise NetworkError(f"edges to add must be new and join two nodes; got {pairs.tolist()}")
+        order = np.argsort(new)
+        place = np.searchsorted(keys, new[order])
+        indices = np.insert(self.indices, place, new[order] % self.n)
+        degrees = self.degrees + np.bincount(pairs.ravel(), minlength=self.n)
+        indptr = np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64)
+        if self.weighting == "own":
+            selves = self._selves.copy()
+            taken = []
+            for i, j in pairs.tolist():
+                taken.append(min(1 / (max(degrees[i], degrees[j]) + 1), selves[i] / 2, selves[j] / 2))
+                selves[[i, j]] -= taken[-1]
+            values = np.insert(self._values, place, np.array(taken * 2)[order])
+        else:
+            bound = None if self.max_degree is None else max(self.max_degree, int(degrees.max()))
+            values = mixing.constructed(self.weighting, indptr, indices, bound)
+            selves = 1 - mixing.row_sums(indptr, values)
+        network: Network = object.__new__(Network)
+        network._fill(
+            labels=self.labels,
+            indptr=indptr,
+            indices=indices,
+            weighting=self.weighting,
+            max_degree=self.max_degree,
+            groups=self.groups,
+            _is_byzantine=self._is_byzantine,
+            _values=values,
+            _selves=selves,
+            _guess=self.gap.fiedler if "gap" in self.__dict__ else None,
+        )
+        return network
+
+    def to_networkx(self) -> Graph:
+        """The network as a new networkx graph: Byzantine nodes marked, W on the edges."""
+        graph: Graph = nx.Graph(
+            weights="own", groups={k: [self.labels[i] for i in v] for k, v in self.groups.items()}
+        )
+        graph.add_nodes_from(self.labels)
+        graph.add_nodes_from((self.labels[i] for i in self.byzantine), byzantine=True)
+        rows = mixing.rows_of(self.indptr)
+        mine, theirs = self._is_byzantine[rows], self._is_byzantine[self.indices]
+        once = np.where(mine == theirs, rows < self.indices, theirs)  # the regular end's weight counts
+        ends = zip(rows[once].tolist(), self.indices[once].tolist(), self._values[once].tolist(), strict=True)
+        graph.add_weighted_edges_from((self.labels[i], self.labels[j], w) for i, j, w in ends)
+        return graph
+
+
+def consensus_chain(*, beta: float, delta: float) -> Network:
+    """The network of the consensus experiment (§ Byzantine-robust consensus)."""
+    return Network(graphs.consensus_chain(beta=beta, delta=delta))
+
+
+def hub_dumbbell(*, clique: int = 5, byzantine: int = 1, delta: float | None = None) -> Network:
+    """The network of fig. vary δ_max: b Byzantine nodes on the hub, W̃ the same for every b."""
+    return Network(graphs.hub_dumbbell(clique=clique, on_hub=byzantine, delta=delta))
+
+
+def two_worlds(*, clique: int = 5) -> Network:
+    """The network of the impossibility theorem."""
+    return Network(graphs.two_worlds(clique=clique))
+
+
+def _check_graph(graph: Graph) -> None:
+    if not isinstance(graph, nx.Graph):
+        raise NetworkError(f"a network is built from a networkx graph, not {type(graph).__name__}")
+    if graph.is_directed() or graph.is_multigraph():
+        kind = "directed" if graph.is_directed() else "a multigraph"
+        raise NetworkError(
+            f"the graph is {kind}; networks are simple and undirected: pass networkx.Graph(graph)"
+        )
+    if not graph:
+        raise NetworkError("the graph is empty; a network needs at least one node")
+    loop = next(iter(nx.selfloop_edges(graph)), None)
+    if loop is not None:
+        raise NetworkError(
+            f"node {loop[0]} has an edge to itself; self-weights come from W: remove that edge\n"
+            "(in Python: graph.remove_edges_from(list(networkx.selfloop_edges(graph))))"
+        )
+
+
+def _csr(graph: Graph, index: Mapping[Hashable, int]) -> tuple[Ints, Ints]:
+    degrees = np.fromiter((degree for _, degree in graph.degree), dtype=np.int64, count=len(index))
+    indptr = np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64)
+    flat = (index[other] for neighbours in graph.adj.values() for other in neighbours)
+    indices = np.fromiter(flat, dtype=np.int64, count=int(indptr[-1]))
+    order = np.lexsort((indices, mixing.rows_of(indptr)))
+    return indptr, indices[order]
+
+
+def _groups(
+    graph: Graph, index: Mapping[Hashable, int], is_byzantine: NDArray[np.bool_]
+) -> Mapping[str, Ints]:
+    """The regular members of the groups that the graph names, on itself or node by node."""
+    named: dict[str, list[Hashable]] = {
+        str(k): list(v) for k, v in dict(graph.graph.get("groups", {})).items()
+    }
+    for node, group in graph.nodes(data="group"):
+        if group is not None:
+            named.setdefault(str(group), []).append(node)
+    members = {name: sorted(index[node] for node in nodes if node in index) for name, nodes in named.items()}
+    return MappingProxyType(
+        {
+            k: _frozen(np.array([i for i in v if not is_byzantine[i]], dtype=np.int64))
+            for k, v in members.items()
+        }
+    )
+
+
+def _matrix(indptr: Ints, indices: Ints, values: Floats, selves: Floats) -> Matrix:
+    full = spectrum.matrix(indptr, indices, values, selves)
+    return _frozen(full.toarray()) if len(selves) <= DENSE_LIMIT else full
+
+
+def _frozen(array: NDArray[Any]) -> NDArray[Any]:
+    array.flags.writeable = False
+    return array

@@ -1,0 +1,114 @@
+"""Ours: rules of the later literature beside the paper's, on the paper's networks."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from clippedgossip.paper import page_parts as drawing
+from clippedgossip.paper.claim_checks import check
+from clippedgossip.paper.more_topologies import NETWORKS
+from clippedgossip.paper.no_honest_majority import ring
+from clippedgossip.paper.results import Floats, Results
+from clippedgossip.paper.scales import PAPER_ATTACKS, Case, Scale, ScaleName, adaptive, clipped
+from clippedgossip.paper.training_figure import TrainingExperiment
+from clippedgossip.report.claims import Claim, Claims
+from clippedgossip.report.page import Part
+
+DUMBBELL = "dumbbell"
+ATTACKED: Mapping[str, tuple[dict[str, Any], str, Any]] = {
+    f"{where}, {attack}": (network, partition, PAPER_ATTACKS[attack])
+    for where, network, partition in (
+        ("small world", NETWORKS["small world"], "sorted"),
+        ("torus", NETWORKS["torus"], "sorted"),
+        ("ring", ring([0]), "iid"),
+    )
+    for attack in ("dissensus", "IPM")
+}
+
+
+def rules(radius: float, *, count: int | str, weight: float | str, keep: float) -> dict[str, Any]:
+    """Every rule told the same: how many Byzantine neighbours, or how much Byzantine weight, to expect."""
+    return {
+        "ClippedGossip": clipped(radius),
+        "adaptive": adaptive(weight),
+        "GM": "geometric-median",
+        "TM": {"name": "trimmed-mean", "trim": count},
+        "Mozi": {"name": "mozi", "keep": keep, "self_weight": 0.5},
+        "Median": "median",
+        "Krum": {"name": "krum", "faulty": count},
+        "CS+": {"name": "cs-plus", "byzantine_weight": weight},
+        "NNA": {"name": "nna", "faulty": count},
+        "IOS": {"name": "ios", "faulty": count},
+        "BALANCE": "balance",
+    }
+
+
+class NewerRules(TrainingExperiment):
+    name = "newer-rules"
+    title = "Newer rules on the same networks"
+    lead = (
+        "CS+, NNA, IOS and BALANCE were published after the paper. Here they stand beside its rules: on the "
+        "dumbbell without attackers (clique A's accuracy), on the small world and the torus, and on the ring "
+        "without an honest majority."
+    )
+    remarks = (
+        "Rules that need a bound on the Byzantine neighbours or their weight are told the truth, at most as "
+        "much as their neighbourhood can bear; on the dumbbell, where there are none, they expect one per "
+        "neighbourhood, as TM does there. ClippedGossip has τ = 1 and on the ring 0.1, Mozi ρ = 0.99 and on "
+        "the ring 0.4; BALANCE has γ = 0.3, κ = 1 and a = 0.5."
+    )
+
+    def cases(self, scale: Scale, name: ScaleName) -> Sequence[Case]:
+        clique = 10 if name == "paper" else 5
+        expected = rules(scale.radius, count=1, weight=1 / (clique + 1), keep=0.99)
+        cases = [
+            *scale.cases(
+                DUMBBELL, expected, network={"name": "dumbbell", "clique": clique}, partition="clique"
+            )
+        ]
+        for setting, (network, partition, attack) in ATTACKED.items():
+            on_ring = network["name"] == "ring"
+            told = rules(
+                scale.radius / 10 if on_ring else scale.radius,
+                count="byzantine",
+                weight="byzantine",
+                keep=0.4 if on_ring else 0.99,
+            )
+            cases += scale.cases(setting, told, network=network, partition=partition, attack=attack)
+        return cases
+
+    def reported(self, setting: str) -> str:
+        return "clique A" if setting == DUMBBELL else "all"
+
+    def whom(self) -> str:
+        return "all regular nodes; dumbbell: clique A"
+
+    def figures(self, result: Results) -> Mapping[str, Part]:
+        return {
+            "Accuracy at the end": drawing.end_bars(result, self.reported),
+            "Accuracy over the rounds": self.curves(result),
+        }
+
+    def claims(self, result: Results) -> Claims:
+        return Claims(
+            [_worse(result, rule, self.reported) for rule in ("Median", "Krum")],
+            "Median and Krum are left out of the paper's figures",
+        )
+
+
+def _worse(result: Results, rule: str, measure: drawing.Measure) -> Claim:
+    settings = [DUMBBELL, *ATTACKED]
+    behind: list[Floats] = []
+    for setting in settings:
+        lead = result.final(setting, "GM", measure(setting)) - result.final(setting, rule, measure(setting))
+        behind.append(np.where(np.isnan(lead), np.nan, lead > 0))
+    return check(
+        f"{rule} usually performs worse than GM",
+        np.mean(behind, axis=0),
+        low=0.5,
+        note=f"share of the {len(settings)} settings in which GM is ahead",
+    )
+
+
+EXPERIMENT = NewerRules()

@@ -1,0 +1,52 @@
+"""One page for several figures: every claim, and where to read on."""
+
+import html
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from clippedgossip.paper.base import Options, Reproduction
+from clippedgossip.report.claims import Claims
+from clippedgossip.report.page import Cell, Part, Section, Table, Text, page, write
+
+
+@dataclass(frozen=True)
+class Link:
+    """A line that leads to another page."""
+
+    text: str
+    target: str
+
+    def to_html(self) -> str:
+        return f'<p><a href="{html.escape(self.target)}">{html.escape(self.text)}</a></p>'
+
+
+def write_overview(done: Sequence[Reproduction], options: Options) -> Path:
+    """`index.html` beside the figures' folders, and all claims as JSON."""
+    everything = Claims([claim for part in done for claim in part.claims.claims])
+    sections = [Section("At a glance", [_glance(done)])]
+    sections += [Section(part.experiment.title, _parts(part, options.out)) for part in done]
+    lead = (
+        f"Every figure at the {options.scale} scale, every finding of the text as a number beside ours. "
+        f"Of {len(everything.claims)} claims {everything.tally}."
+    )
+    return write(options.out / "index.html", page("ClippedGossip: the paper's figures", lead, sections))
+
+
+def _parts(part: Reproduction, out: Path) -> list[Part]:
+    figures = list(part.figures.values())
+    link = Link("The whole figure: more plots, networks, configs", part.path.relative_to(out).as_posix())
+    return [Text(part.experiment.lead), *figures[:1], link, part.claims]
+
+
+def _glance(done: Sequence[Reproduction]) -> Table:
+    rows: list[list[Cell]] = []
+    for part in done:
+        verdicts = [claim.holds for claim in part.claims.claims]
+        rows.append(
+            [
+                part.experiment.title,
+                *(verdicts.count(verdict) for verdict in (True, False, None)),
+            ]
+        )
+    return Table(["figure", "claims hold", "do not hold", "not run"], rows)

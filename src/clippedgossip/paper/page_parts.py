@@ -1,0 +1,251 @@
+"""The parts of a training figure's page: curves, bars, tables, networks, and how it was run."""
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from clippedgossip.paper.results import DISTANCE, Results
+from clippedgossip.paper.scales import Scale, ScaleName
+from clippedgossip.report.figures import Mark, bars, curve_panels
+from clippedgossip.report.figures.axes import MARK_LOOK
+from clippedgossip.report.network_drawing import network_svg
+from clippedgossip.report.page import Cell, Code, Details, Panels, Part, Table, Text
+from clippedgossip.report.palette import styles
+from clippedgossip.report.statistics import Series
+from clippedgossip.runs.network_config import NetworkConfig
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+HALF = Mark(value=0.5, name="half")
+BARS = 22  # that one plot can hold
+NAMED = 3  # settings of a network, before the others are counted
+WIDTH, CELL = 80, 10  # columns of a terminal, and those of a number with its interval
+Measure = Callable[[str], str]
+"""Which measure a setting is reported by."""
+
+
+def constant(measure: str) -> Measure:
+    """The same for every setting."""
+    return lambda setting: measure
+
+
+def curves(
+    result: Results,
+    measure: Measure,
+    *,
+    caption: str,
+    settings: Sequence[str] | None = None,
+    marks: Sequence[Mark] = (),
+    lowest: float = 0.0,
+) -> Panels:
+    """Accuracy against the round, one plot per setting, bands over seeds."""
+    return curve_panels(
+        _panels(result, measure, settings or result.settings),
+        caption=_banded(result, caption),
+        y_limits=(lowest, 1),
+        marks=marks,
+    )
+
+
+def agreement(result: Results) -> Panels:
+    """Ξ against the round."""
+    caption = "How far apart the regular models are: Ξ, their mean squared distance to their mean."
+    return curve_panels(
+        _panels(result, constant(DISTANCE), result.settings),
+        caption=_banded(result, caption),
+        y_label="consensus distance Ξ",
+        y_scale="log",
+    )
+
+
+def end_bars(result: Results, measure: Measure, *, marks: Sequence[Mark] = ()) -> Panels:
+    """Final accuracies, one group of bars per setting, a few settings to a plot."""
+    settings = list(dict.fromkeys(line.setting for line in result.lines if line.runs))
+    looks = styles(result.rules)
+    most = max(1, BARS // max(1, len(result.rules)))
+    step = math.ceil(len(settings) / max(1, math.ceil(len(settings) / most)))
+    svgs = []
+    for start in range(0, len(settings), max(1, step)):
+        shown = settings[start : start + step]
+        values = {
+            rule: [result.estimate(setting, rule, measure(setting)) for setting in shown]
+            for rule in result.rules
+        }
+        svgs.append(
+            bars(
+                [_broken(setting) for setting in shown],
+                values,
+                y_scale="percent",
+                y_limits=(0, 1),
+                looks=looks,
+                marks=marks,
+                legend=False,
+                size=(4.2, 2.8),
+            )
+        )
+    ran = {line.rule: looks[line.rule] for line in result.lines if line.runs}
+    return Panels(svgs, ends(result), ran | {mark.name: MARK_LOOK for mark in marks})
+
+
+def page_table(result: Results) -> Table:
+    """Every accuracy and Ξ, for the page."""
+    groups = list(
+        dict.fromkeys(
+            name for line in result.lines for run in line.runs for name in run.final if name != DISTANCE
+        )
+    )
+    rows: list[list[Cell]] = []
+    for line in result.lines:
+        estimates = [result.estimate(line.setting, line.rule, name) for name in groups]
+        shown = [None if found is None else found.text(scale=100) for found in estimates]
+        distance = result.estimate(line.setting, line.rule, DISTANCE)
+        diverged = sum(run.diverged for run in line.runs)
+        spread = f"{distance.mean:.3g}" if distance else "–"
+        rows.append(
+            [line.setting, line.rule, *shown, f"{diverged} diverged" if diverged else spread, len(line.runs)]
+        )
+    header = ["setting", "rule", *(f"{name}, %" for name in groups), "Ξ", "runs"]
+    return Table(header, rows, "Mean test accuracy over the last rounds of the model averaged over a group.")
+
+
+def terminal_table(result: Results, measure: Measure, title: str) -> "RenderableType":
+    """For a terminal of 80 columns: what is fewer goes across, in several tables where it must."""
+    from rich import box
+    from rich.console import Group
+    from rich.table import Table as RichTable
+
+    turned = len(result.settings) < len(result.rules)
+    down, across = (result.rules, result.settings) if turned else (result.settings, result.rules)
+    tables = []
+    for names in _fitting(across, WIDTH - max(map(len, down)) - 2):
+        table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
+        table.add_column("", no_wrap=True)
+        for name in names:
+            table.add_column(name, justify="right", min_width=CELL)
+        for name in down:
+            pairs = [(other, name) if turned else (name, other) for other in names]
+            found = [result.estimate(setting, rule, measure(setting)) for setting, rule in pairs]
+            table.add_row(name, *("–" if one is None else _cell(one.mean, one.high) for one in found))
+        tables.append(table)
+    return Group(title, *tables)
+
+
+def _fitting(names: Sequence[str], width: int) -> list[list[str]]:
+    """Columns, as many side by side as fit; a name takes a line for each of its words."""
+    groups: list[list[str]] = [[]]
+    used = 0
+    for name in names:
+        need = max(CELL, *map(len, name.split())) + 2
+        if groups[-1] and used + need > width:
+            groups.append([])
+            used = 0
+        groups[-1].append(name)
+        used += need
+    return groups
+
+
+def networks(result: Results) -> Panels:
+    """Each network once, with its γ and δ_max."""
+    settings: dict[str, dict[str, None]] = {}
+    rules: dict[str, dict[str, None]] = {}
+    for line in result.lines:
+        network = json.dumps(line.config["network"], sort_keys=True)
+        settings.setdefault(network, {})[line.setting] = None
+        rules.setdefault(network, {})[line.rule] = None
+    alike = len({tuple(names) for names in settings.values()}) == 1  # then it is the lines that differ
+    names = [list(found) for found in (rules if alike else settings).values()]
+    titles = [_common(mine, [other for other in names if other is not mine]) for mine in names]
+    svgs = [
+        network_svg(NetworkConfig.from_value(json.loads(text)).build(), title)
+        for text, title in zip(settings, titles, strict=True)
+    ]
+    caption = (
+        "Circles are regular nodes, red squares Byzantine ones. γ is the spectral gap of W̃: the larger, the "
+        "better connected. δ_max is the most weight that Byzantine nodes have at a node."
+    )
+    return Panels(svgs, caption, titles=titles if len(titles) > 1 else ())
+
+
+def how(result: Results, scales: Mapping[ScaleName, Scale], remarks: str, command: str) -> list[Part]:
+    """The scale, what was settled, the command, the machine, the configs."""
+    about = next(scale.about for name, scale in scales.items() if name == result.scale)
+    shorter = f"Only {result.length:.0%} of the rounds were run." if result.length < 1 else ""
+    words = "\n\n".join(part for part in (about, shorter, remarks) if part)
+    parts: list[Part] = [Text(words), Code(command)]
+    if result.troubles:
+        parts.append(Text("Not everything could be run: " + "; ".join(result.troubles)))
+    if result.environments:
+        names = list(dict.fromkeys(name for entry in result.environments for name in entry))
+        parts.append(
+            Table(names, [[str(entry.get(name)) for name in names] for entry in result.environments])
+        )
+    configs = [
+        Details(
+            f"{line.setting} – {line.rule}",
+            [Code(json.dumps(dict(line.config), indent=1, ensure_ascii=False, sort_keys=True))],
+        )
+        for line in result.lines
+    ]
+    return [*parts, Details(f"The {len(configs)} configs", configs)]
+
+
+def _panels(result: Results, measure: Measure, settings: Sequence[str]) -> Mapping[str, Sequence[Series]]:
+    panels = {}
+    for setting in settings:
+        found = [result.series(setting, rule, measure(setting)) for rule in result.rules]
+        lines = [line for line in found if line is not None]
+        if lines:
+            panels[setting] = lines
+    return panels
+
+
+def _seeds(result: Results) -> str:
+    """`5 seeds` or `1 to 5 seeds`, as many as were run; empty where no line has more than one."""
+    counts = sorted({len(line.runs) for line in result.lines if line.runs} or {0})
+    if counts[-1] < 2:
+        return ""
+    return f"{counts[0]} to {counts[-1]} seeds" if len(counts) > 1 else f"{counts[0]} seeds"
+
+
+def _banded(result: Results, caption: str) -> str:
+    seeds = _seeds(result)
+    if not seeds:
+        return f"{caption} One seed."
+    return f"{caption} Lines are means over {seeds}, bands their 95 % confidence intervals."
+
+
+def ends(result: Results) -> str:
+    """What final accuracies are means of, for a caption."""
+    counts = {line.config["training"]["evaluate_last"] for line in result.lines}
+    last = f"{counts.pop()} rounds" if len(counts) == 1 else "rounds"
+    seeds = _seeds(result)
+    return f"Means over the last {last}" + (
+        f" and {seeds}, with 95 % confidence intervals." if seeds else "; one seed."
+    )
+
+
+def _common(names: Sequence[str], others: Sequence[Sequence[str]]) -> str:
+    """`torus` of `torus, ALIE` and `torus, IPM`, where no other network has a torus in its names."""
+    first = names[0].partition(",")[0]
+    elsewhere = {name.partition(",")[0] for other in others for name in other}
+    if all(name.partition(",")[0] == first for name in names) and first not in elsewhere and len(names) > 1:
+        return first
+    more = len(names) - NAMED
+    return "; ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _broken(name: str) -> str:
+    """On two lines or three, where it is long."""
+    lines = [""]
+    for word in name.split(" "):
+        if lines[-1] and len(lines[-1]) + len(word) > 12:
+            lines.append(word)
+        else:
+            lines[-1] = f"{lines[-1]} {word}".strip()
+    return "\n".join(lines)
+
+
+def _cell(mean: float, high: float | None) -> str:
+    return f"{mean * 100:.1f}" if high is None else f"{mean * 100:.1f} ±{(high - mean) * 100:.1f}"

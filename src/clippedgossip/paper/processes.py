@@ -1,0 +1,107 @@
+"""Running what is missing of some configs: here on a GPU, in one process per core otherwise."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from clippedgossip.errors import RunError
+from clippedgossip.paper.base import Progress
+from clippedgossip.records import RunDirectory, canonical, run_name
+from clippedgossip.runs.config import RunConfig
+from clippedgossip.runs.execute import find_device
+from clippedgossip.runs.fill import run_missing
+
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+def run_all(
+    configs: Sequence[RunConfig], root: Path, *, device: str, workers: int | None, progress: Progress
+) -> None:
+    """Run every config that is not finished under `root`; what fails says why in its folder.
+
+    Small models gain nothing from threads, and lose much where cores are busy: so one thread per process.
+    """
+    device = find_device(device)
+    distinct = list({canonical(config.to_mapping()): config for config in configs}.values())
+    missing = [config for config in distinct if not folder(config, root).finished]
+    count = workers or (1 if device.startswith("cuda") else len(os.sched_getaffinity(0)))
+    count = min(count, len(missing))
+    if count > 1:
+        _in_processes(missing, root, device, count, progress)
+    elif missing:
+        run_missing(missing, root, wait=True, progress=progress)
+
+
+def folder(config: RunConfig, root: Path) -> RunDirectory:
+    """Where the run of a config is, or will be."""
+    return RunDirectory(root / run_name(config.to_mapping(), config.label))
+
+
+def _in_processes(
+    configs: Sequence[RunConfig], root: Path, device: str, count: int, progress: Progress
+) -> None:
+    """Each process starts at another place of one list; the runs' locks keep them apart."""
+    environment = os.environ | dict.fromkeys(_THREADS, "1")
+    request = {"root": str(root), "device": device, "configs": [config.to_mapping() for config in configs]}
+    workers = []
+    with tempfile.TemporaryFile("w+") as said:
+        try:
+            for index in range(count):
+                command = [sys.executable, "-m", "clippedgossip.paper.worker", f"{index}/{count}"]
+                worker = subprocess.Popen(
+                    command, stdin=subprocess.PIPE, stderr=said, env=environment, text=True
+                )
+                workers.append(worker)
+                assert worker.stdin is not None
+                with suppress(BrokenPipeError), worker.stdin as pipe:  # its end says more
+                    pipe.write(json.dumps(request))
+            meter = _Meter(configs, root, progress)
+            while any(worker.poll() is None for worker in workers):
+                meter.show()
+                time.sleep(0.2)
+            meter.show()
+        finally:
+            for worker in workers:
+                if worker.poll() is None:
+                    worker.kill()
+                worker.wait()
+        if any(worker.returncode for worker in workers):
+            said.seek(0)
+            last = (said.read().strip().splitlines() or ["it did not say why"])[-1]
+            goes_on = "" if "same command again" in last else "\nrun the same command again: it goes on"
+            raise RunError(f"a worker process ended early: {last}{goes_on}")
+
+
+class _Meter:
+    """Rounds done, read from the runs' folders."""
+
+    def __init__(self, configs: Sequence[RunConfig], root: Path, progress: Progress) -> None:
+        self._open = {folder(config, root): config.training.rounds for config in configs}
+        self._runs, self._total = len(configs), sum(self._open.values())
+        self._done = 0
+        self._progress = progress
+
+    def show(self) -> None:
+        partly = 0
+        for run in [run for run in self._open if run.path.exists()]:
+            if run.finished:
+                self._done += self._open.pop(run)
+            else:
+                partly += _last_round(run.records_path)
+        label = f"{self._runs - len(self._open)}/{self._runs} runs"
+        self._progress(label, self._done + partly, self._total)
+
+
+def _last_round(records: Path) -> int:
+    """Of the last whole line; 0 where there is none."""
+    try:
+        lines = records.read_bytes().split(b"\n")
+        return int(json.loads(lines[-2])["round"]) if len(lines) > 1 else 0
+    except (OSError, ValueError, KeyError):
+        return 0

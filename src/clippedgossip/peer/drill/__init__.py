@@ -1,0 +1,1 @@
+"""Rehearsing failures: a network of real peers, and everything that can go wrong with it."""

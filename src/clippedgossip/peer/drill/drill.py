@@ -1,0 +1,274 @@
+"""A fire drill: a network of real processes learns while one fault after another is done to it."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from clippedgossip.errors import ConfigError, unknown_name
+from clippedgossip.peer import evidence, identity
+from clippedgossip.peer.drill import outsiders as strangers
+from clippedgossip.peer.drill.fault import LIES, Fault, Result
+from clippedgossip.peer.drill.leaks import Memory
+from clippedgossip.peer.drill.proxy import Proxy
+from clippedgossip.peer.local_network import Crowd, free_ports, read_network, terminating, write_network
+from clippedgossip.peer.peer_config import Address, Config, Deadlines, Limits, Training
+
+NETWORKS = ("ring", "torus", "chords")
+FEWEST_PEERS, FEWEST_ROUNDS = 5, 60
+_UNDER_WAY = 10
+DEADLINES = Deadlines(least=1.0, most=4.0, join=20.0, linger=3.0)
+
+
+@dataclass
+class Drill:
+    """One network under one or more faults."""
+
+    faults: Sequence[Fault]
+    network: str = "ring"
+    peers: int = 8
+    rounds: int = 200
+    model: str = "mlp"
+    victim: str = "1"
+    """To whom faults happen from outside; the liar, where one is needed, is the last peer."""
+    fired: set[Fault] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        if self.network not in NETWORKS:
+            raise ConfigError(unknown_name("network of a drill", self.network, NETWORKS))
+        if self.peers < FEWEST_PEERS or self.rounds < FEWEST_ROUNDS:
+            raise ConfigError(
+                f"{self.peers} peers, {self.rounds} rounds: a drill needs at least {FEWEST_PEERS} peers, "
+                f"and {FEWEST_ROUNDS} rounds for faults to happen in"
+            )
+        if self.network == "torus" and self.peers % 2:
+            raise ConfigError(f"{self.peers} peers: the torus has two rows; choose an even number")
+
+    def run(self) -> Result:
+        started = time.monotonic()
+        with terminating(), tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+            edges = edges_of("chords" if Fault.EQUIVOCATION in self.faults else self.network, self.peers)
+            configs = self._configs(edges, Path(folder))
+            proxies: list[Proxy] = []
+            if {Fault.RESET, Fault.PARTITION} & set(self.faults):
+                through = self._proxies(edges, configs, stack)
+                configs = [_through(config, through) for config in configs]
+                proxies = list(through.values())
+            if Fault.FULL_DISK in self.faults:
+                _fill_disk(configs[int(self.victim)].folder / "checkpoints", stack)
+            clocks = {self.victim: 365 * 86400.0} if Fault.CLOCK_JUMP in self.faults else {}
+            crowd = stack.enter_context(Crowd(configs, clocks=clocks))
+            crowd.start()
+            memory = self._drive(crowd, proxies)
+            self._find_traces(crowd, proxies)
+            return self._judge(crowd, memory, time.monotonic() - started)
+
+    def honest(self, crowd: Crowd) -> list[str]:
+        return [name for name, config in crowd.configs.items() if not config.misbehave]
+
+    @property
+    def stopped(self) -> str:
+        """Who is stopped by a signal: not the victim, so that both can happen in one drill."""
+        return str(int(self.victim) + 2)
+
+    def _configs(self, edges: Sequence[tuple[int, int]], folder: Path) -> list[Config]:
+        template = Config(
+            name="template",
+            run="drill",
+            rounds=self.rounds,
+            checkpoint_every=5,
+            deadlines=DEADLINES,
+            limits=Limits(backoff_most=5.0),
+            task={"name": "digits", "model": self.model},
+            training=Training(lr=0.05),
+            witness=Fault.EQUIVOCATION in self.faults,
+        )
+        write_network(edges, self.peers, folder / "net", template)
+        configs = read_network(folder / "net")
+        lies = [LIES[fault] for fault in self.faults if fault in LIES]
+        for place, lie in enumerate(lies):
+            configs[-1 - place] = replace(configs[-1 - place], misbehave=lie)
+        return configs
+
+    def _proxies(
+        self, edges: Sequence[tuple[int, int]], configs: Sequence[Config], stack: contextlib.ExitStack
+    ) -> dict[tuple[str, str], Proxy]:
+        """A proxy for each direction of every link between the two halves of the network."""
+        half = self.peers // 2
+        cut = [(a, b) for a, b in edges if (a < half) != (b < half)]
+        found = {}
+        for a, b in [*cut, *((b, a) for a, b in cut)]:
+            proxy = Proxy(Address("127.0.0.1", free_ports(1)[0]), configs[b].bind)
+            stack.callback(proxy.close)
+            found[str(a), str(b)] = proxy
+        return found
+
+    def _drive(self, crowd: Crowd, proxies: Sequence[Proxy]) -> Memory:
+        """Waits for the network to be under way, does the faults, waits for its end; watches memory."""
+        memory, honest = Memory(), self.honest(crowd)
+        begun = iter(self._actions(crowd, proxies))
+        until = time.monotonic() + 60 + 3.0 * self.rounds
+        waiting: float | None = None
+        while crowd.alive():
+            if time.monotonic() > until:
+                break
+            status = crowd.status()
+            rounds = [status.get(name, {}).get("round", 0) for name in crowd.configs]
+            for name in honest:
+                last = status.get(name, {})
+                if last.get("running"):
+                    memory.look(last["pid"], last["round"])
+            if min(rounds) >= _UNDER_WAY and (waiting is None or time.monotonic() >= waiting):
+                waiting = time.monotonic() + next(begun, 1e9)
+            time.sleep(0.1)
+        return memory
+
+    def _actions(self, crowd: Crowd, proxies: Sequence[Proxy]) -> Iterator[float]:
+        """Does one thing after another; yields how long to wait before the next."""
+
+        def everywhere(mode: str) -> None:
+            for proxy in proxies:
+                proxy.set(mode)
+
+        if Fault.KILL in self.faults:
+            crowd.processes[self.victim].kill()
+            crowd.processes[self.victim].join(5)
+            yield 0.5
+            crowd.start(self.victim)
+            yield 0.1
+        if Fault.STOP in self.faults:
+            pid = crowd.processes[self.stopped].pid or 0
+            with contextlib.suppress(ProcessLookupError):  # it has finished: too late for this fault to fire
+                os.kill(pid, signal.SIGSTOP)
+                yield 3 * DEADLINES.least
+                os.kill(pid, signal.SIGCONT)
+        if Fault.RESET in self.faults:
+            for _ in range(10):
+                everywhere("reset")
+                yield 0.3
+                everywhere("pass")
+                yield 0.3
+        if Fault.PARTITION in self.faults:
+            everywhere("blackhole")
+            yield 3 * DEADLINES.least
+            everywhere("pass")
+        while True:  # what leaks a little each time shows only when it is done again and again
+            for fault in self.faults:
+                if fault in _FROM_OUTSIDE and _FROM_OUTSIDE[fault](crowd.configs[self.victim].bind):
+                    self.fired.add(fault)
+                    yield 0.1
+            yield 3.0
+
+    def _find_traces(self, crowd: Crowd, proxies: Sequence[Proxy]) -> None:
+        """A fault that nobody noticed did not fire."""
+        status = crowd.status()
+        rows = {name: status.get(name, {}) for name in self.honest(crowd)}
+        victim = rows[self.victim]
+        counted = [item for row in rows.values() for item in row.get("reasons", {}).items()]
+
+        def against(lie: Fault) -> set[str]:
+            """Why honest neighbours did without the message of whoever tells this lie."""
+            liars = {n for n, c in crowd.configs.items() if c.misbehave == LIES[lie]}
+            return {reason for name, reasons in counted if name in liars for reason in reasons}
+
+        traces = {
+            Fault.KILL: bool(victim.get("resumed")),
+            Fault.STOP: any(name == self.stopped and "late" in reasons for name, reasons in counted),
+            Fault.RESET: any(proxy.cuts for proxy in proxies),
+            Fault.PARTITION: any(proxy.lost for proxy in proxies) and any(reasons for _, reasons in counted),
+            Fault.OVERSIZE: "wrong shape" in against(Fault.OVERSIZE),
+            Fault.DRIP: "late" in against(Fault.DRIP),
+            Fault.REPLAY: {"wrong round", "malformed"} <= against(Fault.REPLAY),
+            Fault.EQUIVOCATION: _convicted(crowd) == _marks(crowd, LIES[Fault.EQUIVOCATION]),
+            Fault.NAN: "non-finite" in against(Fault.NAN),
+            Fault.WRONG_SHAPE: "wrong shape" in against(Fault.WRONG_SHAPE),
+            Fault.GARBAGE: "malformed" in against(Fault.GARBAGE),
+            Fault.MESSAGE_FLOOD: any(row.get("refused_calls") for row in rows.values()),
+            Fault.FULL_DISK: _logged(crowd.configs[self.victim], "checkpoint failed"),
+            Fault.CLOCK_JUMP: victim.get("time", 0) > time.time() + 86400,
+        }
+        self.fired |= {fault for fault, trace in traces.items() if trace and fault in self.faults}
+
+    def _judge(self, crowd: Crowd, memory: Memory, seconds: float) -> Result:
+        honest, status = self.honest(crowd), crowd.status()
+        rows = [status.get(name, {}) for name in honest]
+        accuracies = [float(row.get("accuracy") or 0.0) for row in rows]
+        return Result(
+            fault=self.faults[0],
+            fired=set(self.faults) - {Fault.NONE} <= self.fired,
+            ended_badly=tuple(name for name in honest if crowd.processes[name].exitcode != 0),
+            accuracy=sum(accuracies) / len(accuracies),
+            worst=min(accuracies),
+            rounds=min(int(row.get("round", 0)) for row in rows),
+            missing=sum(int(row.get("missing", 0)) for row in rows),
+            rejected=sum(int(row.get("rejected", 0)) for row in rows),
+            overrun=max(float(row.get("overrun", 0.0)) for row in rows),
+            growth=memory.growth() / 1e6,
+            peak=memory.peak / 1e6,
+            seconds=seconds,
+        )
+
+
+def edges_of(network: str, peers: int) -> list[tuple[int, int]]:
+    """A ring; a torus of two rows; or a ring with chords, in which neighbours have common neighbours."""
+    if network == "torus":
+        columns = peers // 2
+        around = [(r + c, r + (c + 1) % columns) for r in (0, columns) for c in range(columns)]
+        pairs = [*around, *((c, columns + c) for c in range(columns))]
+    else:
+        steps = (1, 2) if network == "chords" else (1,)
+        pairs = [(i, (i + step) % peers) for step in steps for i in range(peers)]
+    return sorted({(min(pair), max(pair)) for pair in pairs})
+
+
+_FROM_OUTSIDE: dict[Fault, Callable[[Address], bool]] = {
+    Fault.GARBAGE_BYTES: strangers.garbage_bytes,
+    Fault.NO_CERTIFICATE: strangers.without_certificate,
+    Fault.FOREIGN_CERTIFICATE: strangers.with_foreign_certificate,
+    Fault.CONNECTION_FLOOD: strangers.flood_of_connections,
+}
+
+
+def _through(config: Config, proxies: Mapping[tuple[str, str], Proxy]) -> Config:
+    """The same config, its bad links leading through proxies."""
+    neighbours = tuple(
+        replace(n, address=proxies[config.name, n.name].listen) if (config.name, n.name) in proxies else n
+        for n in config.neighbours
+    )
+    return replace(config, neighbours=neighbours)
+
+
+def _fill_disk(folder: Path, stack: contextlib.ExitStack) -> None:
+    """A file system with no room; where one cannot be mounted, a file stands in the folder's place."""
+    folder.mkdir(parents=True)
+    mount = ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(folder)]
+    stack.callback(subprocess.run, ["umount", "-l", str(folder)], capture_output=True, check=False)
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        folder.rmdir()
+        folder.write_text("not a folder")
+
+
+def _convicted(crowd: Crowd) -> set[str]:
+    """The fingerprints of those against whom an honest peer holds a proof."""
+    found = set()
+    for config in crowd.configs.values():
+        for path in (config.folder / "evidence").glob("*.json") if not config.misbehave else ():
+            found.add(evidence.verify(path))
+    return found
+
+
+def _marks(crowd: Crowd, lie: str) -> set[str]:
+    """The fingerprints of those who tell this lie."""
+    liars = [config for config in crowd.configs.values() if config.misbehave == lie]
+    return {identity.format_fingerprint(identity.load(liar.folder).fingerprint) for liar in liars}
+
+
+def _logged(config: Config, event: str) -> bool:
+    with contextlib.suppress(OSError):
+        return f'"event": "{event}"' in (config.folder / "log.jsonl").read_text()
+    return False

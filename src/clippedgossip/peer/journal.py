@@ -1,0 +1,165 @@
+"""What a peer tells of itself, `peer start` or a user's own loop alike: status file, metrics and records."""
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from clippedgossip.errors import ClippedGossipError
+from clippedgossip.peer.node import Node
+from clippedgossip.peer.peer_config import Config
+from clippedgossip.peer.peer_mixing import Mixed
+from clippedgossip.peer.telemetry import Metrics, write_starting, write_status
+from clippedgossip.records import Round, RunDirectory
+
+log = logging.getLogger(__name__)
+_STATUS_EVERY = 0.25
+
+
+class Account:
+    """Counts the rounds of one peer and tells of them; whatever fails of that is no reason to stop."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.accuracy: float | None = None
+        self.resumed: int | None = None
+        self.missing = self.rejected = self.clipped = 0
+        self.overrun = 0.0
+        """By how much an exchange exceeded its deadline, at worst."""
+        self.metrics = Metrics()
+        self._metrics_address = ""
+        self._records: Records | None = None
+        self._status_at = 0.0
+        self._last: Mixed | None = None
+
+    def begin(self) -> None:
+        """Serves the metrics; the neighbours are yet to be greeted."""
+        try:
+            self._metrics_address = self._metrics_address or str(self.metrics.serve(self.config.metrics))
+        except OSError as error:
+            log.error("no metrics", extra={"address": str(self.config.metrics), "why": str(error)})
+        write_starting(self.config, metrics=self._metrics_address)
+
+    def go_on_from(self, round: int) -> None:
+        """Forgets the records of what will be done again."""
+        self._records = Records(self.config)
+        self._records.go_back_to(round)
+
+    def add(self, report: Mixed, node: Node, *, evaluated: bool = False) -> None:
+        """A round is over; `evaluated` when the accuracy is that of its model."""
+        self._last = report
+        self.missing += len(report.missing)
+        self.rejected += report.rejected
+        self.clipped += report.clipped or 0
+        self.overrun = max(self.overrun, report.seconds - report.deadline)
+        if self._records is not None:
+            self._records.write(report, self.accuracy if evaluated else None)
+        self._measure(report, node)
+        if time.monotonic() - self._status_at >= _STATUS_EVERY:
+            self._status(node, node.round)
+
+    def end(self, node: Node | None, round: int) -> None:
+        """The last word; the metrics are served until `close`."""
+        finished = round >= self.config.rounds
+        self._status(node, round, finished=finished, ended=True)
+        if finished and self._records is not None:
+            self._records.finish(accuracy=self.accuracy, missing=self.missing, rejected=self.rejected)
+
+    def close(self) -> None:
+        self.metrics.close()
+
+    def _measure(self, report: Mixed, node: Node) -> None:
+        metrics = self.metrics
+        metrics.round.set(node.round)
+        metrics.accuracy.set(self.accuracy if self.accuracy is not None else float("nan"))
+        metrics.distance.set(report.consensus_distance or 0.0)
+        metrics.deadline.set(report.deadline)
+        metrics.seconds.observe(report.seconds)
+        metrics.clipped.inc(report.clipped or 0)
+        for name in (neighbour.name for neighbour in self.config.neighbours):
+            metrics.up.labels(name).set(name not in report.missing)
+        for name, reason in report.missing.items():
+            metrics.missing.labels(name, reason.value).inc()
+        metrics.evidence.set(node.evidence.found)
+        metrics.flooded.set(node.outbox.flooded)
+
+    def _status(self, node: Node | None, round: int, *, finished: bool = False, ended: bool = False) -> None:
+        self._status_at = time.monotonic()
+        last = self._last
+        reasons: dict[str, dict[str, int]] = {}
+        for name, peer in node.peers.items() if node else ():
+            reasons[name] = {reason.value: count for reason, count in peer.standing.missing.items()}
+        status: dict[str, Any] = {
+            "peer": self.config.name,
+            "round": round,
+            "rounds": self.config.rounds,
+            "accuracy": self.accuracy,
+            "consensus_distance": last.consensus_distance if last else None,
+            "links": {n.name: last is None or n.name not in last.missing for n in self.config.neighbours},
+            "clipped": self.clipped,
+            "missing": self.missing,
+            "rejected": self.rejected,
+            "reasons": reasons,
+            "equivocations": node.evidence.found if node else 0,
+            "overrun": self.overrun,
+            "refused_calls": node.outbox.flooded if node else 0,
+            "resumed": self.resumed,
+            "metrics": self._metrics_address,
+            "finished": finished,
+            "ended": ended,
+        }
+        write_status(self.config.folder, status)
+
+
+class Records:
+    """Rounds in the same form as simulated runs, so that `clippedgossip report` draws them."""
+
+    def __init__(self, config: Config) -> None:
+        self._peer = config.name
+        self._run: RunDirectory | None = None
+        with contextlib.suppress(ClippedGossipError, OSError):
+            self._run = RunDirectory.open(config.folder / "runs", _facts(config), config.name)
+
+    def go_back_to(self, round: int) -> None:
+        """Forgets what will be done again."""
+        self._try(lambda run: run.truncate_to(round - 1))
+
+    def finish(self, **summary: float | None) -> None:
+        """The run's last word."""
+        self._try(lambda run: run.write_summary(summary))
+
+    def write(self, report: Mixed, accuracy: float | None) -> None:
+        degree = len(report.distances)
+        clipped = None if report.clipped is None or not degree else report.clipped / degree
+        record = Round(
+            round=report.round,
+            accuracy=None if accuracy is None else {"all": accuracy},
+            mean_accuracy=accuracy,
+            consensus_distance=report.consensus_distance,
+            clipped=clipped,
+            peer=self._peer,
+            missing=len(report.missing),
+            rejected=report.rejected,
+            extra={"reasons": {name: reason.value for name, reason in report.missing.items()}},
+        )
+        self._try(lambda run: run.append(record))
+
+    def _try(self, act: Callable[[RunDirectory], object]) -> None:
+        if self._run is not None:
+            with contextlib.suppress(ClippedGossipError, OSError):
+                act(self._run)
+
+
+def _facts(config: Config) -> dict[str, Any]:
+    """What identifies a run of a peer: no paths, no addresses."""
+    keys = ("name", "run", "rounds", "seed", "evaluate_every", "misbehave")
+    return {
+        **{key: getattr(config, key) for key in keys},
+        "task": dict(config.task),
+        "training": asdict(config.training),
+        "rule": dict(config.rule),
+        "wire": asdict(config.wire),
+        "neighbours": [neighbour.name for neighbour in config.neighbours],
+    }

@@ -1,0 +1,149 @@
+"""A whole peer: learn, exchange, mix, remember; until its rounds are done or it is told to stop."""
+
+import hashlib
+import logging
+import shutil
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FrameType
+
+from clippedgossip.errors import PeerError
+from clippedgossip.peer import checkpoint, identity
+from clippedgossip.peer.checkpoint import Checkpoint
+from clippedgossip.peer.journal import Account
+from clippedgossip.peer.learner import Learner, make_learner
+from clippedgossip.peer.node import Node
+from clippedgossip.peer.peer_config import Config
+from clippedgossip.peer.peer_mixing import Losses, rule_of, without_losses
+from clippedgossip.peer.session import Gossip
+from clippedgossip.peer.telemetry import write_starting
+from clippedgossip.rules.losses import needs_losses
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a peer ended."""
+
+    peer: str
+    rounds: int
+    accuracy: float | None
+    missing: int
+    rejected: int
+    resumed: int | None = None
+    """The round it went on from."""
+
+
+class PeerRun:
+    """The training loop of one peer process."""
+
+    def __init__(self, config: Config, *, learner: Learner | None = None, resume: bool = True) -> None:
+        """With `resume`, goes on from the checkpoint of its run, if there is one; else deletes it."""
+        self.config = config
+        self.resume = resume
+        self.learner = learner or make_learner(config)
+        self.losses: Losses | None = getattr(self.learner, "losses", None)
+        if self.losses is None and needs_losses(rule_of(config)):
+            raise PeerError(without_losses(config))
+        self.account = Account(config)
+        self._stop = False
+        self._gossip: Gossip | None = None
+        self._checkpoints = (
+            config.folder / "checkpoints" / hashlib.sha256(config.run.encode()).hexdigest()[:12]
+        )
+
+    def stop(self) -> None:
+        """Ends after the current round, or at once while it waits for its neighbours to come."""
+        self._stop = True
+        if self._gossip is not None:
+            self._gossip.hurry()
+
+    def run(self) -> Outcome:
+        config = self.config
+        me = identity.load(config.folder)
+        first = self._resume()
+        account = self.account
+        account.begin()
+        account.go_on_from(first)
+        self._gossip = gossip = Gossip(config, me, node=_node_kind(config), round=first, account=account)
+        try:
+            if first < config.rounds and not self._stop:
+                node = gossip.start(self.learner.length)
+                while node.round < config.rounds and not self._stop:
+                    self._round(gossip, node)
+            self._evaluate()
+            self._checkpoint(gossip.round)
+            account.end(gossip.node, gossip.round)
+        finally:
+            gossip.close(linger=not self._stop)
+            account.close()
+        return Outcome(
+            peer=config.name,
+            rounds=gossip.round,
+            accuracy=account.accuracy,
+            missing=account.missing,
+            rejected=account.rejected,
+            resumed=account.resumed,
+        )
+
+    def _round(self, gossip: Gossip, node: Node) -> None:
+        round = node.round
+        gossip.make_room()
+        mixed, report = gossip.mix_vector(self.learner.step(round), losses=self.losses)
+        self.learner.load(mixed)
+        due = (round + 1) % self.config.evaluate_every == 0
+        if due:
+            self._evaluate()
+        if (round + 1) % self.config.checkpoint_every == 0:
+            self._checkpoint(node.round)
+        self.account.add(report, node, evaluated=due)
+
+    def _evaluate(self) -> None:
+        self.account.accuracy = self.learner.evaluate()
+
+    def _resume(self) -> int:
+        if not self.resume:
+            shutil.rmtree(self._checkpoints, ignore_errors=True)
+        found = checkpoint.load(self._checkpoints, self.config.run)
+        if found is None:
+            return 0
+        self.learner.restore(found.tensors)
+        self.account.resumed = found.round
+        log.info("resumed", extra={"round": found.round})
+        return found.round
+
+    def _checkpoint(self, round: int) -> None:
+        state = Checkpoint(run=self.config.run, round=round, tensors=self.learner.state())
+        try:
+            checkpoint.save(state, self._checkpoints)
+        except OSError as error:
+            self.account.metrics.checkpoint_errors.inc()
+            log.error("checkpoint failed", extra={"round": round, "why": str(error)})
+
+
+def run_peer(config: Config, *, resume: bool = True, ready: Callable[[], None] = lambda: None) -> Outcome:
+    """Runs one peer in this process until it is done, or SIGINT or SIGTERM asks it to stop. Calls `ready`
+    before it begins."""
+    write_starting(config)
+    peer = PeerRun(config, resume=resume)
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        peer.stop()
+
+    previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        ready()
+        return peer.run()
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _node_kind(config: Config) -> Callable[..., Node]:
+    if not config.misbehave:
+        return Node
+    from clippedgossip.peer.drill.byzantine_peer import Liar
+
+    return Liar

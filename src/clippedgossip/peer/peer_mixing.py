@@ -1,0 +1,220 @@
+"""A peer's rule: from its config, in words for its neighbours, and at work on what a round brought."""
+
+import hashlib
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from clippedgossip.errors import ConfigError
+from clippedgossip.mixing.inbox import Context, Inbox, Neighborhood
+from clippedgossip.mixing.slots import Layout
+from clippedgossip.peer import wire_tensors as tensors
+from clippedgossip.peer.node import Exchange
+from clippedgossip.peer.peer_config import Config
+from clippedgossip.peer.rejection import VIOLATIONS, Missing
+from clippedgossip.randomness import purpose_word
+from clippedgossip.rules import ClippedGossip, Fixed, Oracle, Rule
+from clippedgossip.rules.base import LinearRule
+from clippedgossip.rules.from_table import rule_from, table_of
+from clippedgossip.rules.losses import needs_losses, with_losses
+from clippedgossip.rules.premix import Premix
+
+Losses = Callable[[Tensor, int], Tensor]
+"""Models (m, d) and a round -> (m,) their losses on this peer's own sample of that round."""
+
+_BLOCK = 1 << 18
+"""Coordinates a core mixes at a time."""
+_SLICE = 1 << 17
+_LONGEST = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mixed:
+    """What a round did."""
+
+    round: int
+    missing: Mapping[str, Missing]
+    """Neighbours whose message did not count, and why."""
+    distances: Mapping[str, float]
+    """‖x_j − x_i‖ of those that did."""
+    clipped: int | None
+    """How many of those exceeded the radius; None for rules that have no fixed one."""
+    seconds: float
+    deadline: float
+
+    @property
+    def rejected(self) -> int:
+        return sum(reason in VIOLATIONS for reason in self.missing.values())
+
+    @property
+    def consensus_distance(self) -> float | None:
+        """Mean squared distance to what was received."""
+        squares = [distance**2 for distance in self.distances.values()]
+        return sum(squares) / len(squares) if squares else None
+
+
+class Mixing:
+    """The rule of one peer, which knows its own number and its neighbours'."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.names = [neighbour.name for neighbour in config.neighbours]
+        self.number = _own_number(config)
+        self.senders = torch.tensor([number_of(name) for name in self.names], dtype=torch.int64)
+        self.rule = rule_of(config).at(self.number)
+        self.rule.check(config.degree)
+
+    @property
+    def needs_losses(self) -> bool:
+        return needs_losses(self.rule)
+
+    def __call__(
+        self, vector: Tensor, exchange: Exchange, into: Sequence[Tensor], *, losses: Losses | None = None
+    ) -> Mixed:
+        """Writes what the rule makes of the own vector and those received into `into`: parameters, or one
+        vector, on whatever device. There the rule is at work, a little at a time where memory is short."""
+        if not self.names:
+            tensors.unflatten(vector, into)
+            return self._report(exchange, [])
+        device = into[0].device
+        rule = self.rule if losses is None or not self.needs_losses else self._judging(losses)
+        with _current(device):
+            inbox = self._inbox(vector, exchange, device)
+            in_parts = inbox.dense and device.type == "cpu"
+            most = _BLOCK * torch.get_num_threads() if in_parts else len(vector)
+            start, mix = 0, _mixer(rule, inbox)
+            for block in tensors.blocks(into, most):
+                stop = start + sum(piece.numel() for piece in block)
+                tensors.unflatten(mix(inbox.part(slice(start, stop)))[0], block)
+                start = stop
+            return self._report(exchange, _distances(inbox))
+
+    def _inbox(self, vector: Tensor, exchange: Exchange, device: torch.device) -> Inbox:
+        weights, senders = exchange.weights.to(device)[None], self.senders.to(device)[None]
+        nodes = torch.tensor([self.number], device=device)
+        context = Context(round=exchange.round, rounds=self.config.rounds, seed=self.config.seed)
+        return Inbox(
+            layout=Layout.explicit(weights, nodes=nodes, senders=senders),
+            models=vector.to(device)[None],
+            extra=exchange.received.to(device),
+            context=context,
+        )
+
+    def _judging(self, losses: Losses) -> Rule:
+        def loss_of(near: Neighborhood) -> Tensor:
+            places = range(near.weights.shape[1] + 1)
+            found = [losses(near.message(place), int(near.context.round)) for place in places]
+            return torch.stack(found, 1).double()
+
+        return with_losses(self.rule, loss_of)
+
+    def _report(self, exchange: Exchange, distances: list[float]) -> Mixed:
+        found = {
+            name: distance
+            for name, distance in zip(self.names, distances, strict=True)
+            if name not in exchange.missing
+        }
+        radius = getattr(self.rule, "radius", None)
+        fixed = radius.value if isinstance(radius, Fixed) else None
+        return Mixed(
+            round=exchange.round,
+            missing=exchange.missing,
+            distances=found,
+            clipped=None if fixed is None else sum(d > fixed for d in found.values()),
+            seconds=exchange.seconds,
+            deadline=exchange.deadline,
+        )
+
+
+def rule_of(config: Config) -> Rule:
+    """The rule a config names."""
+    table = dict(config.rule)
+    rule = rule_from(str(table.pop("name", "clipped-gossip")), table)
+    for part in _parts(rule):
+        if isinstance(part, ClippedGossip) and isinstance(part.radius, Oracle):
+            raise ConfigError(
+                'rule.radius = "oracle" must be told who is Byzantine, and no peer can be; '
+                "give a number, or {adaptive = 0.25} with a bound on the Byzantine weight"
+            )
+    return rule
+
+
+def describe_rule(config: Config) -> str:
+    """The rule in words, for hello: every parameter, so that equal rules read alike however written."""
+    words = _words(table_of(rule_of(config)))
+    if len(words) <= _LONGEST:
+        return words
+    digest = hashlib.sha256(words.encode()).hexdigest()[:32]
+    return f"{words[: _LONGEST - 40]}... {digest}"
+
+
+def number_of(name: str) -> int:
+    """Which node a peer is when a rule draws: a peer named 3 is node 3, as in a simulated run."""
+    return int(name) if name.isdecimal() and len(name) < 19 else purpose_word(name)
+
+
+def without_losses(config: Config) -> str:
+    """What is missing where a rule compares losses."""
+    return (
+        f"rule {config.rule.get('name')!r} compares losses on this peer's own samples; give it some: "
+        "Gossip(…, loss=…) or ModuleLearner(…, loss=…), a function (model, round) -> loss"
+    )
+
+
+def _mixer(rule: Rule, inbox: Inbox) -> Callable[[Inbox], Tensor]:
+    """How the rule mixes a part of the inbox. What it makes of distances or losses is found out once."""
+    if not isinstance(rule.innermost if isinstance(rule, Premix) else rule, LinearRule):
+        return rule.mix
+    assert isinstance(rule, LinearRule)
+    plan = rule.plan(inbox)
+    return lambda part: part.mixed(plan)
+
+
+def _current(device: torch.device) -> AbstractContextManager[object]:
+    """A GPU as the current one, where kernels start whatever they are given."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
+def _own_number(config: Config) -> int:
+    node = config.task.get("node")
+    return node if isinstance(node, int) else number_of(config.name)
+
+
+def _parts(rule: Rule) -> Iterator[Rule]:
+    yield rule
+    if isinstance(rule, Premix):
+        yield from _parts(rule.rule)
+
+
+def _words(table: Mapping[str, object]) -> str:
+    return " ".join([str(table["name"]), *(f"{k}={_word(table[k])}" for k in sorted(table) if k != "name")])
+
+
+def _word(value: object) -> str:
+    if not isinstance(value, Mapping):
+        return str(value).replace(" ", "")
+    if "name" in value:
+        return f"({_words(value)})"
+    return ",".join(f"{key}:{_word(value[key])}" for key in sorted(value))
+
+
+def _distances(inbox: Inbox) -> list[float]:
+    """‖x_j − x_i‖ of each message: from the inner products, where they are known or a GPU makes them."""
+    if inbox.models.is_cuda or inbox.measured:
+        (near,) = inbox.neighborhoods()
+        return near.distances[0].tolist()
+    assert inbox.extra is not None
+    return [_distance(inbox.models[0], row) for row in inbox.extra]
+
+
+def _distance(own: Tensor, other: Tensor) -> float:
+    """‖own − other‖, in slices: no copy of a model is made."""
+    total = 0.0
+    for start in range(0, len(own), _SLICE):
+        gap = own[start : start + _SLICE] - other[start : start + _SLICE]
+        total += float(torch.sum(gap * gap, dtype=torch.float64))
+    return math.sqrt(total)

@@ -1,0 +1,191 @@
+"""Robust mixing inside a user's own training loop: create it, then call `mix` after `optimizer.step()`."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from clippedgossip.errors import PeerError
+from clippedgossip.peer import identity as identities
+from clippedgossip.peer import peer_config as configs
+from clippedgossip.peer import wire_tensors as tensors
+from clippedgossip.peer.identity import Identity
+from clippedgossip.peer.journal import Account
+from clippedgossip.peer.message_losses import ModuleLoss, module_losses
+from clippedgossip.peer.node import Node
+from clippedgossip.peer.peer_config import Config
+from clippedgossip.peer.peer_mixing import Losses, Mixed, Mixing, describe_rule, without_losses
+from clippedgossip.peer.transport.base import Transport
+
+_T = TypeVar("_T")
+
+
+class Gossip:
+    """A peer that mixes whatever model it is given.
+
+    The exchange has a thread and an event loop of its own. `mix` blocks the caller until the round is over
+    (at most the deadline), `amix` does not block the caller's event loop. Parameters travel; buffers
+    (batch-norm statistics and the like) stay each peer's own. A rule that compares losses (Mozi) needs
+    `loss`: (model, round) -> the model's loss on a sample of the peer's own, the same throughout a round.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        identity: Identity,
+        *,
+        model: nn.Module | None = None,
+        loss: ModuleLoss | None = None,
+        transport: Callable[[], Transport] | None = None,
+        node: Callable[..., Node] = Node,
+        round: int = 0,
+        account: Account | None = None,
+    ) -> None:
+        """Tells of itself as `peer start` does, unless an `account` is given: then its owner keeps it."""
+        self.config = config
+        self._account = Account(config) if account is None else None
+        self.identity = identity
+        self.loss = loss
+        self.mixing = Mixing(config)
+        if model is not None and loss is None and self.mixing.needs_losses:
+            raise PeerError(without_losses(config))
+        self.node: Node | None = None
+        self._starting: Node | None = None
+        self._hurried = False
+        self._make_transport = transport or self._real_transport
+        self._make_node = node
+        self._first_round = round
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="gossip", daemon=True)
+        self._thread.start()
+        self._closed = False
+        if model is not None:
+            self.start(sum(p.numel() for p in tensors.trainable(model)))
+
+    @classmethod
+    def from_config(
+        cls, path: str | Path, model: nn.Module | None = None, *, loss: ModuleLoss | None = None
+    ) -> Self:
+        """Reads `peer.toml` and the identity beside it. With the model given, listens at once."""
+        config = configs.load(Path(path))
+        return cls(config, identities.load(config.folder), model=model, loss=loss)
+
+    @property
+    def round(self) -> int:
+        """The round the next `mix` belongs to; it can jump ahead when this peer fell behind."""
+        return self._first_round if self.node is None else self.node.round
+
+    def start(self, length: int) -> Node:
+        """Listens, greets the neighbours (at most `deadlines.join` seconds), finds their round."""
+        if self.node is None:
+
+            async def begin() -> Node:
+                node = self._make_node(
+                    self.config,
+                    self.identity,
+                    self._make_transport(),
+                    length=length,
+                    rule=describe_rule(self.config),
+                    round=self._first_round,
+                )
+                self._starting = node
+                if self._hurried:
+                    node.hurry.set()
+                await node.start()
+                return node
+
+            if self._account is not None:
+                self._account.begin()
+            self.node = self._run(begin())
+            if self._account is not None:
+                self._account.go_on_from(self.node.round)
+        return self.node
+
+    def hurry(self) -> None:
+        """Makes `start` wait no longer for neighbours; from any thread, or a signal's handler."""
+        self._hurried = True
+        if self._starting is not None:
+            self._loop.call_soon_threadsafe(self._starting.hurry.set)
+
+    def mix(self, model: nn.Module) -> Mixed:
+        """One round: sends the parameters, receives the neighbours', writes the mixture into the model."""
+        parameters = tensors.trainable(model)
+        losses = None if self.loss is None else module_losses(model, self.loss)
+        self.make_room()
+        return self._mix(tensors.flatten(parameters), parameters, losses)
+
+    async def amix(self, model: nn.Module) -> Mixed:
+        """`mix` for asyncio: the caller's event loop runs on meanwhile."""
+        streams = tensors.streams(tensors.trainable(model))
+
+        def mix() -> Mixed:
+            with ExitStack() as stack:
+                for stream in streams:
+                    stack.enter_context(torch.cuda.stream(stream))
+                return self.mix(model)
+
+        return await asyncio.to_thread(mix)
+
+    def make_room(self) -> None:
+        """Lets go of what no neighbour waits for. `mix` does; for `mix_vector`, before its vector is made."""
+        if self.node is not None:
+            self._run(self.node.outbox.make_room())
+
+    def mix_vector(self, vector: Tensor, losses: Losses | None = None) -> tuple[Tensor, Mixed]:
+        """`mix` for a flat float32 vector on the CPU, which is not to be changed afterwards."""
+        mixed = torch.empty_like(vector)
+        return mixed, self._mix(vector, [mixed], losses)
+
+    def _mix(self, vector: Tensor, into: Sequence[Tensor], losses: Losses | None) -> Mixed:
+        if losses is None and self.mixing.needs_losses:
+            raise PeerError(without_losses(self.config))
+        node = self.start(len(vector))
+        if len(vector) != node.length:
+            raise PeerError(f"a model of {len(vector)} coordinates; this run began with {node.length}")
+        report = self.mixing(vector, self._run(node.exchange(vector)), into, losses=losses)
+        if self._account is not None:
+            self._account.add(report, node)
+        return report
+
+    def close(self, *, linger: bool = True) -> None:
+        """Lets the neighbours have the last message, then leaves."""
+        if self._closed:
+            return
+        self._closed = True
+        if self.node is not None:
+            if self._account is not None:
+                self._account.end(self.node, self.round)
+            self._run(self.node.leave() if linger else self.node.close())
+        if self._account is not None:
+            self._account.close()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(timeout=5)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(linger=error is None)
+
+    def _real_transport(self) -> Transport:
+        from clippedgossip.peer.transport.pins import Pins
+        from clippedgossip.peer.transport.rpc import RpcTransport
+
+        pins = Pins(self.config.neighbours, self.config.folder / "neighbours")
+        return RpcTransport(self.identity, self.config.bind, pins, self.config.limits)
+
+    def _run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise

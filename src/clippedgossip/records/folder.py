@@ -1,0 +1,310 @@
+"""A run is a folder whose name contains the hash of its config.
+
+Records hold no clock, no host and no path, so two runs of one config have the same bytes.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from clippedgossip.errors import RunError
+from clippedgossip.files import leftovers, replacing, sync_folder, write_atomic
+from clippedgossip.records.environment import environment
+from clippedgossip.records.lock import Lock
+from clippedgossip.records.round import Round
+from clippedgossip.records.text import canonical, to_line, to_text
+
+State = Literal["new", "running", "stopped", "failed", "diverged", "finished"]
+
+
+def run_name(config: Mapping[str, Any], prefix: str) -> str:
+    """`prefix-<12 hex digits of the config's hash>`."""
+    return f"{prefix}-{sha256(canonical(config).encode()).hexdigest()[:12]}"
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """A run on disk. Whoever runs it holds its lock; anyone may read it meanwhile."""
+
+    path: Path
+
+    @classmethod
+    def open(cls, root: Path | str, config: Mapping[str, Any], label: str, *, device: str = "cpu") -> Self:
+        """Find the run of this config under `root`, or create it."""
+        run = cls(Path(root) / run_name(config, label))
+        text = canonical(config)
+        with _writing(run.path):
+            run.path.mkdir(parents=True, exist_ok=True)
+            if not run.config_path.exists():
+                write_atomic(run.config_path, text)
+            if not run.environment_path.exists():
+                write_atomic(run.environment_path, to_text(environment(device)))
+        if run.config_path.read_text(encoding="utf-8") != text:
+            raise RunError(
+                f"{run.config_path} was changed after the run began\ndelete {run.path} to run it again"
+            )
+        return run
+
+    @classmethod
+    def existing(cls, path: Path | str) -> Self:
+        """A run that is already there and has records; an error says what is missing."""
+        run = cls(Path(path))
+        wanted = {file.name: file.is_file() for file in (run.config_path, run.records_path)}
+        if not run.path.is_dir():
+            what = "is not a folder" if run.path.exists() else "does not exist"
+            raise RunError(f"{run.path} {what}; a run is a folder with {' and '.join(wanted)}")
+        if not wanted[run.config_path.name]:
+            missing = " and ".join(name for name, there in wanted.items() if not there)
+            raise RunError(f"{run.path} is not a run: it has no {missing}")
+        if not wanted[run.records_path.name] or next(run.records(), None) is None:
+            raise RunError(f"{run.path} has no records yet\nstart the run, or wait for its first round")
+        return run
+
+    @property
+    def config_path(self) -> Path:
+        return self.path / "config.json"
+
+    @property
+    def records_path(self) -> Path:
+        return self.path / "records.jsonl"
+
+    @property
+    def environment_path(self) -> Path:
+        return self.path / "environment.json"
+
+    @property
+    def checkpoint_path(self) -> Path:
+        return self.path / "checkpoint.safetensors"
+
+    @property
+    def drawing_path(self) -> Path:
+        """A picture of the network, where the engine left one; `report` shows it."""
+        return self.path / "network.svg"
+
+    @property
+    def summary_path(self) -> Path:
+        return self.path / "summary.json"
+
+    @property
+    def failure_path(self) -> Path:
+        return self.path / "failure.json"
+
+    @property
+    def lock_path(self) -> Path:
+        return self.path / "lock"
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return _read_object(self.config_path)
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        return _read_object(self.environment_path) if self.environment_path.exists() else {}
+
+    @property
+    def summary(self) -> dict[str, Any] | None:
+        return _read_object(self.summary_path) if self.finished else None
+
+    @property
+    def failure(self) -> str | None:
+        """Why the last attempt ended early, where it could still say so."""
+        return str(_read_object(self.failure_path).get("error")) if self.failure_path.exists() else None
+
+    @property
+    def diverged(self) -> str | None:
+        """Why a finished run ended before its last round, if it did."""
+        why = (self.summary or {}).get("diverged")
+        return None if why is None else str(why)
+
+    @property
+    def finished(self) -> bool:
+        return self.summary_path.exists()
+
+    @property
+    def running(self) -> bool:
+        return Lock.is_held(self.lock_path)
+
+    @property
+    def state(self) -> State:
+        if self.finished:
+            return "finished" if self.diverged is None else "diverged"
+        if self.running:
+            return "running"
+        if self.failure is not None:
+            return "failed"
+        return "stopped" if self.records_path.exists() else "new"
+
+    def try_lock(self) -> Lock | None:
+        """The right to run this run, or None while another process has it."""
+        with _writing(self.lock_path):
+            lock = Lock.take(self.lock_path)
+            if lock is not None:
+                for path in (self.checkpoint_path, self.summary_path, self.failure_path):
+                    for leftover in leftovers(path):
+                        leftover.unlink(missing_ok=True)
+        return lock
+
+    def lock(self) -> Lock:
+        """The right to run this run: `with run.lock(): …`."""
+        lock = self.try_lock()
+        if lock is None:
+            raise RunError(f"{self.path} is being run by another process\nwait for it, or stop it first")
+        return lock
+
+    def append(self, *records: Mapping[str, Any] | Round) -> None:
+        """Hand whole lines to the operating system; if it will not take them all, none of them stays."""
+        lines = "".join(to_line(record) for record in records).encode()
+        with _writing(self.records_path), self.records_path.open("a+b", buffering=0) as file:
+            size = _cut_torn_line(file.fileno())
+            try:
+                written = 0
+                while written < len(lines):
+                    written += os.write(file.fileno(), lines[written:])
+            except OSError:
+                with suppress(OSError):
+                    os.ftruncate(file.fileno(), size)
+                raise
+
+    def sync(self) -> None:
+        """Bring the records to the disk itself."""
+        if self.records_path.exists():
+            with _writing(self.records_path), self.records_path.open("rb") as file:
+                os.fsync(file.fileno())
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """All whole records; a last line torn by a kill is left out."""
+        for record, _ in self._lines():
+            yield record
+
+    def rounds(self) -> Iterator[Round]:
+        """The records as `Round`s."""
+        for record in self.records():
+            try:
+                yield Round.from_json(record)
+            except RunError as error:
+                raise RunError(f"{self.records_path}: {error}\n{_spoilt(self.records_path)}") from error
+
+    def truncate_to(self, round: int) -> int | None:
+        """Forget every record after `round`, and a torn line, so that a run can go on from its checkpoint.
+
+        Returns the last round kept: a checkpoint later than that cannot be continued from.
+        """
+        if not self.records_path.exists():
+            return None
+        end, last = 0, None
+        for record, after in self._lines():
+            number = record.get("round")
+            if isinstance(number, int):
+                if number > round:
+                    break
+                last = number
+            end = after
+        with _writing(self.records_path):
+            if end < self.records_path.stat().st_size:
+                self.summary_path.unlink(missing_ok=True)
+                os.truncate(self.records_path, end)
+                self.sync()
+        return last
+
+    @contextmanager
+    def writing_checkpoint(self) -> Iterator[Path]:
+        """A path that becomes the checkpoint when the block ends well; the records are on disk before it."""
+        from safetensors import SafetensorError
+
+        self.sync()
+        with _writing(self.checkpoint_path), replacing(self.checkpoint_path) as temporary:
+            try:
+                yield temporary
+            except SafetensorError as error:  # how safetensors reports a full disk
+                raise OSError(str(error)) from error
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """The run is finished: its last word, whole on the disk or not there at all."""
+        self.sync()
+        with _writing(self.summary_path):
+            write_atomic(self.summary_path, to_text(summary))
+            self.failure_path.unlink(missing_ok=True)
+
+    def write_drawing(self, svg: str) -> None:
+        """A picture of the network, for whoever looks into the folder."""
+        with _writing(self.drawing_path):
+            write_atomic(self.drawing_path, svg)
+
+    def write_failure(self, error: BaseException | str) -> None:
+        """Say why this attempt ended. Best effort: it must not hide the error itself."""
+        with suppress(OSError):
+            write_atomic(self.failure_path, to_text({"error": str(error)}))
+
+    def clear(self) -> None:
+        """Forget records, checkpoint and summary, to start from nothing. Call it with the lock held."""
+        with _writing(self.path):
+            for path in (self.summary_path, self.failure_path, self.checkpoint_path, self.records_path):
+                path.unlink(missing_ok=True)
+            sync_folder(self.path)
+
+    def _lines(self) -> Iterator[tuple[dict[str, Any], int]]:
+        """Each record with the offset just after its line."""
+        if not self.records_path.exists():
+            return
+        end = 0
+        with self.records_path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                record = _parse(line)
+                end += len(line)
+                if record is not None:
+                    yield record, end
+                elif file.readline():  # not the last line, so no kill explains it
+                    raise RunError(
+                        f"{self.records_path}, line {number} is not a record\n"
+                        f"delete {self.path} to run it again"
+                    )
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    if not line.endswith(b"\n"):
+        return None
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) else None
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Turn what a disk can refuse into an error with the path and the fix."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(
+            f"cannot write {path}: {error.strerror or error}\n"
+            "free space or give another folder, then run the same command again: nothing written is lost"
+        ) from error
+
+
+def _cut_torn_line(descriptor: int) -> int:
+    """The size of the file once a torn last line is cut off."""
+    size = os.lseek(descriptor, 0, os.SEEK_END)
+    if size and os.pread(descriptor, 1, size - 1) != b"\n":
+        size = os.pread(descriptor, size, 0).rfind(b"\n") + 1
+        os.ftruncate(descriptor, size)
+    return size
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RunError(f"cannot read {path}: {error}\n{_spoilt(path)}") from error
+    if not isinstance(content, dict):
+        raise RunError(f"{path} should hold one JSON object\n{_spoilt(path)}")
+    return content
+
+
+def _spoilt(path: Path) -> str:
+    return f"leave {path.parent} out, or delete it and run it again"

@@ -1,0 +1,252 @@
+"""The page of some runs, simulated or peers': a summary, curves, every config, the machines."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from clippedgossip.records import RunDirectory, canonical
+from clippedgossip.report.clipped_edges import clipped_edges
+from clippedgossip.report.figures import Scale, curve_panels
+from clippedgossip.report.grouping import Group, Run, differences, find, group, seed_of
+from clippedgossip.report.measures import Measure, accuracy_of, by_round, field
+from clippedgossip.report.page import Cell, Code, Details, Figure, Panels, Part, Section, Table, Text, page
+from clippedgossip.report.statistics import Series, over_seeds
+from clippedgossip.report.summary import Row, row, to_table
+from clippedgossip.report.svg import inline
+
+NAMED = 3  # runs in trouble, before the others are counted
+_DRAWN = (
+    "Circles are regular nodes, red squares Byzantine ones. γ is the spectral gap of the regular nodes' "
+    "weights: the larger, the better connected. δ_max is the most weight that Byzantine nodes have at a node."
+)
+
+
+@dataclass(frozen=True)
+class Report:
+    """A page and the rows of its summary."""
+
+    html: str
+    rows: Sequence[Row]
+    troubles: Sequence[str] = ()
+    """Sentences on runs that were left out, failed or diverged."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """Some measures, plotted against the round in one plot per setting and measure."""
+
+    section: str
+    measures: Mapping[str, Measure]
+    caption: str
+    y_label: str
+    y_scale: Scale = "linear"
+    y_limits: tuple[float, float | None] | None = None
+    quiet: bool = False
+    """Not worth a plot while it is zero throughout."""
+
+
+def report(paths: Sequence[Path]) -> Report:
+    """Read every run at or below `paths` and draw them."""
+    runs, empty = find(paths)
+    peers = [run for run in runs if run.peer is not None]
+    simulated = group([run for run in runs if run.peer is None])
+    groups = [*simulated, *map(_peer, sorted(peers, key=_natural))]
+    rows = [row(entry) for entry in groups]
+    troubles = _troubles(runs, empty)
+    count = _count(len(runs), "run")
+    settings = _count(len({entry.setting for entry in groups}), "setting")
+    title = f"Report on {count}"
+    lead = f"{count} in {settings}. " + (
+        "A line is the mean of runs that differ only in their seed; the band around it is a 95 % confidence "
+        "interval."
+        if len(runs) > len(groups)
+        else "A line is one run."
+    )
+    if len(peers) == len(runs):
+        names = ", ".join(dict.fromkeys(entry.setting for entry in groups))
+        title, lead = (
+            "A network of peers",
+            f"{_count(len(peers), 'peer')} on a real network ({names}), one line each.",
+        )
+    sections = [
+        Section("Summary", [to_table(rows), *map(Text, troubles)]),
+        *_curves(groups),
+        *_drawings(groups),
+        Section("Configurations", [*_differences(simulated), *map(_config, groups)]),
+        Section("Where it ran", [_environments(runs)]),
+    ]
+    return Report(page(title, lead, sections), rows, troubles)
+
+
+def diverged(runs: Sequence[Run]) -> list[Path]:
+    """The runs that ended before their last round."""
+    return [run.directory.path for run in runs if run.directory.diverged is not None]
+
+
+def _views(groups: Sequence[Group]) -> Iterator[View]:
+    names = dict.fromkeys(
+        name for e in groups for run in e.runs for r in run.rounds for name in r.accuracy or {}
+    )
+    yield View(
+        section="Accuracy",
+        measures={"" if list(names) == ["all"] else name: accuracy_of(name) for name in names},
+        caption="Test accuracy of the model averaged over a group of honest nodes; for a peer, of its own.",
+        y_label="accuracy",
+        y_scale="percent",
+        y_limits=(0, 1),
+    )
+    yield View(
+        section="Accuracy",
+        measures={"worst node": field("worst_accuracy")},
+        caption="Test accuracy of the worst of the honest nodes, each with its own model.",
+        y_label="accuracy",
+        y_scale="percent",
+        y_limits=(0, 1),
+    )
+    yield View(
+        section="Agreement",
+        measures={"": field("consensus_distance")},
+        caption="How far apart the honest models are: mean squared distance to their mean "
+        "(for a peer, to the models it received). Lower is closer.",
+        y_label="consensus distance",
+        y_scale="log",
+    )
+    yield View(section="Loss", measures={"": field("loss")}, caption="Training loss.", y_label="loss")
+    yield View(
+        section="Messages",
+        measures={"": field("clipped")},
+        caption="Share of the received messages that were clipped.",
+        y_label="clipped",
+        y_scale="percent",
+        y_limits=(0, 1),
+    )
+    yield View(
+        section="Messages",
+        measures={"": field("missing")},
+        caption="Neighbours whose message came too late, not at all, or was refused, per round.",
+        y_label="missing",
+        y_limits=(0, None),
+        quiet=True,
+    )
+
+
+def _curves(groups: Sequence[Group]) -> list[Section]:
+    sections: dict[str, list[Part]] = {}
+    for view in _views(groups):
+        panels = _panels(groups, view)
+        if panels:
+            sections.setdefault(view.section, []).append(panels)
+    edges = clipped_edges(groups)
+    if edges:
+        sections.setdefault("Messages", []).append(edges)
+    return [Section(title, parts) for title, parts in sections.items()]
+
+
+def _panels(groups: Sequence[Group], view: View) -> Panels | None:
+    """The plots of a view, or None where nothing was measured."""
+    panels: dict[str, list[Series]] = {}
+    for entry in groups:
+        for name, measure in view.measures.items():
+            seeds = [seed for seed in (by_round(run, measure) for run in entry.runs) if seed]
+            if seeds:
+                title = ": ".join(part for part in (entry.setting, name) if part)
+                panels.setdefault(title, []).append(over_seeds(entry.rule, seeds))
+    shown = (value for lines in panels.values() for line in lines for value in line.y)
+    if not panels or (view.quiet and not any(shown)):
+        return None
+    last = max(run.rounds[-1].round for entry in groups for run in entry.runs)
+    return curve_panels(
+        panels,
+        caption=view.caption,
+        y_label=view.y_label,
+        y_scale=view.y_scale,
+        x_limits=(-last / 50, last * 1.02) if last else None,
+        y_limits=view.y_limits,
+        names=[entry.rule for entry in groups],
+    )
+
+
+def _troubles(runs: Sequence[Run], empty: Sequence[Path]) -> list[str]:
+    failures: dict[str, list[str]] = {}
+    for run in runs:
+        if run.directory.state == "failed":
+            failures.setdefault(str(run.directory.failure), []).append(run.directory.path.name)
+    waiting = []
+    for path in empty:
+        why = RunDirectory(path).failure
+        failures.setdefault(why, []).append(path.name) if why else waiting.append(path.name)
+    lines = [f"Failed: {some(names)}. {why}" for why, names in failures.items()]
+    if gone := diverged(runs):
+        names = some([path.name for path in gone])
+        lines.append(f"Diverged, so that the last record stands for the end: {names}.")
+    if waiting:
+        lines.append(f"No records yet: {some(waiting)}.")
+    return lines
+
+
+def some(names: Sequence[str]) -> str:
+    """The first few."""
+    more = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _drawings(groups: Sequence[Group]) -> list[Section]:
+    """The networks of runs whose engine left a drawing; equal drawings once."""
+    drawings: dict[str, dict[str, None]] = {}
+    for entry in groups:
+        for run in entry.runs:
+            path = run.directory.drawing_path
+            if path.is_file():
+                text = path.read_text(encoding="utf-8")
+                drawings.setdefault(inline(text), {})[entry.network] = None
+    if not drawings:
+        return []
+    figures = [Figure(svg, "; ".join(names)) for svg, names in drawings.items()]
+    return [Section("Networks", [Text(_DRAWN), *figures])]
+
+
+def _differences(groups: Sequence[Group]) -> list[Table]:
+    """What titles leave out, being long enough without."""
+    found = differences(groups)
+    fields = list(dict.fromkeys(field for values in found.values() for field in values))
+    rows = [[setting, *values.values()] for setting, values in found.items()]
+    caption = "What else differs between the settings."
+    return [Table(["setting", *fields], rows, caption)] if fields else []
+
+
+def _config(entry: Group) -> Details:
+    seeds = ", ".join(seed_of(run.config) for run in entry.runs)
+    folders = ", ".join(run.directory.path.name for run in entry.runs)
+    text = f"Seed{'s' if len(entry.runs) > 1 else ''}: {seeds}. In {folders}."
+    return Details(
+        f"{entry.setting} – {entry.rule}", [Text(text), Code(canonical(entry.runs[0].config).rstrip())]
+    )
+
+
+def _environments(runs: Sequence[Run]) -> Table:
+    counts: dict[tuple[tuple[str, str], ...], int] = {}
+    for run in runs:
+        key = tuple((name, str(value)) for name, value in run.directory.environment.items())
+        counts[key] = counts.get(key, 0) + 1
+    names = list(dict.fromkeys(name for entries in counts for name, _ in entries))
+    rows: list[list[Cell]] = [
+        [*(dict(entries).get(name) for name in names), count] for entries, count in counts.items()
+    ]
+    return Table([*names, "runs"], rows)
+
+
+def _peer(run: Run) -> Group:
+    """Peers of one network run under one name."""
+    lie = run.config.get("misbehave")
+    name = f"peer {run.peer}" if str(run.peer).isdigit() else str(run.peer)
+    return Group(str(run.config.get("run", "peers")), f"{name} (lies: {lie})" if lie else name, [run])
+
+
+def _natural(run: Run) -> list[tuple[int, str]]:
+    """Puts peer-2 before peer-10."""
+    return [(int(part) if part.isdigit() else -1, part) for part in re.split(r"(\d+)", run.peer or "")]
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,200 @@
+"""`[network]`: a generator or a file, its weights, and where the Byzantine nodes sit."""
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from clippedgossip import graphs
+from clippedgossip.errors import ConfigError, NetworkError, unknown_name
+from clippedgossip.graphs.registry import convert
+from clippedgossip.graphs.types import Graph
+from clippedgossip.network import Network
+from clippedgossip.runs import typed_values as decode
+from clippedgossip.runs.typed_values import KeyProblem
+
+Weights = Literal["metropolis-hastings", "equal", "lazy", "own"]
+Nodes = tuple[int | str, ...]
+PLACEMENTS: Mapping[str, Any] = {"random": int, "pendants": Nodes, "pendants_random": int, "worst": int}
+RANDOM = ("random", "pendants_random")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkConfig:
+    """`name` and `parameters` of a generator, or a `file`.
+
+    `byzantine` names nodes, or says how they are found: {"random": 2} of the nodes, {"pendants": [0, 3]}
+    hung on these, {"pendants_random": 2} hung on nodes drawn at random, {"worst": 1} where they hurt most.
+    `seed` serves the generator and the drawing; the run's own seed does not change the network.
+    """
+
+    name: str | None = None
+    file: Path | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    weights: Weights | None = None
+    max_degree: int | None = None
+    byzantine: Nodes | Mapping[str, Any] = ()
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if (self.name is None) == (self.file is None):
+            raise ConfigError("a network has a name or a file: give one of the two")
+        object.__setattr__(self, "parameters", self._complete())
+        if self.max_degree is not None and self.weights not in (None, "equal"):
+            raise KeyProblem(
+                ("network", "max_degree"), "network.max_degree goes with weights = 'equal' alone"
+            )
+        if isinstance(self.byzantine, Mapping):
+            self._check_placement(self.byzantine)
+        if self.seed is None:
+            object.__setattr__(self, "seed", 0 if self._random() else None)
+        elif not self._random():
+            raise KeyProblem(
+                ("network", "seed"),
+                "network.seed has no effect: nothing about this network is random; drop it\n"
+                "(the seed of the run stands at the top of the file)",
+            )
+
+    @classmethod
+    def from_value(cls, raw: Any, folder: Path | None = None) -> Self:
+        """From the section; a file's path is taken from `folder`."""
+        path = ("network",)
+        content = dict(decode.table(raw, path, example='name = "ring"'))
+        known: dict[str, Any] = {}
+        for key, hint in (
+            ("name", str),
+            ("file", str),
+            ("weights", Weights),
+            ("max_degree", int),
+            ("seed", int),
+        ):
+            if key in content:
+                known[key] = decode.value(hint, content.pop(key), (*path, key))
+        takes = _parameters(known.get("name"))
+        if "byzantine" in content:
+            known["byzantine"] = _placement(content.pop("byzantine"), (*path, "byzantine"))
+        if "file" in known:
+            known["file"] = (folder or Path()) / known["file"]
+            known["parameters"] = _same_file(known["file"], content.pop("sha256", None))
+        own = ("name", "file", "weights", "max_degree", "byzantine", "seed")
+        decode.known_keys(content, (*takes, *own), path)
+        if content:
+            known["parameters"] = content
+        try:
+            return cls(**known)
+        except (ConfigError, NetworkError) as error:
+            raise decode.section(path, error) from error
+
+    def to_mapping(self) -> dict[str, Any]:
+        """What identifies the network; of a file its name and digest, wherever it lies."""
+        mapping: dict[str, Any] = (
+            {"name": self.name, **self.parameters}
+            if self.file is None
+            else {"file": self.file.name, "sha256": digest(self.file)}
+        )
+        chosen = {"weights": self.weights, "max_degree": self.max_degree, "seed": self.seed}
+        mapping |= {key: value for key, value in chosen.items() if value is not None}
+        if self.byzantine:
+            mapping["byzantine"] = (
+                dict(self.byzantine) if isinstance(self.byzantine, Mapping) else list(self.byzantine)
+            )
+        return mapping
+
+    @property
+    def label(self) -> str:
+        return self.name if self.name is not None else Path(str(self.file)).stem
+
+    def build(self) -> Network:
+        """The network."""
+        graph = self._graph()
+        nodes: tuple[Hashable, ...] = ()
+        if isinstance(self.byzantine, Mapping):
+            ((how, what),) = self.byzantine.items()
+            if how == "pendants":
+                graph = graphs.add_pendants(graph, what)
+            elif how == "pendants_random":
+                graph = graphs.add_pendants(graph, graphs.random_nodes(graph, what, seed=self.seed or 0))
+            elif how == "random":
+                nodes = graphs.random_nodes(graph, what, seed=self.seed or 0)
+            else:
+                nodes = self._worst(graph, what)
+        else:
+            nodes = self.byzantine
+        return Network(graph, byzantine=nodes, weights=self.weights, max_degree=self.max_degree)
+
+    def _graph(self) -> Graph:
+        if self.file is not None:
+            return graphs.read_graph(self.file)
+        seed = {"seed": self.seed} if "seed" in _parameters(self.name) else {}
+        return graphs.build(str(self.name), **self.parameters, **seed)
+
+    def _worst(self, graph: Graph, count: int) -> tuple[Hashable, ...]:
+        from clippedgossip.audit import weakest_cut, worst_placement
+
+        network = Network(graph, weights=self.weights, max_degree=self.max_degree)
+        found = worst_placement(network, count, weakest_cut(network))
+        if found is None:
+            raise NetworkError(f"byzantine = {{worst = {count}}} leaves nothing to hurt; choose fewer")
+        return tuple(network.labels[node] for node in found.nodes)
+
+    def _complete(self) -> dict[str, Any]:
+        """Every parameter of the generator with its value; the seed stands beside them."""
+        complete = {}
+        takes = _parameters(self.name)
+        for key in self.parameters:
+            if key not in takes or key == "seed":
+                raise KeyProblem(("network", key), unknown_name(f"parameter of {self.name!r}", key, takes))
+        for key, parameter in takes.items():
+            if key == "seed":
+                continue
+            value = self.parameters.get(key, parameter.default)
+            if key in self.parameters:
+                decode.value(parameter.type, value, ("network", key))
+                value = convert(str(self.name), parameter, value)
+            if value is not None:
+                complete[key] = value
+        return complete
+
+    def _check_placement(self, byzantine: Mapping[str, Any]) -> None:
+        for count in byzantine.values():
+            if isinstance(count, int) and count < 0:
+                raise KeyProblem(("network", "byzantine"), f"network.byzantine asks for {count}; at least 0")
+
+    def _random(self) -> bool:
+        drawn = isinstance(self.byzantine, Mapping) and any(how in RANDOM for how in self.byzantine)
+        return drawn or "seed" in _parameters(self.name)
+
+
+def digest(path: Path) -> str:
+    """What is in the file, so that another content is another run."""
+    try:
+        return sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise NetworkError(f"cannot read {path}: {error.strerror}; a config's files lie beside it") from error
+
+
+def _parameters(name: str | None) -> Mapping[str, graphs.Parameter]:
+    if name is not None and name not in graphs.GENERATORS:
+        raise KeyProblem(("network", "name"), unknown_name("network", name, graphs.GENERATORS))
+    return {} if name is None else graphs.parameters(name)
+
+
+def _placement(raw: Any, path: decode.Path) -> Nodes | dict[str, Any]:
+    if isinstance(raw, Mapping):
+        decode.known_keys(raw, tuple(PLACEMENTS), path)
+        if len(raw) != 1:
+            raise KeyProblem(path, f"network.byzantine needs exactly one of {', '.join(PLACEMENTS)}")
+        return {how: decode.value(PLACEMENTS[how], what, (*path, how)) for how, what in raw.items()}
+    try:
+        nodes: Nodes = decode.value(Nodes, raw, path)
+        return nodes
+    except KeyProblem:
+        fix = "list the nodes, such as [0, 3], or say how to find them, such as {random = 2}"
+        raise KeyProblem(path, f"network.byzantine is {raw!r}; {fix}") from None
+
+
+def _same_file(file: Path, promised: object) -> dict[str, Any]:
+    if promised is not None and digest(file) != promised:
+        raise KeyProblem(("network", "sha256"), f"{file} is not the file of this config: its content differs")
+    return {}

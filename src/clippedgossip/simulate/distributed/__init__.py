@@ -1,0 +1,1 @@
+"""One run over many processes and machines, on torch.distributed."""

@@ -1,0 +1,82 @@
+"""Whether all ranks were started for the same run, found out before its first round."""
+
+import json
+import re
+from hashlib import blake2b
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from clippedgossip import __version__
+from clippedgossip.simulate.distributed.ranks import Ranks
+from clippedgossip.simulate.setup import Setup
+
+FIX = "give all ranks the same config, overrides, data and versions"
+
+
+def fingerprint(setup: Setup, device: torch.device) -> dict[str, str]:
+    """What makes a run what it is, section by section of a config."""
+    network, task, data = setup.network, setup.task, setup.task.data
+    return {
+        "version": f"clippedgossip {__version__}, torch {torch.__version__}",
+        "device": device.type,
+        "seed": str(setup.seed),
+        "network": f"{network.n} nodes, {_digest(network.indptr, network.indices, network.byzantine)}",
+        "weights": _digest(np.round(network.edge_weights(), 6)),
+        "data": f"{data.name} {tuple(data.train_x.shape)}, {_digest(data.train_y, data.train_x[:64])}",
+        "shares": f"batch {task.batch}, {_digest(task.nodes, task.table, task.sizes)}",
+        "model": _plain(task.layout),
+        "rule": _plain(setup.rule),
+        "attack": _plain(setup.attack),
+        "training": _plain(setup.training),
+    }
+
+
+def disagreement(own: dict[str, str], ranks: Ranks) -> str | None:
+    """What keeps the ranks from starting, in words; None if nothing does. All ranks call it together.
+
+    `own` is a fingerprint, or {"problem": …} where there is none.
+    """
+    said = [json.loads(text) for text in ranks.texts(json.dumps(own))]
+    for rank, theirs in enumerate(said):
+        if "problem" in theirs:
+            return f"rank {rank} cannot start: {theirs['problem']}"
+    for rank, theirs in enumerate(said):
+        differing = [name for name in said[0] if theirs.get(name) != said[0][name]]
+        if differing:
+            return f"{difference(rank, differing[0], theirs, said[0])}\n{FIX}"
+    return None
+
+
+def difference(rank: int, name: str, theirs: dict[str, str], first: dict[str, str]) -> str:
+    """In words, what a rank has in a section beside what rank 0 has."""
+    here, there = theirs.get(name, "none"), first[name]
+    pairs = enumerate(zip(here, there, strict=False))
+    place = next((place for place, (a, b) in pairs if a != b), min(len(here), len(there)))
+    return (
+        f"rank {rank} was started with another {name} than rank 0: "
+        f"{_near(here, place)} and not {_near(there, place)}"
+    )
+
+
+def _near(text: str, place: int) -> str:
+    """The text; if it is long, what stands around a place of it."""
+    if len(text) <= 80:
+        return text
+    start = text.rfind(", ", 0, max(0, place - 10)) + 1  # where a field begins
+    end = place + 40
+    return f"{'…' if start else ''}{text[start:end].rstrip()}{'…' if end < len(text) else ''}"
+
+
+def _plain(value: object) -> str:
+    """Its text, without where in memory it is."""
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
+
+
+def _digest(*arrays: np.ndarray | Tensor) -> str:
+    total = blake2b(digest_size=6)
+    for array in arrays:
+        numbers = array.cpu().numpy() if isinstance(array, Tensor) else array
+        total.update(str(numbers.shape).encode() + np.ascontiguousarray(numbers).tobytes())
+    return total.hexdigest()

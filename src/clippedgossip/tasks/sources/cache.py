@@ -1,0 +1,78 @@
+"""The folder where fetched data lives, and writes that leave either the whole file or none of it."""
+
+import errno
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from clippedgossip.errors import DataError
+from clippedgossip.files import write_atomic
+
+
+def cache_dir() -> Path:
+    """Where data sets are kept: under XDG_CACHE_HOME where set, else the platform's cache folder."""
+    if chosen := os.environ.get("XDG_CACHE_HOME"):
+        base = Path(chosen)
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    elif sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local"))
+    else:
+        base = Path.home() / ".cache"
+    return base / "clippedgossip" / "data"
+
+
+def is_disk_full(error: BaseException | None) -> bool:
+    return isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}
+
+
+def write_error(error: OSError, folder: Path, size: int) -> DataError:
+    """What to tell a user whose disk refused a write."""
+    if is_disk_full(error):
+        return DataError(
+            f"disk full: {size} bytes do not fit in {folder}; what was fetched so far is kept\n"
+            "free some space, or set XDG_CACHE_HOME to a folder on another disk, and fetch again"
+        )
+    return DataError(f"cannot write to {folder}: {error.strerror}; set XDG_CACHE_HOME to a folder you own")
+
+
+def check_space(folder: Path, size: int) -> None:
+    """Refuse before the first byte what cannot fit."""
+    if shutil.disk_usage(folder).free < size:
+        raise write_error(OSError(errno.ENOSPC, "disk full"), folder, size) from OSError(errno.ENOSPC, "")
+
+
+def make_folder(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise write_error(error, folder, 0) from error
+    return folder
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """The whole file or none of it, or a word to the user."""
+    try:
+        write_atomic(path, data)
+    except OSError as error:
+        raise write_error(error, path.parent, len(data)) from error
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """One fetch at a time into a folder; what one that was killed left half written is removed."""
+    try:
+        opened = (folder / ".lock").open("w")
+    except OSError as error:
+        raise write_error(error, folder, 0) from error
+    with opened as stream:
+        if sys.platform != "win32":
+            import fcntl
+
+            fcntl.flock(stream, fcntl.LOCK_EX)
+        for leftover in filter(Path.is_file, folder.glob(".*.tmp")):
+            leftover.unlink()
+        yield

@@ -1,0 +1,351 @@
+"""One contract, all attacks. An attack added to the registry is tested here without further work."""
+
+import math
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+from torch import Tensor
+
+from clippedgossip.attacks import (
+    ALIE,
+    ATTACKS,
+    IPM,
+    Attack,
+    Dissensus,
+    Gaussian,
+    LinearAttack,
+    Mimic,
+    NonFinite,
+    SpectralHeterogeneity,
+    Tuned,
+    View,
+    base,
+    make_attack,
+)
+from clippedgossip.errors import AttackError
+from clippedgossip.mixing.inbox import Context
+from clippedgossip.mixing.slots import Layout
+from clippedgossip.network import Network
+from clippedgossip.rules import RULES, ClippedGossip, Gossip, Rule, TrimmedMean
+from clippedgossip.simulate import consensus
+from tests.samples import sample_rule
+
+D = 5
+ATTACK_PARAMETERS: dict[str, dict[str, Any]] = {"tuned": {"attack": Dissensus()}}
+
+
+def pendants() -> Network:
+    """Attackers of degree one, two of them on the same victim."""
+    graph = nx.cycle_graph(5)
+    graph.add_edges_from([(0, 5), (0, 6), (2, 7)])
+    return Network(graph, byzantine=[5, 6, 7])
+
+
+def broadcaster() -> Network:
+    """One attacker, every regular node its victim."""
+    graph = nx.random_regular_graph(4, 9, seed=1)
+    graph.add_edges_from((9, node) for node in range(9))
+    return Network(graph, byzantine=[9])
+
+
+def colluders() -> Network:
+    """Attackers beside one another, with victims in common and of their own, in the middle of the numbers."""
+    return Network(nx.random_regular_graph(6, 14, seed=3), byzantine=[4, 5, 9])
+
+
+def large() -> Network:
+    """So sparse that rules walk along its edges."""
+    return Network(nx.random_regular_graph(4, 120, seed=3), byzantine=range(0, 120, 10))
+
+
+NETWORKS = {function.__name__: function for function in (pendants, broadcaster, colluders, large)}
+CASES = {name: make_attack(name, **ATTACK_PARAMETERS.get(name, {})) for name in ATTACKS} | {
+    "alie, z=10": ALIE(z=10),
+    "mimic 1": Mimic(target=1),
+    "tuned alie": Tuned(ALIE()),
+}
+attacks = pytest.mark.parametrize("attack", CASES.values(), ids=CASES)
+networks = pytest.mark.parametrize("network", [make() for make in NETWORKS.values()], ids=NETWORKS)
+
+
+def models_of(network: Network, seed: int = 0) -> Tensor:
+    return torch.randn(network.n, D, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def view_of(network: Network, *, seed: int = 0, round: int = 0, rule: Rule | None = None) -> View:
+    models = models_of(network)
+    return View(
+        network=network,
+        layout=Layout.of(network),
+        models=models[network.regular.tolist()],
+        rule=rule or ClippedGossip(1.0),
+        context=Context(seed=seed, round=round, rounds=10),
+        byzantine_models=models[network.byzantine.tolist()],
+    )
+
+
+def sent(attack: Attack, view: View) -> dict[tuple[int, int], np.ndarray]:
+    """(attacker, victim) -> what the victim finds in the slot of that attacker."""
+    inbox = attack.inbox(view).explicit()
+    layout = view.layout
+    assert layout.byzantine is not None
+    found = {}
+    for row, column in layout.byzantine.nonzero().tolist():
+        edge = (int(layout.senders[row, column]), int(layout.nodes[row]))
+        found[edge] = inbox.rows(inbox.layout.slots[row, column][None])[0].numpy()
+    return found
+
+
+@attacks
+@networks
+def test_one_message_per_edge(attack: Attack, network: Network) -> None:
+    byzantine = set(network.byzantine.tolist())
+    edges = {
+        (int(j), int(i))
+        for i in network.regular
+        for j in network.indices[network.indptr[i] : network.indptr[i + 1]]
+        if int(j) in byzantine
+    }
+    messages = sent(attack, view_of(network))
+    assert set(messages) == edges
+    assert all(message.shape == (D,) for message in messages.values())
+
+
+Definition = Callable[[Network, dict[int, np.ndarray], int, int], np.ndarray]
+
+
+def around(network: Network, i: int) -> tuple[list[int], list[int]]:
+    """Regular and Byzantine neighbours."""
+    near = network.indices[network.indptr[i] : network.indptr[i + 1]].tolist()
+    liars = set(network.byzantine.tolist())
+    return [j for j in near if j not in liars], [j for j in near if j in liars]
+
+
+def weight(network: Network, i: int, j: int) -> float:
+    return float(network.weights[i, j])
+
+
+def dissensus(network: Network, x: dict[int, np.ndarray], i: int, j: int) -> np.ndarray:
+    honest, liars = around(network, i)
+    pull = sum((weight(network, i, k) * (x[k] - x[i]) for k in honest), np.zeros(D))
+    result: np.ndarray = x[i] - 1.5 * pull / sum(weight(network, i, b) for b in liars)
+    return result
+
+
+def zero_sum(network: Network, x: dict[int, np.ndarray], i: int, j: int) -> np.ndarray:
+    honest, liars = around(network, i)
+    return -sum((x[k] for k in honest), np.zeros(D)) / len(liars)
+
+
+def ipm(network: Network, x: dict[int, np.ndarray], i: int, j: int) -> np.ndarray:
+    honest, _ = around(network, i)
+    rows: np.ndarray = np.array([x[k] for k in [i, *honest]])
+    result: np.ndarray = -0.1 * rows.mean(0)
+    return result
+
+
+def alie(network: Network, x: dict[int, np.ndarray], i: int, j: int) -> np.ndarray:
+    honest, liars = around(network, i)
+    rows = np.array([x[k] for k in [i, *honest]])
+    n, b = len(rows) + len(liars), len(liars)
+    share = (n - b - (math.floor(n / 2 + 1) - b)) / (n - b)
+    z = scipy.stats.norm.ppf(min(max(share, 0.001), 0.999))
+    result: np.ndarray = rows.mean(0) - z * rows.std(0)
+    return result
+
+
+@cache
+def slowest_mode(network: Network) -> np.ndarray:
+    _, vectors = np.linalg.eigh(np.asarray(network.regular_weights))
+    mode: np.ndarray = vectors[:, -2]  # its sign cancels
+    return mode
+
+
+def spectral(network: Network, x: dict[int, np.ndarray], i: int, j: int) -> np.ndarray:
+    v = slowest_mode(network)
+    rows = np.array([x[k] for k in network.regular.tolist()])
+    result: np.ndarray = x[i] + v[network.regular.tolist().index(i)] * (v @ rows)
+    return result
+
+
+def furthest(network: Network, x: dict[int, np.ndarray], i: int, j: int) -> np.ndarray:
+    rows = np.array([x[k] for k in network.regular.tolist()])
+    result: np.ndarray = rows[np.linalg.norm(rows - rows.mean(0), axis=1).argmax()]
+    return result
+
+
+DEFINITIONS: dict[str, Definition] = {
+    "dissensus": dissensus,
+    "zero-sum": zero_sum,
+    "ipm": ipm,
+    "alie": alie,
+    "spectral": spectral,
+    "mimic": furthest,
+    "silence": lambda network, x, i, j: x[i],
+    "none": lambda network, x, i, j: x[j],
+    "label-flipping": lambda network, x, i, j: x[j],
+    "bit-flipping": lambda network, x, i, j: -x[j],
+    "non-finite": lambda network, x, i, j: np.full(D, np.nan),
+}
+
+
+@pytest.mark.parametrize("name", DEFINITIONS)
+@networks
+def test_messages_equal_the_definition(name: str, network: Network) -> None:
+    x = dict(enumerate(models_of(network).numpy()))
+    for (j, i), message in sent(make_attack(name), view_of(network)).items():
+        np.testing.assert_allclose(message, DEFINITIONS[name](network, x, i, j), atol=1e-8)
+
+
+def test_every_attack_has_its_definition_tested() -> None:
+    assert set(ATTACKS) - set(DEFINITIONS) == {"gaussian", "tuned"}
+
+
+@attacks
+@networks
+def test_same_seed_same_messages(attack: Attack, network: Network) -> None:
+    first, second = (sent(attack, view_of(network, seed=3)) for _ in range(2))
+    for edge in first:
+        np.testing.assert_array_equal(first[edge], second[edge])
+
+
+def test_noise_differs_by_seed_round_and_edge() -> None:
+    network = broadcaster()
+    first = sent(Gaussian(), view_of(network))
+    for other in (view_of(network, seed=1), view_of(network, round=1)):
+        assert all(not np.allclose(message, first[edge]) for edge, message in sent(Gaussian(), other).items())
+    x = models_of(network).numpy()
+    noise = [message - x[i] for (_, i), message in first.items()]
+    assert len({tuple(row.round(9)) for row in noise}) == len(noise)
+    assert 0.5 < np.std(noise) < 1.5
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if isinstance(case, LinearAttack)])
+@networks
+def test_sparse_dense_and_written_out_are_one(
+    name: str, network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attack, view = CASES[name], view_of(network)
+    assert isinstance(attack, LinearAttack)
+    by_table = attack.table(view) @ view.models
+    torch.testing.assert_close(attack.messages(view), by_table)
+    monkeypatch.setattr(base, "DENSE", 0)
+    torch.testing.assert_close(attack.messages(view), by_table)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_every_rule_stays_finite_under_every_attack(name: str) -> None:
+    rule = sample_rule(name)
+    network = Network(nx.complete_graph(9), byzantine=[3, 8])
+    for label, attack in CASES.items():
+        if attack.flips_labels:  # there are none
+            continue
+        *_, last = consensus(network, rule, models_of(network), attack=attack, rounds=2)
+        assert torch.isfinite(last.models).all(), label
+
+
+@attacks
+def test_without_byzantine_nodes_an_attack_is_nothing(attack: Attack) -> None:
+    network = Network(nx.cycle_graph(6))
+    *_, attacked = consensus(network, Gossip(), models_of(network), attack=attack, rounds=3)
+    *_, free = consensus(network, Gossip(), models_of(network), rounds=3)
+    torch.testing.assert_close(attacked.models, free.models)
+
+
+class Broken(base.LocalAttack):
+    """A user's own, whose arithmetic went wrong."""
+
+    def coefficients(self, view: View) -> torch.Tensor:
+        return view.among * torch.nan
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_coefficients_that_are_not_finite_count_as_missing(name: str) -> None:
+    network = Network(nx.complete_graph(9), byzantine=[3, 8])
+    *_, broken = consensus(network, sample_rule(name), models_of(network), attack=Broken(), rounds=2)
+    *_, silent = consensus(network, sample_rule(name), models_of(network), attack=NonFinite(), rounds=2)
+    torch.testing.assert_close(broken.models, silent.models)
+
+
+@pytest.mark.parametrize("name", [name for name, attack in ATTACKS.items() if attack.strength])
+def test_a_strength_is_a_number(name: str) -> None:
+    strength = ATTACKS[name].strength
+    assert strength is not None
+    with pytest.raises(AttackError, match=f"{strength} is nan; it must be a finite number"):
+        make_attack(name, **{strength: math.nan})
+
+
+def test_honest_byzantine_nodes_are_just_nodes() -> None:
+    """`none` on any network is gossip with the full W."""
+    network = colluders()
+    start = models_of(network)
+    *_, last = consensus(network, Gossip(), start, attack=make_attack("none"), rounds=5)
+    full = torch.tensor(np.linalg.matrix_power(np.asarray(network.weights), 5)) @ start
+    torch.testing.assert_close(last.models, full[network.regular.tolist()])
+
+
+@pytest.mark.parametrize(
+    ("honest", "byzantine", "z"), [(4, 1, 0.0), (3, 2, 0.4307), (8, 3, 0.3186), (3, 5, 3.0902)]
+)
+def test_z_of_a_little_is_enough(honest: int, byzantine: int, z: float) -> None:
+    """By hand: s = ⌊n/2+1⌋−b supporters are missing; (3, 5): attackers are the majority, z is capped."""
+    graph = nx.complete_graph(honest)
+    graph.add_edges_from((0, honest + k) for k in range(byzantine))
+    network = Network(graph, byzantine=range(honest, honest + byzantine))
+    x = models_of(network).numpy()[:honest]
+    expected = x.mean(0) - z * x.std(0)
+    for message in sent(ALIE(), view_of(network)).values():
+        np.testing.assert_allclose(message, expected, atol=3e-4)
+    for message in sent(ALIE(z=10), view_of(network)).values():
+        np.testing.assert_allclose(message, x.mean(0) - 10 * x.std(0), atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [Dissensus(), IPM(), ALIE(), SpectralHeterogeneity(), Gaussian(), Dissensus(epsilon=1e4)],
+    ids=repr,
+)
+@pytest.mark.parametrize("rule", [Gossip(), ClippedGossip(1.0), TrimmedMean(trim=1)], ids=repr)
+def test_tuned_is_at_least_as_harmful_as_its_grid_and_as_the_attack_itself(
+    attack: Attack, rule: Rule
+) -> None:
+    view = view_of(colluders(), rule=rule)
+    tuned = Tuned(attack, low=0.1, high=10, steps=3)
+    worst = tuned.harm(view, tuned.best(view))
+    assert all(worst >= tuned.harm(view, sign * size) for size in (0.1, 1.0, 10.0) for sign in (1, -1))
+    mean = view.models.mean(0)
+    plain = rule.mix(attack.inbox(view)).sub(mean).square().sum(1).mean()
+    assert worst >= float(plain)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: Tuned(Mimic()), "Mimic has no strength"),
+        (lambda: Tuned(IPM(), low=2, high=1), "0 < low < high"),
+        (lambda: Tuned(IPM(), steps=1), "at least 2"),
+        (lambda: sent(Mimic(target=99), view_of(pendants())), "0 to 4"),
+        (lambda: make_attack("disensus"), "did you mean 'dissensus'"),
+        (lambda: make_attack("dissensus", epsilom=1), "did you mean 'epsilon'"),
+        (lambda: make_attack("tuned"), "needs a value for attack"),
+    ],
+)
+def test_errors_say_what_is_wrong(make: Callable[[], object], says: str) -> None:
+    with pytest.raises(AttackError, match=says):
+        make()
+
+
+def test_alie_keeps_its_digits_where_neighbours_nearly_agree() -> None:
+    network = Network(nx.complete_graph(8), byzantine=[7])
+    models = 100 + 1e-3 * torch.randn(7, 40, generator=torch.Generator().manual_seed(0))
+    layout = Layout.of(network)
+    inbox = ALIE(z=1.0).inbox(View(network=network, layout=layout, models=models))
+    assert inbox.extra is not None
+    exact = models.double().mean(0) - models.double().std(0, unbiased=False)
+    assert torch.allclose(inbox.extra[0].double(), exact, rtol=0, atol=1e-5)  # half a unit of 100 in float32

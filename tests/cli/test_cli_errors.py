@@ -1,0 +1,201 @@
+"""What users get wrong, through the real command line: one or two lines, exit code 2, no traceback."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from rich.text import Text
+
+from clippedgossip import __version__
+from clippedgossip.cli import main
+from clippedgossip.cli.app import app, two_lines
+from clippedgossip.errors import unknown_name
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "ring.toml"
+
+FILES = {
+    "asymmetric.csv": "0,1,0.3\n1,2,0.3\n1,0,0.2\n",
+    "asymmetric.json": json.dumps(
+        {
+            "directed": True,
+            "nodes": [{"id": 0}, {"id": 1}],
+            "links": [
+                {"source": 0, "target": 1, "weight": 0.3},
+                {"source": 1, "target": 0, "weight": 0.2},
+            ],
+        }
+    ),
+    "negative.csv": "0,1,0.3\n1,2,-0.3\n2,0,0.3\n",
+    "partly.csv": "0,1,0.3\n1,2\n2,0,0.3\n",
+    "heavy.csv": "0,1,0.9\n1,2,0.9\n2,0,0.9\n",
+    "self_loop.csv": "0,1\n1,1\n",
+    "parts.csv": "0,1\n2,3\n",
+    "empty.csv": "",
+    "empty.json": '{"nodes": [], "links": []}',
+    "malformed.csv": "0,1,2,3\n",
+    "malformed.json": '{"nodes": [',
+    "malformed.graphml": "<graphml><gra",
+    "malformed.toml": "[network\n",
+}
+
+WRONG: dict[str, tuple[str, ...]] = {  # the command -> what its error must say
+    # files
+    "audit asymmetric.csv": ("1–0", "0.2", "0.3", "symmetric"),
+    "audit asymmetric.json": ("1–0", "0.2", "0.3", "symmetric"),
+    "audit negative.csv": ("-0.3", "negative", "must be positive"),
+    "audit partly.csv": ("1–2", "None", "every edge", "metropolis-hastings"),
+    "audit heavy.csv": ("-0.8", "self-weight", "must be positive", "lower the others"),
+    "audit self_loop.csv": ("node 1", "edge to itself", "remove"),
+    "audit empty.csv": ("empty.csv", "at least one"),
+    "audit empty.json": ("empty.json", "at least one"),
+    "audit malformed.csv": ("line 1", "0,1,2,3", "node,node,weight"),
+    "audit malformed.json": ("malformed.json", "line 1"),
+    "audit malformed.graphml": ("malformed.graphml", "line 1"),
+    "audit missing.graphml": ("missing.graphml", "no such"),
+    "run missing.toml": ("missing.toml", "No such file"),
+    "run malformed.toml": ("malformed.toml", "line 1"),
+    "report missing": ("missing", "does not exist"),
+    # networks
+    "consensus parts.csv": ("2 parts", "2, 2", "add edges"),
+    "audit ring --nodes 0": ("nodes is 0", "at least 3"),
+    "audit ring --byzantine 99": ("'99'", "known: 0, 1"),
+    "audit ring --nodes 3 --byzantine 0,1,2": ("all 3", "at least one must be regular"),
+    # rules on neighbourhoods that are too small for them
+    "consensus ring --rule trimmed-mean --rule-option trim=3": ("trim is 3", "2 neighbours", "at most 1"),
+    "consensus ring --rule krum --rule-option faulty=1": ("1 faulty", "at least 3", "add edges"),
+    # unknown names, with the nearest match
+    "adit ring": ("'adit'", "did you mean 'audit'"),
+    "audit dumbell": ("'dumbell'", "did you mean 'dumbbell'", ".graphml"),
+    "consensus ring --rule clipped-gosip": ("'clipped-gosip'", "did you mean 'clipped-gossip'"),
+    "consensus ring --attack disensus": ("'disensus'", "did you mean 'dissensus'"),
+    "reproduce consensu": ("'consensu'", "did you mean 'consensus'"),
+    "data fetch mnst": ("'mnst'", "did you mean 'mnist'"),
+    f"run {EXAMPLE} rule=krm": ("'krm'", "did you mean 'krum'"),
+    "peer strat": ("'strat'", "start"),
+    # mistyped parameters
+    "audit dumbbell --cliqe 4": ("'--cliqe'", "did you mean '--clique'"),
+    "consensus ring --rule trimmed-mean --rule-option trm=1": ("'trm'", "did you mean 'trim'"),
+    "consensus ring --rule trimmed-mean --rule-option trim=x": ("'x'", "whole number"),
+    "consensus ring --rule trimmed-mean": ("trimmed-mean", "needs a value for trim"),
+    "consensus ring --attack-option epsilo=1": ("'epsilo'", "did you mean 'epsilon'"),
+    f"run {EXAMPLE} training.rouns=3": ("'rouns'", "did you mean 'rounds'"),
+    "run --sede 3": ("--sede", "--seed"),
+    "consensus ring --rounds few": ("--rounds", "integer"),
+    "run": ("CONFIG", "clippedgossip run --help"),
+}
+
+
+@pytest.fixture(autouse=True)
+def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+
+
+def code_of(command: str) -> int:
+    """The exit code of a command, run in this process."""
+    with pytest.raises(SystemExit) as end:
+        main(command.split())
+    assert isinstance(end.value.code, int)
+    return end.value.code
+
+
+@pytest.mark.parametrize("command", WRONG, ids=lambda command: command.replace(str(EXAMPLE), EXAMPLE.name))
+def test_an_error_says_the_value_the_bound_and_the_fix(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert code_of(command) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: ")
+    lines = err.splitlines()
+    assert len(lines) <= 2, err
+    if "did you mean" in lines[0]:
+        assert all(len(line) <= 80 for line in lines[1:]), err
+    for part in WRONG[command]:
+        assert part in err, err
+
+
+def test_names_beside_the_nearest_match_are_cut_to_a_line() -> None:
+    names = [f"name-{number}" for number in range(40)]
+    unknown, known = two_lines(unknown_name("rule", "name-3x", names)).split("\n")
+    assert "did you mean 'name-3'" in unknown
+    assert known.endswith(", … (40 in all)")
+    assert 60 < len(known) <= 80
+    assert set(known.removeprefix("known: ").removesuffix(", … (40 in all)").split(", ")) <= set(names)
+    for message in (unknown_name("rule", "name-3x", names[:8]), unknown_name("rule", "?", names)):
+        assert two_lines(message) == message  # short, or all there is to go by
+
+
+def test_a_disconnected_network_is_diagnosed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert code_of("audit parts.csv") == 0
+    assert "CONSENSUS IS IMPOSSIBLE" in capsys.readouterr().out
+    assert code_of("audit parts.csv --json") == 0
+    diagnosis = json.loads(capsys.readouterr().out)
+    assert diagnosis["connected"] is False
+    assert diagnosis["consensus_guaranteed"] is False
+    assert diagnosis["suggested_edges"]
+
+
+def test_a_disconnected_network_is_not_trained_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = f'[network]\nfile = "{tmp_path / "parts.csv"}"\n[data]\nname = "digits"\n'
+    (tmp_path / "parts.toml").write_text(config + '[model]\nname = "linear"\n[rule]\nname = "gossip"\n')
+    assert code_of("run parts.toml") == 2
+    err = capsys.readouterr().err
+    assert "2 parts" in err
+    assert len(err.splitlines()) <= 2, err
+
+
+def test_no_arguments_show_the_help_and_version_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert code_of("") == 2
+    shown = capsys.readouterr()
+    assert "audit" in shown.out + shown.err
+    assert code_of("--version") == 0
+    assert capsys.readouterr().out == f"clippedgossip {__version__}\n"
+
+
+def test_a_missing_extra_is_named() -> None:
+    code = """
+import sys
+sys.modules["cryptography"] = None
+from clippedgossip.cli import main
+from clippedgossip.cli.app import app
+main(["peer", "init", "me"])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        "error: cryptography is not installed; `pip install 'clippedgossip[peer]'` brings it"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("command", "code"), [("consensus parts.csv", 2), ("audit --attackrs 1 ring", 2), ("--help", 0)]
+)
+def test_a_real_process_ends_as_it_should(command: str, code: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "clippedgossip", *command.split()], capture_output=True, text=True
+    )
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr
+    assert len([line for line in done.stderr.splitlines() if not line.startswith(" ")]) <= 2
+    assert bool(done.stdout) == (code == 0)
+
+
+def test_no_help_text_is_taken_for_markup() -> None:
+    def texts(command: Any) -> Iterator[str]:
+        yield from (
+            command.help or "",
+            *(getattr(parameter, "help", "") or "" for parameter in command.params),
+        )
+        for inner in getattr(command, "commands", {}).values():
+            yield from texts(inner)
+
+    every = list(texts(typer.main.get_command(app)))
+    assert len(every) > 100
+    assert [text for text in every if Text.from_markup(text).plain != text] == []

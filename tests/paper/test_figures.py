@@ -1,0 +1,442 @@
+"""The training figures: their networks, their claims, and the way from configs over runs to pages."""
+
+import json
+import math
+import re
+import runpy
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import typer
+
+from clippedgossip import simulate
+from clippedgossip.cli.reproduce import verdict
+from clippedgossip.errors import DataError, RunError
+from clippedgossip.paper import (
+    EXPERIMENTS,
+    Options,
+    cifar,
+    delta_max,
+    dumbbell,
+    load,
+    no_honest_majority,
+    prepare,
+    reproduce,
+    write_overview,
+)
+from clippedgossip.paper import base as base_module
+from clippedgossip.paper.claim_checks import check
+from clippedgossip.paper.results import DISTANCE, Line, Results, RunResult
+from clippedgossip.paper.scales import CIFAR, MNIST, Case, Scale, ScaleName, clipped
+from clippedgossip.paper.training_figure import TrainingExperiment
+from clippedgossip.records import RunDirectory
+from clippedgossip.report.claims import Claim, Claims
+from clippedgossip.runs.network_config import NetworkConfig
+
+TRAINING = [name for name in EXPERIMENTS if name != "consensus"]
+SCALES: tuple[ScaleName, ...] = ("quick", "paper")
+
+
+def training(name: str) -> TrainingExperiment:
+    experiment = load(name)
+    assert isinstance(experiment, TrainingExperiment)
+    return experiment
+
+
+def filled(
+    experiment: TrainingExperiment, value: Callable[[str, str, str], float | None], seeds: int = 2
+) -> Results:
+    """Results as if every run had ended with `value(setting, rule, group)`."""
+    lines = []
+    for case in experiment.cases(experiment.scales["quick"], "quick"):
+        groups = ("all", "clique A", "clique B", DISTANCE)
+        final = {group: value(case.setting, case.rule, group) for group in groups}
+        runs = [
+            RunResult(seed=seed, final=final, rounds=[1, 2], curves={g: [v, v] for g, v in final.items()})
+            for seed in range(seeds)
+        ]
+        lines.append(Line(setting=case.setting, rule=case.rule, config=case.mapping, runs=runs))
+    return Results(experiment=experiment.name, scale="quick", seeds=seeds, lines=lines)
+
+
+def verdicts(claims: Claims) -> dict[str, bool | None]:
+    return {claim.text: claim.holds for claim in claims.claims}
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("name", TRAINING)
+def test_every_line_can_be_run(name: str, scale: ScaleName) -> None:
+    experiment = training(name)
+    cases = experiment.cases(experiment.scales[scale], scale)
+    assert len({(case.setting, case.rule) for case in cases}) == len(cases)
+    networks: dict[str, Any] = {}
+    for case in cases:
+        key = json.dumps(case.mapping["network"])
+        network = networks.setdefault(key, case.config.network.build())
+        assert network.connected
+        assert (case.config.attack is not None) == bool(len(network.byzantine))
+        rule = case.config.rule.build(network)
+        for count in set(network.degrees[network.regular].tolist()):
+            rule.check(int(count))
+
+
+def test_the_papers_numbers_are_kept_at_its_scale() -> None:
+    for case in training("dumbbell").cases(MNIST["paper"], "paper"):
+        config = case.config
+        assert (config.data.name, config.model.name) == ("mnist", "cnn")
+        assert (config.training.rounds, config.training.batch, config.training.evaluate_last) == (
+            900,
+            32,
+            150,
+        )
+        assert (config.training.lr, config.training.momentum) == (0.01, 0.9)
+    for case in training("delta-max").cases(MNIST["paper"], "paper"):
+        assert (case.config.training.rounds, case.config.training.lr) == (1500, 0.001)
+    for case in training("cifar").cases(CIFAR["paper"], "paper"):
+        assert case.config.training.lr_drops == (3120, 4680)
+        assert case.config.data.augment
+
+
+@pytest.mark.parametrize("name", TRAINING)
+def test_claims_are_unique_and_not_run_without_runs(name: str) -> None:
+    experiment = training(name)
+    results = filled(experiment, lambda *_: None, seeds=1)
+    claims = experiment.claims(replace(results, lines=[replace(line, runs=()) for line in results.lines]))
+    texts = [claim.text for claim in claims.claims]
+    assert len(set(texts)) == len(texts)
+    assert all(len(text) <= 72 for text in texts)
+    open_ = [claim for claim in claims.claims if claim.holds is None]
+    assert len(open_) >= len(texts) - 4, "all but the facts about networks need runs"
+    assert all("must be" in claim.note for claim in claims.claims)
+
+
+def test_a_missing_seed_is_said_so() -> None:
+    experiment = training("clipping-radius")
+    results = filled(experiment, lambda *_: 0.5)
+    lost = [replace(line, runs=line.runs[:1]) for line in results.lines]
+    claims = [
+        c for c in experiment.claims(replace(results, lines=lost)).claims if "theoretical" not in c.text
+    ]
+    assert all(claim.note.endswith("1 of 2 seeds") and claim.holds is not None for claim in claims)
+
+
+def test_the_precisions_claims_are_about_differences() -> None:
+    experiment = training("precision")
+    claims = verdicts(experiment.claims(filled(experiment, lambda *_: 0.7)))
+    assert set(claims.values()) == {True}
+    worse = verdicts(
+        experiment.claims(filled(experiment, lambda _, rule, *__: 0.7 if rule == "float32" else 0.6))
+    )
+    assert worse["dumbbell, IID: bfloat16 learns what float32 learns"] is False
+    cases = experiment.cases(MNIST["paper"], "paper")
+    assert {case.rule for case in cases} == {"float32", "tf32", "bfloat16"}
+    assert all(case.config.training.precision == case.rule for case in cases)
+
+
+def by_setting(table: Mapping[str, Sequence[float]]) -> Callable[[str, str, str], float]:
+    """Percent from the dumbbell's table; Ξ as in a run that agrees, or does not."""
+
+    def value(setting: str, rule: str, group: str) -> float:
+        if group == DISTANCE:
+            return 0.2 if rule in ("Gossip", "ClippedGossip") else 5.0
+        return table[rule][dumbbell.SETTINGS.index(setting)] / 100
+
+    return value
+
+
+def test_the_dumbbells_claims_hold_of_the_published_runs() -> None:
+    claims = dumbbell.EXPERIMENT.claims(filled(dumbbell.EXPERIMENT, by_setting(dumbbell.PUBLISHED)))
+    assert claims.tally == f"{len(claims.claims)} hold"
+    stuck = dict(dumbbell.PUBLISHED) | {"ClippedGossip": (96.0, 50.7, 51.0, 50.0, 55.0)}
+    worse = verdicts(dumbbell.EXPERIMENT.claims(filled(dumbbell.EXPERIMENT, by_setting(stuck))))
+    assert worse["non-IID: ClippedGossip matches ideal gossip"] is False
+    assert worse["non-IID: GM only reaches 50 %"] is True
+
+
+def test_the_rings_claims_hold_of_the_published_runs() -> None:
+    def value(setting: str, rule: str, group: str) -> float:
+        attack, _, majority = setting.rpartition(", ")
+        known = no_honest_majority.PUBLISHED[rule].get(attack, no_honest_majority.PUBLISHED[rule]["IPM"])
+        return known[majority == no_honest_majority.WITH] / 100
+
+    claims = no_honest_majority.EXPERIMENT.claims(filled(no_honest_majority.EXPERIMENT, value))
+    assert claims.tally == f"{len(claims.claims)} hold"
+
+
+def test_cifars_claims_hold_of_the_published_runs() -> None:
+    def value(setting: str, rule: str, group: str) -> float:
+        if group == DISTANCE:
+            return 50.0 if rule in cifar.LOST else 1.0
+        row = cifar.PUBLISHED[setting].get(rule, cifar.PUBLISHED[setting]["GM"])
+        return row[list(cifar.GROUPS).index(group)] / 100
+
+    claims = cifar.EXPERIMENT.claims(filled(cifar.EXPERIMENT, value))
+    assert claims.tally == f"{len(claims.claims)} hold"
+
+
+def test_the_hubs_claims_hold_of_the_published_runs() -> None:
+    def value(setting: str, rule: str, group: str) -> float:
+        place = [f"δ_max = {label}" for label in delta_max.DELTAS].index(rule)
+        if group == DISTANCE:
+            return 10.0**place
+        return delta_max.PUBLISHED["all" if group == "all" else "clique A"][place] / 100
+
+    claims = delta_max.EXPERIMENT.claims(filled(delta_max.EXPERIMENT, value))
+    assert claims.tally == f"{len(claims.claims)} hold"
+
+
+def test_the_hubs_honest_network_is_the_same_for_every_delta() -> None:
+    networks = [NetworkConfig.from_value(delta_max.network(d)).build() for d in delta_max.DELTAS.values()]
+    for network, delta in zip(networks, delta_max.DELTAS.values(), strict=True):
+        assert network.delta_max == pytest.approx(delta)
+        gap = np.asarray(network.regular_weights) - np.asarray(networks[0].regular_weights)
+        assert np.abs(gap).max() < 1e-12
+
+
+def test_the_ring_loses_its_majority_at_one_node() -> None:
+    for extra, most in (([], 2), ([0], 3)):
+        network = NetworkConfig.from_value(no_honest_majority.ring(extra)).build()
+        neighbours = [
+            sum(j in network.byzantine for j in network.indices[network.indptr[i] : network.indptr[i + 1]])
+            for i in network.regular
+        ]
+        assert max(neighbours) == most
+        assert len(network.regular) == 5
+
+
+@pytest.mark.parametrize(
+    ("numbers", "holds", "shown"),
+    [
+        ([0.52, 0.54], True, "53.0 ± 12.7 %"),
+        ([0.60], False, "60.0 %"),
+        ([math.nan], None, "–"),
+        ([math.inf], False, "∞ %"),
+    ],
+)
+def test_a_claim_is_an_interval_for_a_mean(numbers: list[float], holds: bool | None, shown: str) -> None:
+    claim = check("half", numbers, low=0.47, high=0.531)
+    assert claim.holds is holds
+    assert claim.seen == shown
+    assert claim.note == "must be 47 to 53.1 %"
+
+
+@pytest.mark.parametrize(
+    ("points", "holds", "shown"),
+    [
+        (-0.001, True, "+0.0"),
+        (-0.03, True, "-0.03"),
+        (-2.03, False, "-2.03"),
+        (-2.0004, False, "-2.0004"),
+        (-1.96, True, "-2.0"),
+        (1.0, True, "+1.0"),
+    ],
+)
+def test_a_number_never_denies_its_verdict(points: float, holds: bool, shown: str) -> None:
+    claim = check("close", points / 100, low=-0.02, high=0.02, unit="points")
+    assert (claim.ours, claim.holds) == (shown, holds)
+
+
+def test_zero_has_no_minus_and_one_point_no_plural() -> None:
+    claim = check("the same", [-2e-5, 1e-5], low=-0.01, unit="points")
+    assert claim.ours == "+0.0"
+    assert claim.note == "must be at least -1 point"
+    assert check("more", 0.02, low=0.01, unit="points").note == "must be at least 1 point"
+    assert check("near", 0.0, low=-0.01, high=0.01, unit="points").note == "must be -1 to 1 points"
+
+
+@pytest.mark.parametrize("name", TRAINING)
+def test_captions_say_how_many_seeds_there_are(name: str) -> None:
+    experiment = training(name)
+    results = filled(experiment, lambda *_: 0.5, seeds=5)
+    one = replace(results, lines=[replace(line, runs=line.runs[:1]) for line in results.lines])
+    some = replace(results, lines=[one.lines[0], *results.lines[1:]])
+    assert "95 %" not in experiment.page(one)
+    assert "one seed." in experiment.page(one)
+    assert " 5 seeds, with 95 % confidence intervals." in experiment.page(results)
+    assert " 1 to 5 seeds, with 95 % confidence intervals." in experiment.page(some)
+
+
+class Tiny(TrainingExperiment):
+    """Two rules on a ring of three, a few rounds."""
+
+    name = "tiny"
+    title = "Tiny"
+    lead = "Three workers."
+
+    def cases(self, scale: Scale, name: ScaleName) -> Sequence[Case]:
+        few = {"rounds": 6, "evaluate_every": 2, "evaluate_last": 2, "batch": 4}
+        rules: dict[str, Any] = {"Gossip": "gossip", "ClippedGossip": clipped(scale.radius)}
+        return scale.cases("ring", rules, network={"name": "ring", "nodes": 3}, **few)
+
+    def claims(self, result: Results) -> Claims:
+        final = result.finals("all")
+        return Claims([check("it learns", final("ring", "Gossip"), low=0.0)])
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The tiny experiment, known by its name."""
+    module = type(sys)("tests_tiny")
+    module.EXPERIMENT = Tiny()  # type: ignore[attr-defined] # a module made on the spot
+    monkeypatch.setitem(sys.modules, "tests_tiny", module)
+    monkeypatch.setattr(base_module, "EXPERIMENTS", {"tiny": "tests_tiny"})
+    return "tiny"
+
+
+def files(out: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("records.jsonl")}
+
+
+def test_runs_go_through_worker_processes_once(tiny: str, tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    options = Options(seeds=2, device="cpu", workers=2, out=tmp_path)
+    prepare([tiny], options, lambda label, done, total: seen.append((done, total)))
+    assert seen[-1] == (24, 24)
+    records = files(tmp_path)
+    assert len(records) == 4
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("records.jsonl")}
+    done = reproduce(tiny, options)
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert done.failed == 0
+    assert done.path == tmp_path / "tiny" / "index.html"
+    alone = Options(seeds=2, device="cpu", workers=1, out=tmp_path / "alone")
+    reproduce(tiny, alone)
+    assert files(alone.out) == records
+
+
+def test_a_run_that_was_stopped_is_done_again(tiny: str, tmp_path: Path) -> None:
+    options = Options(seeds=1, device="cpu", workers=1, out=tmp_path)
+    reproduce(tiny, options)
+    run = RunDirectory(next(path.parent for path in tmp_path.rglob("summary.json")))
+    whole = run.records_path.read_bytes()
+    run.summary_path.unlink()
+    run.records_path.write_bytes(whole[: len(whole) // 2])
+    reproduce(tiny, options)
+    assert run.finished
+    assert run.records_path.read_bytes() == whole
+
+
+def test_a_page_is_drawn_again_from_its_results(tiny: str, tmp_path: Path) -> None:
+    options = Options(seeds=2, device="cpu", workers=1, out=tmp_path / "there")
+    first = reproduce(tiny, options)
+    for source in (options.out, options.out / "tiny", options.out / "tiny" / "results.json"):
+        again = reproduce(tiny, Options(seeds=9, out=tmp_path / "here", source=source))
+        assert again.result.seeds == 2
+        assert again.claims.to_json() == first.claims.to_json()
+    assert not (tmp_path / "here" / "runs").exists()
+    rows = first.experiment.rows(first.result)
+    assert {row["rule"] for row in rows} == {"Gossip", "ClippedGossip"}
+    assert [row["accuracy"] for row in rows] == pytest.approx(
+        [row["accuracy"] for row in again.experiment.rows(again.result)], rel=1e-4
+    )
+
+
+def test_results_that_are_not_there_or_of_another_figure(tiny: str, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="no results of 'tiny'"):
+        reproduce(tiny, Options(source=tmp_path, out=tmp_path))
+    other = tmp_path / "results.json"
+    Results(experiment="dumbbell", scale="quick", seeds=1, lines=[]).save(other)
+    with pytest.raises(RunError, match="of 'dumbbell', not of 'tiny'"):
+        reproduce(tiny, Options(source=other, out=tmp_path))
+    other.write_text("{}")
+    with pytest.raises(RunError, match="cannot read results"):
+        reproduce(tiny, Options(source=other, out=tmp_path))
+    done = reproduce(tiny, Options(source=tmp_path / "nowhere", out=tmp_path, lenient=True))
+    assert [claim.holds for claim in done.claims.claims] == [None]
+
+
+def test_the_page_for_all_shows_every_claim(tiny: str, tmp_path: Path) -> None:
+    options = Options(seeds=1, device="cpu", workers=1, out=tmp_path)
+    done = reproduce(tiny, options)
+    text = write_overview([done, done], options).read_text(encoding="utf-8")
+    assert 'href="tiny/index.html"' in text
+    assert text.count("it learns") == 2
+    assert not re.search(r"https?://(?!www\.w3\.org)", text)
+
+
+def test_data_that_is_not_there(tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty"))
+    monkeypatch.delenv("CLIPPEDGOSSIP_DATA", raising=False)
+    with pytest.raises(DataError, match="mnist"):
+        reproduce(tiny, Options(scale="paper", seeds=1, device="cpu", out=tmp_path))
+    options = Options(scale="paper", seeds=1, device="cpu", out=tmp_path, lenient=True)
+    done = reproduce(tiny, options)
+    assert [claim.holds for claim in done.claims.claims] == [None]
+    assert "mnist is not here" in done.path.read_text(encoding="utf-8")
+
+
+def test_a_worker_that_dies_is_said_so(tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(RunError, match="worker process ended early"):
+        reproduce(tiny, Options(seeds=2, device="cpu", workers=2, out=tmp_path))
+
+
+def test_a_worker_says_what_keeps_it_from_its_work(tiny: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(RunError, match=r"cannot write .*Not a directory"):
+        reproduce(tiny, Options(seeds=2, device="cpu", workers=2, out=tmp_path / "file"))
+
+
+def test_a_part_of_the_rounds_is_no_verdict(
+    tiny: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = reproduce(tiny, Options(seeds=1, device="cpu", workers=1, out=tmp_path))
+    failing = Claims([Claim(text="it flies", holds=False)])
+    part = replace(whole, result=replace(whole.result, length=0.5), claims=failing)
+    verdict([part])
+    assert "about the whole length" in capsys.readouterr().err
+    with pytest.raises(typer.Exit):
+        verdict([part, replace(whole, claims=failing)])
+
+
+def test_a_run_that_diverged_ends_as_it_stood() -> None:
+    run = RunResult(
+        seed=0, final={"all": 0.1, DISTANCE: None}, rounds=[1], curves={"all": [0.1]}, diverged=True
+    )
+    line = Line(setting="s", rule="r", config={}, runs=[run])
+    results = Results(experiment="e", scale="quick", seeds=1, lines=[line])
+    assert results.final("s", "r", "all").tolist() == [0.1]
+    assert results.final("s", "r", DISTANCE).tolist() == [math.inf]
+    assert np.isnan(results.final("s", "other", "all")).all()
+
+
+def test_the_example_with_a_users_own_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    example = Path(__file__).parents[2] / "examples" / "own_model.py"
+    assert len(example.read_text(encoding="utf-8").splitlines()) <= 15
+    whole = simulate.train
+    monkeypatch.setattr(simulate, "train", lambda setup: islice(whole(setup), 90))
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    monkeypatch.chdir(tmp_path)
+    seen = runpy.run_path(str(example))["seen"]
+    assert {30, 60, 90} <= set(seen)
+    assert f"accuracy {seen[90]:.1%} after 90 rounds; its curve is in accuracy.png" in capsys.readouterr().out
+    assert (tmp_path / "accuracy.png").stat().st_size > 1000
+
+
+def test_the_example_with_ones_own_loop_says_how_it_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["own_loop.py"])
+    with pytest.raises(SystemExit, match="usage: "):
+        runpy.run_path(str(Path(__file__).parents[2] / "examples" / "own_loop.py"))
+
+
+def test_the_command_draws_from_results(tmp_path: Path) -> None:
+    experiment = training("weaker-topology")
+    results = filled(experiment, lambda *_: 0.5, seeds=1)
+    results.save(tmp_path / "results.json")
+    command = [sys.executable, "-m", "clippedgossip", "reproduce", experiment.name]
+    options = ["--from", str(tmp_path), "--out", str(tmp_path)]
+    done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
+    assert done.returncode == 1, "claims that do not hold"
+    assert "do not hold" in done.stderr
+    assert max(len(line) for line in done.stdout.splitlines() if not line.startswith("page: ")) <= 80
+    told = subprocess.run([*command, *options, "--json"], capture_output=True, text=True, check=False)
+    assert len(json.loads(told.stdout)) == 8

@@ -1,0 +1,416 @@
+import json
+import math
+import re
+from contextlib import suppress
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clippedgossip.attacks import ATTACKS, Dissensus, Tuned
+from clippedgossip.errors import ConfigError, NetworkError, RuleError, UserError
+from clippedgossip.records import canonical, run_name
+from clippedgossip.rules import (
+    RULES,
+    Adaptive,
+    Bucketing,
+    ClippedGossip,
+    GeometricMedian,
+    Krum,
+    Oracle,
+    TrimmedMean,
+)
+from clippedgossip.runs.build import build
+from clippedgossip.runs.config import DataConfig, RunConfig, TrainingConfig
+from clippedgossip.runs.execute import MEASURES
+from clippedgossip.runs.named import RuleConfig
+from clippedgossip.runs.network_config import PLACEMENTS
+from clippedgossip.runs.toml import load_config, override
+from clippedgossip.step import Averaged, HeavyBall
+from clippedgossip.tasks import MODELS, SCHEMES
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+BASE: dict[str, Any] = {
+    "network": {"name": "ring", "nodes": 4},
+    "data": {"name": "digits", "samples": 100, "test_samples": 20},
+    "model": {"name": "linear"},
+    "rule": {"name": "gossip"},
+}
+
+
+def config(**changes: Any) -> RunConfig:
+    return RunConfig.from_mapping(BASE | changes)
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "run.toml"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("name", ["dumbbell", "ring"])
+def test_examples_build(name: str) -> None:
+    loaded = load_config(EXAMPLES / f"{name}.toml")
+    setup = build(loaded)
+    assert isinstance(setup.rule, ClippedGossip)
+    assert len(setup.task.nodes) == len(setup.network.regular)
+
+
+def test_the_canonical_form_is_read_back_and_stays() -> None:
+    first = config(attack="dissensus", rule={"name": "bucketing", "rule": {"name": "krum", "faulty": 1}})
+    again = RunConfig.from_mapping(json.loads(json.dumps(first.to_mapping())))
+    assert again == first
+    assert canonical(again.to_mapping()) == canonical(first.to_mapping())
+
+
+def test_a_default_said_or_not_is_one_run() -> None:
+    said = config(rule={"name": "clipped-gossip", "radius": 1}, training={"lr": 0.01})
+    assert said.to_mapping() == config(rule="clipped-gossip").to_mapping()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seed": 1},
+        {"training": {"lr": 0.02}},
+        {"rule": "clipped-gossip"},
+        {"network": {"name": "ring", "nodes": 5}},
+        {"data": {"name": "digits", "samples": 101}},
+        {"attack": "none"},
+    ],
+)
+def test_what_changes_the_result_changes_the_run(change: dict[str, Any]) -> None:
+    assert run_name(config(**change).to_mapping(), "") != run_name(config().to_mapping(), "")
+
+
+def test_where_it_runs_does_not() -> None:
+    there = config(device="cpu", data=BASE["data"] | {"root": "/elsewhere"})
+    assert there.to_mapping() == config().to_mapping()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"ruel": "gossip"}, ["'ruel'", "'rule'"]),
+        ({"rule": {"name": "cliped-gossip"}}, ["'cliped-gossip'", "'clipped-gossip'"]),
+        ({"rule": {"name": "clipped-gossip", "radious": 1}}, ["'radious'", "'radius'"]),
+        ({"rule": {"name": "clipped-gossip", "radius": "wide"}}, ["'wide'", "oracle", "adaptive"]),
+        ({"rule": {"name": "clipped-gossip", "radius": -1.0}}, ["-1.0", "at least 0"]),
+        ({"rule": {"name": "krum"}}, ["krum", "faulty"]),
+        ({"rule": {"name": "mozi", "loss": "x"}}, ["'loss'", "keep"]),
+        ({"rule": {"name": "bucketing", "rule": {"name": "krum", "fault": 1}}}, ["'fault'", "'faulty'"]),
+        ({"rule": 3}, ["rule is 3", "section"]),
+        ({"attack": {"name": "tuned", "attack": "silence"}}, ["Silence", "strength"]),
+        ({"attack": {"name": "dissensus", "epsilon": True}}, ["true", "a number"]),
+        ({"network": {"name": "rign"}}, ["'rign'", "'ring'"]),
+        ({"network": {"name": "ring", "node": 4}}, ["'node'", "'nodes'"]),
+        ({"network": {"name": "ring", "nodes": "4"}}, ["'4'", "whole number"]),
+        ({"network": {"name": "ring", "nodes": 4.5}}, ["4.5", "whole number"]),
+        ({"network": {"name": "ring", "seed": 3}}, ["seed", "random"]),
+        ({"network": {"name": "ring", "byzantine": 2}}, ["{random = 2}"]),
+        ({"network": {"name": "ring", "byzantine": {"radnom": 2}}}, ["'radnom'", "'random'"]),
+        ({"network": {"name": "ring", "weights": "equall"}}, ["'equall'", "'equal'"]),
+        ({"network": {"nodes": 3}}, ["name", "file"]),
+        ({"data": {"name": "minst"}}, ["'minst'", "'mnist'"]),
+        ({"data": {"name": "digits", "partition": "iidd"}}, ["'iidd'", "'iid'"]),
+        ({"data": {"name": "digits", "alpha": 0.1}}, ["alpha", "dirichlet"]),
+        ({"data": {"name": "digits", "samples": 0}}, ["samples is 0", "at least 1"]),
+        ({"model": "mpl"}, ["'mpl'", "'mlp'"]),
+        ({"training": {"round": 3}}, ["'round'", "'rounds'"]),
+        ({"training": {"rounds": 0}}, ["rounds is 0", "at least 1"]),
+        ({"training": {"rounds": 1e3}}, ["1000.0", "whole number"]),
+        ({"training": {"lr": "fast"}}, ["training.lr", "'fast'", "a number"]),
+        ({"training": {"lr": 0}}, ["0", "above 0"]),
+        ({"training": {"lr": math.inf}}, ["inf", "finite"]),
+        ({"training": {"lr_drops": 5}}, ["lr_drops", "a list"]),
+        ({"training": {"lr_drops": [7, -1]}}, ["-1", "count from 0"]),
+        ({"training": {"lr_factor": -0.1}}, ["-0.1", "above 0"]),
+        ({"training": {"evaluate_last": -1}}, ["-1", "at least 0"]),
+        ({"training": {"momentum_form": "torch"}}, ["'torch'", "'pytorch'"]),
+        ({"training": {"evaluate_nodes": 1}}, ["evaluate_nodes", "true or false"]),
+        ({"seed": -1}, ["-1", "at least 0"]),
+        ({"seed": "x"}, ["'x'", "whole number"]),
+        ({"device": "gpu"}, ["'gpu'", "cuda"]),
+    ],
+)
+def test_whatever_is_wrong_is_said_with_its_fix(change: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config(**change)
+    for word in words:
+        assert word in str(caught.value)
+    assert len(str(caught.value).splitlines()) <= 2
+
+
+@pytest.mark.parametrize("section", ["network", "data", "model", "rule"])
+def test_a_missing_section_is_named(section: str) -> None:
+    with pytest.raises(ConfigError, match=rf"no \[{section}\]"):
+        RunConfig.from_mapping({key: value for key, value in BASE.items() if key != section})
+
+
+TOML = """seed = 1
+
+[network]
+name = "ring"
+
+[data]
+name = "digits"
+[model]
+name = "linear"
+
+[rule]
+name = "bucketing"
+[rule.rule]
+name = "clipped-gossip"
+radius = 1.0
+[training]
+"lr" = 0.1
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line"),
+    [
+        ('"lr" = 0.1', "learning_rate = 0.1", 17),
+        ('"lr" = 0.1', 'lr = "x"', 17),
+        ("radius = 1.0", "radios = 1.0", 15),
+        ("radius = 1.0", "radius = -1", 13),
+        ('name = "bucketing"', 'name = "buckets"', 12),
+        ("[training]", "[trainig]", 16),
+        ("seed = 1", "seed = 1.5", 1),
+        ('"linear"', '"liner"', 9),
+    ],
+)
+def test_errors_name_the_line(tmp_path: Path, old: str, new: str, line: int) -> None:
+    path = written(tmp_path, TOML.replace(old, new))
+    with pytest.raises(ConfigError, match=rf"run\.toml, line {line}: "):
+        load_config(path)
+
+
+def test_a_file_that_is_no_toml_says_where(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"run\.toml cannot be understood: .*line 2"):
+        load_config(written(tmp_path, "seed = 1\nrule = gossip\n"))
+    with pytest.raises(ConfigError, match="cannot read"):
+        load_config(tmp_path / "none.toml")
+
+
+def test_overrides(tmp_path: Path) -> None:
+    path = written(tmp_path, TOML)
+    changes = [
+        "training.lr=0.5",
+        "rule=median",
+        "network.byzantine={random = 1}",
+        "attack.name=ipm",
+        "seed=7",
+    ]
+    changed = load_config(path, changes)
+    assert (changed.training.lr, changed.rule.name, changed.seed) == (0.5, "median", 7)
+    assert changed.network.byzantine == {"random": 1}
+    assert changed.attack is not None
+    assert load_config(path).seed == 1
+
+
+@pytest.mark.parametrize("bad", ["training.lr", "=3", "training..lr=1", "a b=1"])
+def test_an_override_that_cannot_be_read(bad: str) -> None:
+    with pytest.raises(ConfigError, match="key=value"):
+        override({}, [bad])
+
+
+@pytest.mark.parametrize("bad", ["training.lr=fast", "trainin.lr=1", "rule.radius=1", "training.seed.x=1"])
+def test_errors_name_the_override(tmp_path: Path, bad: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(written(tmp_path, TOML), [bad])
+    assert f"override '{bad}'" in str(caught.value)
+
+
+def test_the_override_that_brought_it_about_is_named_and_no_other(tmp_path: Path) -> None:
+    path = written(tmp_path, TOML)
+    with pytest.raises(ConfigError, match=r"^override 'training.rounds=0': .*rounds is 0"):
+        load_config(path, ["training.rounds=9", "training.batch=2", "training.rounds=0", "training.lr=1"])
+    with pytest.raises(ConfigError, match=r"^override 'rule.name=median': unknown .*'rule'"):
+        load_config(path, ["seed=2", "rule.name=median", "training.lr=1"])
+    broken = written(tmp_path, TOML.replace("= 0.1", "= -0.1"))
+    with pytest.raises(ConfigError, match=r"run\.toml, line \d+: .*learning rate is -0.1"):
+        load_config(broken, ["training.batch=9"])
+
+
+def test_a_mark_in_front_of_the_text_does_not_matter(tmp_path: Path) -> None:
+    assert load_config(written(tmp_path, "\ufeff" + TOML)) == load_config(written(tmp_path, TOML))
+
+
+@given(st.dictionaries(st.text(max_size=8), st.integers() | st.text(max_size=5) | st.lists(st.integers())))
+def test_no_mapping_raises_anything_but_a_user_error(raw: dict[str, Any]) -> None:
+    for mapping in (raw, BASE | raw, BASE | {"rule": raw}, BASE | {"network": raw}, BASE | {"training": raw}):
+        with suppress(UserError):
+            RunConfig.from_mapping(mapping)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_every_rule_can_be_configured(name: str) -> None:
+    needed: dict[str, Any] = {"rule": {"rule": "gossip"}, "faulty": {"faulty": 1}, "trim": {"trim": 0}}
+    needed |= {"byzantine_weight": {"byzantine_weight": 0.1}}
+    parameters: dict[str, Any] = {}
+    for _ in needed:
+        try:
+            made = config(rule={"name": name, **parameters})
+        except ConfigError as error:
+            parameters |= next(v for key, v in needed.items() if f"for {key}" in str(error))
+        else:
+            assert type(made.rule.build(made.network.build())) is RULES[name]
+            return
+    pytest.fail(f"{name} cannot be configured")
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_every_attack_can_be_configured(name: str) -> None:
+    made = config(attack={"name": name} | ({"attack": "dissensus"} if name == "tuned" else {}))
+    assert made.attack is not None
+    assert type(made.attack.build()) is ATTACKS[name]
+
+
+def test_parameters_reach_rules_and_attacks() -> None:
+    network = config().network.build()
+    bucketing = RuleConfig("bucketing", {"rule": {"name": "geometric-median", "iterations": 3}, "size": 4})
+    assert bucketing.build(network) == Bucketing(rule=GeometricMedian(iterations=3), size=4)
+    assert RuleConfig("clipped-gossip", {"radius": "oracle"}).build(network) == ClippedGossip(Oracle())
+    adaptive = RuleConfig("clipped-gossip", {"radius": {"adaptive": 0.25}})
+    assert adaptive.build(network) == ClippedGossip(Adaptive(0.25))
+    tuned = config(attack={"name": "tuned", "attack": {"name": "dissensus", "epsilon": 2}, "steps": 3}).attack
+    assert tuned is not None
+    assert tuned.build() == Tuned(attack=Dissensus(epsilon=2.0), steps=3)
+
+
+def test_byzantine_bounds_come_from_the_network() -> None:
+    pendants = {"pendants": [0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0]}
+    network = config(network={"name": "ring", "nodes": 5, "byzantine": pendants}).network.build()
+    trimmed = RuleConfig("trimmed-mean", {"trim": "byzantine"})
+    assert trimmed.build(network) == TrimmedMean(trim=2)  # 3 around node 0, but 4 neighbours bear only 2
+    assert RuleConfig("krum", {"faulty": "byzantine"}).build(network) == Krum(faulty=2)
+    weighted = RuleConfig("clipped-gossip", {"radius": {"adaptive": "byzantine"}}).build(network)
+    assert weighted == ClippedGossip(Adaptive(network.delta_max))
+    inner = RuleConfig("bucketing", {"rule": {"name": "trimmed-mean", "trim": "byzantine"}}).build(network)
+    assert inner == Bucketing(rule=TrimmedMean(trim=1))
+    with pytest.raises(RuleError, match="only 4 neighbours"):
+        RuleConfig("trimmed-mean", {"trim": 3}).build(network).check(4)
+
+
+@pytest.mark.parametrize(
+    ("byzantine", "nodes", "lie"),
+    [
+        ([1, 2], 6, [1, 2]),
+        ({"pendants": [0, 3, 3]}, 9, [6, 7, 8]),
+        ({"random": 2}, 6, None),
+        ({"pendants_random": 2}, 8, [6, 7]),
+        ({"worst": 1}, 6, None),
+    ],
+)
+def test_placements(byzantine: Any, nodes: int, lie: list[int] | None) -> None:
+    built = config(network={"name": "dumbbell", "clique": 3, "byzantine": byzantine}).network.build()
+    assert built.n == nodes
+    if lie is not None:
+        assert built.byzantine.tolist() == lie
+    elif "worst" in byzantine:
+        assert built.byzantine.tolist()[0] in (2, 3)  # an end of the bridge
+    else:
+        assert len(built.byzantine) == 2
+
+
+def test_a_random_placement_follows_the_network_seed_alone() -> None:
+    def lies(seed: int, run: int) -> list[int]:
+        section = {"name": "complete", "nodes": 30, "byzantine": {"random": 5}, "seed": seed}
+        return list(config(network=section, seed=run).network.build().byzantine)
+
+    assert lies(0, 0) == lies(0, 1) != lies(1, 0)
+
+
+def test_a_file_is_known_by_its_content(tmp_path: Path) -> None:
+    graph = nx.cycle_graph(4)
+    nx.write_graphml(graph, tmp_path / "net.graphml")
+    text = TOML.replace('name = "ring"', 'file = "net.graphml"')
+    first = load_config(written(tmp_path, text))
+    assert first.network.build().n == 4
+    before = first.to_mapping()
+    assert str(tmp_path) not in canonical(before)
+    graph.add_edge(0, 2)
+    nx.write_graphml(graph, tmp_path / "net.graphml")
+    assert first.to_mapping() != before
+    (tmp_path / "net.graphml").unlink()
+    with pytest.raises(NetworkError, match=r"net\.graphml"):
+        first.to_mapping()
+
+
+def test_both_momentum_forms() -> None:
+    assert config(training={"momentum": 0.8}).training.build().momentum == HeavyBall(0.8)
+    paper = config(training={"momentum": 0.8, "momentum_form": "paper"})
+    assert paper.training.build().momentum == Averaged(0.2)
+
+
+def test_byzantine_nodes_need_an_attack() -> None:
+    with pytest.raises(ConfigError, match=r"1 Byzantine nodes, but there is no \[attack\]"):
+        build(config(network={"name": "ring", "byzantine": [0]}))
+
+
+RING = {"name": "ring", "nodes": 4, "byzantine": {"pendants": [0, 1]}}
+
+
+def test_who_trains_shares_the_data() -> None:
+    quiet = build(config(network=RING, attack="dissensus")).task
+    assert quiet.nodes.tolist() == [0, 1, 2, 3]
+    assert int(quiet.sizes.sum()) == 100
+    working = build(config(network=RING, attack="bit-flipping")).task
+    assert working.nodes.tolist() == [0, 1, 2, 3, 4, 5]
+    assert int(working.sizes.sum()) == 100
+    fair = config(network=RING, attack="dissensus", data=BASE["data"] | {"byzantine_share": True})
+    held = build(fair).task
+    assert held.nodes.tolist() == [0, 1, 2, 3]
+    assert torch.equal(held.table[:, : held.sizes.min()], working.table[:4, : held.sizes.min()])
+
+
+def test_copies_take_nothing_away() -> None:
+    data = BASE["data"] | {"byzantine_copies": True, "partition": "sorted"}
+    task = build(config(network=RING, attack="label-flipping", data=data)).task
+    assert int(task.sizes[:4].sum()) == 100
+    assert torch.equal(task.table[4:], task.table[:2])
+    with pytest.raises(ConfigError, match="exclude each other"):
+        config(data=data | {"byzantine_share": True})
+
+
+def test_label_flipping_flips_the_attackers_alone() -> None:
+    setup = build(config(network=RING, attack="label-flipping"))
+    honest = build(config(network=RING, attack="none"))
+    (_, flipped), (_, plain) = setup.task.draw(0), honest.task.draw(0)
+    assert torch.equal(flipped[:4], plain[:4])
+    assert torch.equal(flipped[4:], 9 - plain[4:])
+
+
+def test_the_clique_partition_takes_everyone_along() -> None:
+    network = {"name": "hub-dumbbell", "clique": 3, "on_hub": 1}
+    setup = build(config(network=network, attack="none", data={"name": "digits", "partition": "clique"}))
+    labels = [
+        set(setup.task.data.train_y[setup.task.table[row, : setup.task.sizes[row]]].tolist())
+        for row in range(len(setup.task.nodes))
+    ]
+    assert all(low <= {0, 1, 2, 3, 4} for low in labels[:3])
+    assert all(high <= {5, 6, 7, 8, 9} for high in labels[3:6])
+    with pytest.raises(ConfigError, match="groups"):
+        build(config(data={"name": "digits", "partition": "clique"}))
+
+
+def test_the_seed_decides_and_the_subset_does_not_depend_on_it() -> None:
+    one, two = build(config(seed=1)), build(config(seed=2))
+    assert one.task.data is two.task.data
+    assert not torch.equal(one.task.initial(), two.task.initial())
+    assert torch.equal(one.task.initial(), build(config(seed=1)).task.initial())
+
+
+def test_the_document_on_training_names_every_key_record_and_partition() -> None:
+    text = (EXAMPLES.parent / "docs" / "training.md").read_text(encoding="utf-8")
+    for section, kind in (("data", DataConfig), ("training", TrainingConfig)):
+        for entry in fields(kind):
+            assert f"`{section}.{entry.name}`" in text
+    for name in (*SCHEMES, *MODELS, *MEASURES, *PLACEMENTS, "clipped_edges"):
+        assert re.search(rf"`{{?{name}\b", text), name

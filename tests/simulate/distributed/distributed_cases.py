@@ -1,0 +1,305 @@
+"""What the ranks of `test_distributed` run, in processes of their own: importable, quick to start."""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import torch
+from torch import nn
+
+from clippedgossip.attacks import ATTACKS, Attack, Dissensus, LabelFlipping, Tuned, make_attack
+from clippedgossip.errors import DataError
+from clippedgossip.network import Network
+from clippedgossip.rules import (
+    NNM,
+    RULES,
+    Adaptive,
+    Bucketing,
+    ClippedGossip,
+    Median,
+    Mozi,
+    Oracle,
+    Rule,
+    TrimmedMean,
+)
+from clippedgossip.simulate import Setup, State, Training
+from clippedgossip.simulate.distributed import shared_memory as commons
+from clippedgossip.simulate.distributed.ranks import Ranks
+from clippedgossip.simulate.distributed.rendezvous import join
+from clippedgossip.simulate.distributed.shard import Shard, follow, train_distributed
+from clippedgossip.simulate.distributed.transpose import length
+from clippedgossip.step import LearningRate
+from clippedgossip.tasks import DataSet
+from tests.samples import sample_rule, sample_setup
+
+RULE_CASES: dict[str, Rule] = {name: sample_rule(name) for name in RULES} | {
+    "clipped-gossip": ClippedGossip(0.05),
+    "bucketing": Bucketing(TrimmedMean(trim=1)),
+    "nnm": NNM(Median(), faulty=1),
+    "mozi": Mozi(),  # by the losses of the engine
+    "adaptive radius": ClippedGossip(Adaptive(delta_max=0.25)),
+    "oracle radius": ClippedGossip(Oracle()),
+    "bucketing mozi": Bucketing(Mozi()),
+}
+# The search keeps off ε = 1, where messages lie on opposite sides of the own model, equally far from it.
+ATTACK_CASES: dict[str, Attack] = {
+    name: Tuned(Dissensus(), low=0.6, high=2, steps=2, refinements=1)
+    if name == "tuned"
+    else make_attack(name)
+    for name in ATTACKS
+}
+SPARSE = [
+    ("clipped-gossip", "dissensus"),
+    ("geometric-median", "mimic"),
+    ("balance", "gaussian"),
+    ("median", "alie"),
+    ("mozi", "bit-flipping"),
+]
+
+
+def data(shape: tuple[int, ...] = (6,), classes: int = 3, samples: int = 240) -> DataSet:
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(samples) % classes
+    centres = torch.randn(classes, *shape, generator=generator)
+    inputs = centres[labels] + torch.randn(samples, *shape, generator=generator)
+    return DataSet.of(inputs, labels, inputs[:61], labels[:61], name="tiny")
+
+
+def setup(
+    rule: Rule | str = "clipped-gossip",
+    attack: Attack | str | None = None,
+    *,
+    network: Network | None = None,
+    model: str | nn.Module = "linear",
+    shape: tuple[int, ...] = (6,),
+    seed: int = 0,
+    **training: Any,
+) -> Setup:
+    """Seven nodes, two of them Byzantine if there is an attack, in two groups."""
+    rule = RULE_CASES[rule] if isinstance(rule, str) else rule
+    attack = ATTACK_CASES[attack] if isinstance(attack, str) else attack
+    if network is None:
+        graph = nx.circulant_graph(7, [1, 2])
+        nx.set_node_attributes(graph, {node: "even" if node % 2 == 0 else "odd" for node in graph}, "group")
+        network = Network(graph, byzantine=[2, 5] if attack else [])
+    options: dict[str, Any] = {"rounds": 2, "evaluate_every": 2, "evaluate_last": 0}
+    options["lr"] = LearningRate(initial=0.1)
+    chosen = Training(**(options | training))
+    return sample_setup(data(shape), rule, attack, chosen, network=network, model=model, seed=seed)
+
+
+def sparse(nodes: int = 80) -> Network:
+    """So large and sparse that rules walk along the edges."""
+    return Network(nx.random_regular_graph(4, nodes, seed=3), byzantine=range(0, nodes, 10))
+
+
+def pairs(size: int) -> list[tuple[str, str]]:
+    """Every rule and every attack at least once, in other pairs for every number of ranks."""
+    attacks = list(ATTACK_CASES)
+    return [(rule, attacks[(place + size) % len(attacks)]) for place, rule in enumerate(RULE_CASES)]
+
+
+ALL_PAIRS = [(rule, attack) for rule in RULE_CASES for attack in ATTACK_CASES]
+
+
+def cases(chosen: Sequence[tuple[str, str]]) -> Iterator[tuple[str, Setup]]:
+    """Those pairs of a rule and an attack, and what else a run may hold."""
+    for rule, attack in chosen:
+        yield f"{rule} under {attack}", setup(rule, attack)
+    for rule, attack in SPARSE:
+        yield f"{rule} under {attack}, sparse", setup(rule, attack, network=sparse())
+    yield "no attack", setup(rounds=4, evaluate_last=4, evaluate_last_every=1, evaluate_nodes=False)
+    yield "dropout and convolutions", setup("clipped-gossip", LabelFlipping(), model="cnn", shape=(1, 8, 8))
+    few = nn.Linear(1, 3, bias=False)  # coordinates: one of four ranks has none
+    nn.init.zeros_(few.weight)
+    yield "few coordinates", setup("bucketing", "alie", model=few, shape=(1,))
+
+
+def outcome(moments: Sequence[Any]) -> tuple[list[dict[str, Any]], np.ndarray, np.ndarray]:
+    """Records, models and clips of a run: arrays, since tensors would be sent as open files."""
+    tensors = moments[-1].state().tensors
+    records = [moment.record.to_json() for moment in moments if moment.record is not None]
+    return records, tensors["models"].cpu().numpy(), tensors["clips"].cpu().numpy()
+
+
+Work = Callable[..., Any]
+"""work(ranks, *arguments) on every rank; what rank 0 returns is the result."""
+
+
+def together(
+    size: int,
+    work: Work,
+    *arguments: Any,
+    folder: Path,
+    timeout: float = 60,
+    by_hand: bool = True,
+    patience: float = 120,
+) -> list[Any]:
+    """Run `work` on that many ranks; what each returned, its error's text, or None if it died."""
+    context = get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    url = f"file://{folder}/store-{time.monotonic_ns()}?world_size={size}"
+    pipes, processes = [], []
+    for rank in range(size):
+        ours, theirs = context.Pipe(duplex=False)
+        process = context.Process(
+            target=_member, args=(theirs, f"{url}&rank={rank}", timeout, by_hand, work, arguments)
+        )
+        process.start()
+        theirs.close()
+        pipes.append(ours)
+        processes.append(process)
+    results = [_result(pipe, patience if rank == 0 else 5) for rank, pipe in enumerate(pipes)]
+    for process, result in zip(processes, results, strict=True):
+        process.join(0 if result is None else 10)
+        process.kill()
+    return results
+
+
+def _member(
+    pipe: Connection, url: str, timeout: float, by_hand: bool, work: Work, arguments: tuple[Any, ...]
+) -> None:
+    torch.set_num_threads(1)
+    try:
+        with join(url=url, timeout=timeout, by_hand=by_hand) as ranks:
+            result = work(ranks, *arguments)
+    except BaseException as error:
+        result = f"{type(error).__name__}: {error}"
+    pipe.send(result)
+
+
+def _result(pipe: Connection, seconds: float) -> Any:
+    try:
+        return pipe.recv() if pipe.poll(seconds) else None
+    except EOFError:
+        return None
+
+
+def run_cases(ranks: Ranks, chosen: Sequence[tuple[str, str]], device: str = "cpu") -> dict[str, Any] | None:
+    """The cases one after the other, in one group of processes."""
+    each = cases(chosen)
+    if ranks.rank:
+        follow(lambda: next(each)[1], ranks=ranks)
+        return None
+    return {name: outcome(list(train_distributed(case, ranks=ranks, device=device))) for name, case in each}
+
+
+def long_run() -> Setup:
+    return setup(
+        "clipped-gossip", "label-flipping", model="mlp", rounds=6, evaluate_every=1, evaluate_nodes=False
+    )
+
+
+def run_from(ranks: Ranks, before: str | None, after: str, stop: int) -> Any:
+    """A run from a checkpoint to a round, and another checkpoint there; the records on the way."""
+    if ranks.rank:
+        follow(long_run, ranks=ranks)
+        return None
+    state = None if before is None else State.load(before)
+    records = []
+    for moment in train_distributed(long_run(), ranks=ranks, state=state):
+        assert moment.record is not None
+        records.append(moment.record.to_json())
+        if moment.round == stop:
+            moment.state().save(after)
+            return records
+    return records
+
+
+def count_bytes(ranks: Ranks, shape: str, hosts: int = 1) -> dict[str, int]:
+    """What one round sends, and what it should, if ranks were on so many hosts."""
+    commons.host = lambda: f"host-{ranks.rank % hosts}"
+    network = Network(nx.complete_graph(13) if shape == "dense" else nx.cycle_graph(13), byzantine=[4])
+    shard = Shard(
+        setup("clipped-gossip", "dissensus", network=network, model="mlp"), ranks, torch.device("cpu")
+    )
+    shard.start(None)
+    shard.training = replace(shard.training, evaluate_every=1000, rounds=1000)
+    shard.advance()
+    exchanged, reduced = ranks.exchanged, ranks.reduced
+    shard.advance()
+    turn = shard.turn
+    mine, here = length(turn.mine), length(turn.here)
+    return {
+        "exchanged": ranks.exchanged - exchanged,
+        "notes": 0 if shard.window is None else 2 * (ranks.size - 1),
+        "reduced": ranks.reduced - reduced,
+        "expected": 4 * (mine * (turn.size - here) + (turn.workers - mine) * here),
+        "workers": turn.workers,
+        "parameters": turn.size,
+    }
+
+
+def disagree(ranks: Ranks, what: dict[str, Any]) -> int | None:
+    """Rank 1 is started with something else."""
+    if ranks.rank:
+        other = what if ranks.rank == 1 else {}
+        follow(lambda: setup(**other), ranks=ranks)
+        return None
+    return next(train_distributed(setup(), ranks=ranks)).round
+
+
+def without_data(ranks: Ranks) -> int | None:
+    def make() -> Setup:
+        raise DataError("no digits on this host")
+
+    if ranks.rank:
+        follow(make if ranks.rank == 1 else setup, ranks=ranks)
+        return None
+    return next(train_distributed(setup(), ranks=ranks)).round
+
+
+def lose_rank_1(ranks: Ranks, how: str) -> None:
+    """Rank 1 is lost in the midst of the third round."""
+    run = setup(rounds=50)
+    if ranks.rank == 0:
+        for _ in train_distributed(run, ranks=ranks):
+            pass
+        return
+    if ranks.rank == 1:
+        calls = iter(range(100))
+        kept = ranks.exchange
+
+        def exchange(*arguments: Any) -> None:
+            if next(calls) == 5:
+                fail(how)
+            kept(*arguments)
+
+        vars(ranks)["exchange"] = exchange
+    follow(lambda: run, ranks=ranks)
+
+
+def fail(how: str) -> None:
+    if how == "raise":
+        raise MemoryError("no room for another model")
+    os.kill(os.getpid(), signal.SIGKILL if how == "kill" else signal.SIGSTOP)
+
+
+def told_to_stop(ranks: Ranks, number: signal.Signals) -> int:
+    """Rank 0 gets torchrun's signals after the second round."""
+    run = setup(rounds=1000)
+    if ranks.rank:
+        follow(lambda: run, ranks=ranks)
+        return 0
+    for moment in train_distributed(run, ranks=ranks):
+        if moment.round == 2:
+            os.kill(os.getpid(), number)
+            os.kill(os.getpid(), number)
+    return 0
+
+
+def leave_early(ranks: Ranks) -> str:
+    """Rank 0's reader has seen enough, or fails; the others go home."""
+    if ranks.rank:
+        follow(setup, ranks=ranks)
+        return "went home"
+    next(train_distributed(setup(), ranks=ranks))
+    raise OSError("disk full")

@@ -1,0 +1,155 @@
+"""Rules and attacks that say they are steady never ask the host: a GPU could not capture their rounds.
+
+Seen here on a CPU: nothing reads a value back, makes a tensor whose size depends on one, or brings one over.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from clippedgossip.attacks import Attack, Dissensus
+from clippedgossip.mixing import kernels
+from clippedgossip.rules import Bucketing, ClippedGossip, Fixed, Median, Rule, base
+from clippedgossip.simulate.engine import Stack
+from tests.simulate.distributed import distributed_cases as cases
+
+CPU = torch.device("cpu")
+ATEN: Any = torch.ops.aten
+ASKING = {
+    ATEN._linalg_check_errors.default,
+    ATEN._local_scalar_dense.default,
+    ATEN.allclose.default,
+    ATEN.bincount.default,
+    ATEN.equal.default,
+    ATEN.masked_select.default,
+    ATEN.nonzero.default,
+    ATEN.repeat_interleave.Tensor,
+    ATEN._unique2.default,
+    ATEN.unique_consecutive.default,
+    ATEN.unique_dim.default,
+}
+MASKED = {ATEN.index.Tensor, ATEN.index_put.default, ATEN.index_put_.default}
+
+
+class Asked(Exception):
+    """The host was asked."""
+
+
+class _Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch leaves it untyped
+    def __torch_dispatch__(
+        self,
+        function: Any,
+        types: Sequence[type],
+        arguments: tuple[Any, ...] = (),
+        options: Mapping[str, Any] | None = None,
+    ) -> Any:
+        if (function in ASKING or by_mask(function, arguments)) and not on_a_cpu_alone():
+            raise Asked(str(function))
+        return function(*arguments, **(options or {}))
+
+
+@contextmanager
+def nothing_asked() -> Iterator[None]:
+    def ask(*arguments: Any, **options: Any) -> Any:
+        raise Asked
+
+    listener: Any = _Listener
+    with pytest.MonkeyPatch.context() as patch, listener():
+        for name in ("tensor", "as_tensor", "from_numpy"):
+            patch.setattr(torch, name, ask)
+        for name in ("tolist", "numpy", "cpu"):
+            patch.setattr(torch.Tensor, name, ask)
+        yield
+
+
+def by_mask(function: Any, arguments: tuple[Any, ...]) -> bool:
+    if function not in MASKED or (len(arguments) > 2 and arguments[2].dim() == 0):  # that fills in place
+        return False
+    return any(place is not None and place.dtype == torch.bool for place in arguments[1])
+
+
+def on_a_cpu_alone() -> bool:
+    frame = sys._getframe()
+    while (caller := frame.f_back) is not None:
+        frame = caller
+        if frame.f_code is kernels.combine.__code__:  # a GPU has its own
+            return True
+    return False
+
+
+@pytest.fixture
+def coordinates_as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gathered and combined as they are there, but not compiled."""
+    monkeypatch.setattr(base, "compiled", lambda kind, function, dynamic: function)
+    monkeypatch.setattr(base.CoordinateRule, "_mix_some", base.CoordinateRule._mix_compiled)
+
+
+PAIRS = [("clipped-gossip", attack) for attack in cases.ATTACK_CASES] + [
+    (rule, "alie") for rule in cases.RULE_CASES if rule != "clipped-gossip"
+]
+
+
+@pytest.mark.usefixtures("coordinates_as_on_a_gpu")
+@pytest.mark.parametrize("dense", [True, False], ids=["dense", "sparse"])
+@pytest.mark.parametrize(("rule", "attack"), PAIRS)
+def test_steady_rounds_never_ask_the_host(rule: str, attack: str, dense: bool) -> None:
+    stack = Stack([cases.setup(rule, attack, network=None if dense else cases.sparse())], CPU, None)
+    stack.advance()  # what is worked out once is known now
+    assert stack.mixers[0].steady is (attack != "tuned" and rule != "mda")
+    with torch.no_grad(), nothing_asked():
+        stack._mix(steady=True)
+
+
+class OwnRule(Median):
+    pass
+
+
+class OwnAttack(Dissensus):
+    pass
+
+
+class OwnRadius(Fixed):
+    pass
+
+
+class SteadyRule(Median):
+    @property
+    def steady(self) -> bool:
+        return True
+
+
+def test_what_is_not_ours_is_taken_to_ask_unless_it_says_otherwise() -> None:
+    asking: list[Rule | Attack] = [
+        OwnRule(),
+        OwnAttack(),
+        ClippedGossip(OwnRadius(1.0)),
+        Bucketing(OwnRule()),
+    ]
+    assert not any(one.steady for one in asking)
+    assert SteadyRule().steady
+    assert Bucketing(SteadyRule()).steady
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda models: models[models.sum(1).argmax()],
+        lambda models: models[models[:, 0] > 0],
+        lambda models: models.index_put_((models > 0,), models[models > 0]),
+        lambda models: float(models.sum()),
+        lambda models: models.tolist(),
+        lambda models: models.cpu(),
+        lambda models: models + torch.tensor([1.0]),
+        lambda models: torch.linalg.inv(models[:, :3]),
+        lambda models: torch.unique(models),
+    ],
+)
+def test_one_who_asks_is_found(ask: Callable[[torch.Tensor], object]) -> None:
+    models = torch.randn(3, 4)
+    with pytest.raises(Asked), nothing_asked():
+        ask(models)

@@ -1,0 +1,270 @@
+"""The training engine: Algorithm 1 as written, alone or together, stopped or not."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import networkx as nx
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call
+
+from clippedgossip import graphs
+from clippedgossip.attacks import ALIE, ATTACKS, Attack, BitFlipping, LabelFlipping, Tuned, make_attack
+from clippedgossip.errors import ConfigError, NetworkError, RunError
+from clippedgossip.network import Network
+from clippedgossip.rules import Bucketing, ClippedGossip, GeometricMedian, Gossip, Mozi, Rule, TrimmedMean
+from clippedgossip.simulate import Moment, Setup, State, Training, train, train_together
+from clippedgossip.simulate.engine import Stack
+from clippedgossip.simulate.stack import Crew
+from clippedgossip.step import Averaged, HeavyBall, LearningRate
+from clippedgossip.tasks import DataSet, build, make_task, partition
+from clippedgossip.tasks.parameters import Layout
+from clippedgossip.tasks.stacked_layers import forward_one, forward_stacked, supported
+from tests.samples import sample_setup
+
+
+def tiny_data(shape: tuple[int, ...] = (6,), classes: int = 3) -> DataSet:
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(120) % classes
+    centres = 2 * torch.randn(classes, *shape, generator=generator)
+    inputs = centres[labels] + torch.randn(120, *shape, generator=generator)
+    return DataSet.of(inputs, labels, inputs[:60], labels[:60], name="tiny")
+
+
+def setup(
+    rule: Rule | None = None,
+    attack: Attack | None = None,
+    *,
+    seed: int = 0,
+    model: str | nn.Module = "mlp",
+    shape: tuple[int, ...] = (6,),
+    **training: Any,
+) -> Setup:
+    chosen = Training(**({"rounds": 6, "evaluate_every": 2, "evaluate_last": 0} | training))
+    rule = rule or ClippedGossip(radius=0.5)
+    return sample_setup(tiny_data(shape), rule, attack, chosen, model=model, seed=seed)
+
+
+def lines(moments: Iterable[Moment]) -> list[str]:
+    return [str(moment.record) for moment in moments]
+
+
+@pytest.mark.parametrize("momentum", [HeavyBall(beta=0.9), Averaged(alpha=0.1)])
+def test_two_rounds_are_algorithm_1_written_out(momentum: HeavyBall | Averaged) -> None:
+    run = setup(Gossip(), momentum=momentum, lr=LearningRate(initial=0.1), rounds=2)
+    task = run.task
+    weights = torch.tensor(run.network.weights)
+    models = task.initial().double().expand(7, -1).clone()
+    held: list[torch.Tensor | None] = [None] * 7
+    for now in range(2):
+        x, y = task.draw(now)
+        half = []
+        for i in range(7):
+            parameters = {k: v.requires_grad_() for k, v in task.layout.views(models[i].clone()).items()}
+            loss = task.loss(functional_call(task.module.double(), parameters, (x[i].double(),)), y[i])
+            g = torch.cat([p.flatten() for p in torch.autograd.grad(loss, list(parameters.values()))])
+            before = held[i]
+            if before is None:
+                held[i] = g
+            elif isinstance(momentum, HeavyBall):
+                held[i] = 0.9 * before + g
+            else:
+                held[i] = 0.9 * before + 0.1 * g
+            now_held = held[i]
+            assert now_held is not None
+            half.append(models[i] - 0.1 * now_held)
+        models = weights @ torch.stack(half)
+    task.module.float()
+    *_, last = train(run)
+    torch.testing.assert_close(last.state().tensors["models"].double(), models, atol=1e-6, rtol=1e-5)
+
+
+def test_the_same_setup_gives_the_same_records() -> None:
+    first, second = (lines(train(setup(attack=ALIE(z=1.0)))) for _ in range(2))
+    assert first == second
+    assert any("accuracy" in line for line in first)
+
+
+@pytest.mark.parametrize("stop", [1, 3, 5])
+def test_a_run_continues_from_any_round_to_the_same_records(stop: int, tmp_path: object) -> None:
+    whole = lines(train(setup(attack=BitFlipping())))
+    for moment in train(setup(attack=BitFlipping())):
+        if moment.round == stop:
+            moment.state().save(f"{tmp_path}/checkpoint")
+            break
+    state = State.load(f"{tmp_path}/checkpoint")
+    assert state.round == stop
+    rest = train(setup(attack=BitFlipping()), state=state)
+    assert lines(rest) == whole[stop:]
+
+
+def test_runs_together_give_what_they_give_alone() -> None:
+    runs = [
+        setup(ClippedGossip(radius=0.3), ALIE(z=2.0), seed=1),
+        setup(GeometricMedian(), LabelFlipping(), seed=2),
+        setup(TrimmedMean(trim=1), seed=3),
+    ]
+    together = list(train_together(runs))[-1]
+    for run, moment in zip(runs, together, strict=True):
+        *_, alone = train(run)
+        torch.testing.assert_close(
+            moment.state().tensors["models"], alone.state().tensors["models"], atol=1e-5, rtol=1e-4
+        )
+
+
+@pytest.mark.parametrize("name", [name for name in ATTACKS if name != "tuned"])
+def test_every_attack_trains_and_stays_finite_under_clipped_gossip(name: str) -> None:
+    *_, last = train(setup(attack=make_attack(name)))
+    assert torch.isfinite(last.state().tensors["models"]).all()
+
+
+def test_a_tuned_attack_in_training() -> None:
+    *_, last = train(setup(attack=Tuned(ALIE(z=1.0), steps=3, refinements=1)))
+    assert torch.isfinite(last.state().tensors["models"]).all()
+
+
+@pytest.mark.parametrize("rule", [Mozi(), Bucketing(Mozi()), Bucketing(TrimmedMean(trim=1))])
+def test_rules_that_need_the_engine(rule: Rule) -> None:
+    *_, last = train(setup(rule, lr=LearningRate(initial=0.2), rounds=60))
+    assert last.record is not None
+    assert last.record.accuracy is not None
+    assert (last.record.accuracy["all"] or 0) > 0.8
+
+
+@pytest.mark.parametrize("size", [1, 4, 1000])
+@pytest.mark.parametrize("attack", [None, "ipm", "gaussian", "non-finite", "label-flipping"])
+@pytest.mark.parametrize("rule", [Mozi(), Bucketing(Mozi())])
+def test_messages_tried_together_have_the_losses_they_have_one_by_one(
+    rule: Rule, attack: str | None, size: int
+) -> None:
+    attacked = None if attack is None else make_attack(attack)
+    stack = Stack([setup(), setup(rule, attacked, seed=1)], torch.device("cpu"), None)
+    stack.advance()
+    mixer, part = stack.mixers[1], stack.parts[1]
+    mixer._trials.size = size
+    regular = slice(part.start, part.start + mixer.regular)
+    (near,) = mixer.inbox(stack.models[part], 3, 6).neighborhoods()
+    if isinstance(mixer.rule, Bucketing):
+        near = near.mapped(*mixer.rule.premix(near))
+    x, y = stack.crew.draw(3, purpose="mozi")
+    places = range(near.weights.shape[1] + 1)
+    one_by_one = [stack.crew.losses_of(near.message(place), x[regular], y[regular]) for place in places]
+    found = mixer._losses_near(near)
+    assert found.isfinite().all()
+    there = near.closed_present
+    torch.testing.assert_close(found[there], torch.stack(one_by_one, 1).double()[there])
+
+
+@pytest.mark.parametrize(
+    ("part", "said"),
+    [
+        ({"network": nx.cycle_graph(5)}, "network is a Graph; give a Network: network=Network"),
+        ({"rule": "clipped-gossip"}, "rule is a str; give a Rule"),
+        ({"rule": ClippedGossip}, "rule is a ClippedGossip itself; give a Rule"),
+        ({"attack": "alie"}, "attack is a str; give a Attack"),
+        (
+            {"network": Network(nx.circulant_graph(8, [1, 2]), byzantine=[3])},
+            "regular nodes are 0, 1, 2, 4, 5",
+        ),
+        ({"network": Network(nx.circulant_graph(9, [1, 2]))}, r"nodes 0, 1, 2, 3, 4, 5, 6; the network's"),
+    ],
+)
+def test_a_setup_says_what_does_not_fit(part: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        replace(setup(), **part)
+
+
+@pytest.mark.parametrize(
+    ("part", "said"),
+    [
+        ({"rounds": 2.5}, "rounds is 2.5; it must be a whole number"),
+        ({"evaluate_every": 0}, "at least 1"),
+        ({"lr": 0.1}, r"lr is a float; give a LearningRate: lr=LearningRate\(initial=0.01\)"),
+        ({"momentum": 0.9}, "give a Momentum"),
+        ({"precision": "fp16"}, "fp16"),
+    ],
+)
+def test_training_says_what_it_cannot_be(part: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        Training(**part)
+
+
+def test_label_flipping_spoils_byzantine_rows_only() -> None:
+    run = setup(attack=LabelFlipping())
+    _, spoilt = Crew([run.task], "float32").draw(0)
+    rows = run.task.rows(0)
+    clean = run.task.data.train_y[rows]
+    assert torch.equal(spoilt[:5], clean[:5])
+    assert torch.equal(spoilt[5:], 2 - clean[5:])
+
+
+@pytest.mark.parametrize(("model", "shape"), [("cnn", (1, 8, 8)), ("mlp", (6,)), ("linear", (5,))])
+def test_stacked_layers_equal_one_worker_at_a_time(model: str, shape: tuple[int, ...]) -> None:
+    module = build(model, shape, 4, seed=1)
+    assert isinstance(module, nn.Sequential)
+    assert supported(module)
+    layout = Layout.of(module)
+    generator = torch.Generator().manual_seed(3)
+    models = 0.3 * torch.randn(3, layout.size, generator=generator, dtype=torch.float64)
+    x = torch.randn(3, 5, *shape, generator=generator, dtype=torch.float64)
+
+    def keep(place: int, inner: tuple[int, ...]) -> torch.Tensor:
+        count = torch.arange(3 * torch.Size(inner).numel()).view(3, *inner)
+        return (count + place) % 3 > 0
+
+    together = forward_stacked(module, layout.views(models), x, keep, torch.float64)
+    for i in range(3):
+        mine = partial(lambda i, place, inner: keep(place, inner)[i], i)
+        alone = forward_one(module, layout.views(models[i]), x[i], mine)
+        torch.testing.assert_close(together[i], alone)
+
+
+def test_any_module_of_the_users_own() -> None:
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(6, 3)
+            self.drop = nn.Dropout(0.3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.tanh(self.inner(self.drop(x)))
+
+    torch.manual_seed(0)
+    module = Odd()
+    first, second = (list(train(setup(model=module)))[-1] for _ in range(2))
+    assert str(first.record) == str(second.record)
+
+
+def test_the_last_rounds_are_never_looked_at_less_often() -> None:
+    training = Training(rounds=20, evaluate_every=2, evaluate_last=10, evaluate_last_every=5)
+    assert [r for r in range(1, 21) if training.evaluates(r)] == list(range(2, 21, 2))
+    often = Training(rounds=20, evaluate_every=10, evaluate_last=6, evaluate_last_every=2)
+    assert [r for r in range(1, 21) if often.evaluates(r)] == [10, 16, 18, 20]
+
+
+def test_groups_are_evaluated_by_name() -> None:
+    network = Network(graphs.dumbbell(clique=3))
+    data = tiny_data()
+    groups = [nodes.tolist() for nodes in network.groups.values()]
+    task = make_task(data, partition(data.train_y, 6, "clique", seed=0, groups=groups), "mlp", seed=0)
+    run = Setup(network=network, task=task, rule=Gossip(), training=Training(rounds=1))
+    (moment,) = train(run)
+    assert moment.record is not None
+    assert set(moment.record.accuracy or {}) == {"all", "clique A", "clique B"}
+
+
+def test_what_cannot_run_says_so() -> None:
+    apart = Network(nx.disjoint_union(nx.complete_graph(3), nx.complete_graph(4)))
+    run = setup()
+    with pytest.raises(NetworkError, match="2 parts"):
+        next(train(Setup(network=apart, task=run.task, rule=Gossip())))
+    with pytest.raises(RunError, match="share"):
+        next(train_together([setup(), setup(rounds=7)]))
+    if not torch.cuda.is_available():
+        with pytest.raises(RunError, match="no GPU"):
+            next(train(run, device="cuda"))
+    with pytest.raises(RunError, match="do not fit"):
+        next(train(run, state=State(1, {"models": torch.zeros(1, 1)})))

@@ -1,0 +1,228 @@
+"""The GPU gives what the CPU gives. Skipped where there is none."""
+
+import warnings
+from collections.abc import Iterator
+from functools import cache
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from clippedgossip import graphs
+from clippedgossip.attacks import ATTACKS, make_attack
+from clippedgossip.mixing.inbox import Context, Inbox
+from clippedgossip.mixing.slots import Layout
+from clippedgossip.network import Network
+from clippedgossip.rules import (
+    ClippedGossip,
+    CoordinateRule,
+    GeometricMedian,
+    Median,
+    Mozi,
+    Rule,
+    TrimmedMean,
+)
+from clippedgossip.simulate import Setup, Training, train, train_together
+from clippedgossip.step import LearningRate
+from clippedgossip.tasks import DataSet, make_task, partition
+from clippedgossip.tasks import stacked_layers as layers
+from tests.rules.test_rules_contract import CASES
+from tests.simulate.distributed import distributed_cases as cases
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that PyTorch can use")
+
+
+@pytest.fixture(autouse=True)
+def full_precision() -> Iterator[None]:
+    yield
+    torch.set_float32_matmul_precision("highest")  # a run with TF32 leaves it on
+
+
+@pytest.mark.parametrize("rule", CASES.values(), ids=CASES)
+@pytest.mark.parametrize("shape", ["few rows", "many rows"])
+def test_rules_near_consensus_beside_a_huge_lie_and_nan(rule: Rule, shape: str) -> None:
+    graph = nx.complete_graph(12) if shape == "few rows" else nx.random_regular_graph(6, 150, seed=1)
+    network = Network(graph, byzantine=[3, 7])
+    generator = torch.Generator().manual_seed(0)
+    d = 4999  # rows that do not start on word boundaries
+    n = len(network.regular)
+    models = torch.randn(d, generator=generator) + 1e-4 * torch.randn(n, d, generator=generator)
+    layout = Layout.of(network)
+    assert layout.byzantine is not None
+    lies = torch.randn(int(layout.byzantine.sum()), d, generator=generator)
+    lies *= 1e6 / lies.norm(dim=1, keepdim=True)
+    lies[1] = torch.nan
+    context = Context(rounds=10)
+    exact = rule.mix(Inbox(layout=layout, models=models.double(), extra=lies.double(), context=context))
+    on_gpu = Inbox(
+        layout=Layout.of(network, "cuda"), models=models.cuda(), extra=lies.cuda(), context=context
+    )
+    found = rule.mix(on_gpu).cpu().double()
+    moved = (exact - models.double()).norm(dim=1)
+    rounding = 8 * torch.finfo(torch.float32).eps * exact.norm(dim=1)
+    assert ((found - exact).norm(dim=1) <= 1e-3 * moved + rounding).all()
+
+
+def setup(rule: Rule, attack: str | None, model: str | nn.Module, precision: str = "float32") -> Setup:
+    network = Network(graphs.dumbbell(clique=3), byzantine=[] if attack is None else [0])
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(200) % 4
+    inputs = torch.randn(4, 1, 8, 8, generator=generator)[labels] + torch.randn(
+        200, 1, 8, 8, generator=generator
+    )
+    data = DataSet.of(inputs, labels, inputs[:100], labels[:100])
+    chosen = None if attack is None else make_attack(attack)
+    nodes = [*network.regular.tolist(), *(network.byzantine.tolist() if chosen and chosen.trains else [])]
+    task = make_task(data, partition(labels, len(nodes), "iid", seed=0), model, seed=0, batch=8, nodes=nodes)
+    training = Training(
+        rounds=6,
+        evaluate_every=3,
+        lr=LearningRate(initial=0.05),
+        precision=precision,  # type: ignore[arg-type]  # one of the names
+    )
+    return Setup(network=network, task=task, rule=rule, attack=chosen, training=training)
+
+
+@pytest.mark.parametrize("rule", [ClippedGossip(radius=0.1), GeometricMedian(), Median(), Mozi()])
+@pytest.mark.parametrize("model", ["mlp", "cnn"])
+def test_training_agrees_with_the_cpu(rule: Rule, model: str) -> None:
+    *_, here = train(setup(rule, None, model))
+    *_, there = train(setup(rule, None, model), device="cuda")
+    torch.testing.assert_close(
+        there.state().tensors["models"].cpu(), here.state().tensors["models"], atol=2e-4, rtol=1e-3
+    )
+
+
+class Residual(nn.Module):
+    """One that cannot be stacked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(64, 64), nn.Linear(64, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.flatten(1)
+        return self.last(x + torch.relu(self.first(x)))  # type: ignore[no-any-return]
+
+
+def test_a_module_of_one_s_own_trains_as_on_the_cpu() -> None:
+    torch.manual_seed(0)
+    run = setup(ClippedGossip(radius=0.1), "alie", Residual())
+    *_, here = train(run)
+    *_, there = train(run, device="cuda")
+    torch.testing.assert_close(
+        there.state().tensors["models"].cpu(), here.state().tensors["models"], atol=2e-4, rtol=1e-3
+    )
+
+
+@pytest.mark.parametrize("precision", ["float32", "tf32", "bfloat16"])
+@pytest.mark.parametrize("model", ["mlp", "cnn"])
+def test_what_is_compiled_is_found_right(model: str, precision: str) -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*wrongly.*")
+        for _ in train(setup(ClippedGossip(radius=0.1), None, model, precision), device="cuda"):
+            pass
+
+
+@pytest.mark.parametrize("precision", ["float32", "tf32", "bfloat16"])
+def test_crews_of_many_sizes_train_rightly_one_after_the_other(precision: str) -> None:
+    """What is compiled for one size is compiled anew for the next, for any size then; and models that have
+    learnt, each clique its own classes, are another matter for a compiler than those at the start."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*wrongly.*")
+        for cliques in ((6, 6, 6), (6, 3), (3,), (5, 4)):
+            *_, last = train_together([by_clique(clique, precision) for clique in cliques], device="cuda")
+            for clique, there in zip(cliques, last, strict=True):
+                assert there.record is not None
+                wanted = distance_on_a_cpu(clique)
+                assert there.record.consensus_distance == pytest.approx(
+                    wanted, rel=0.1 if precision == "bfloat16" else 0.02
+                )
+
+
+@cache
+def distance_on_a_cpu(clique: int) -> float:
+    *_, last = train(by_clique(clique, "float32"))
+    assert last.record is not None
+    assert last.record.consensus_distance is not None
+    return last.record.consensus_distance
+
+
+def by_clique(clique: int, precision: str) -> Setup:
+    """64 rounds on images, half of whose classes each clique has."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(2000) % 4
+    inputs = 0.5 * torch.randn(4, 1, 8, 8, generator=generator)[labels]
+    inputs += torch.randn(2000, 1, 8, 8, generator=generator)
+    data = DataSet.of(inputs, labels, inputs[:400], labels[:400], name="four classes")
+    groups = [list(range(clique)), list(range(clique, 2 * clique))]
+    shares = partition(labels, 2 * clique, "clique", seed=0, groups=groups)
+    return Setup(
+        network=Network(graphs.dumbbell(clique=clique)),
+        task=make_task(data, shares, "cnn", seed=0, batch=16),
+        rule=ClippedGossip(radius=1.0),
+        training=Training(
+            rounds=64,
+            evaluate_every=64,
+            lr=LearningRate(initial=0.02),
+            precision=precision,  # type: ignore[arg-type]  # one of the names
+        ),
+    )
+
+
+@pytest.mark.parametrize(("precision", "rounding"), [(torch.float32, 1e-5), (torch.bfloat16, 0.05)])
+@pytest.mark.parametrize("shape", [(6, 8, 1, 8), (6, 8, 1, 28), (5, 32, 1, 28), (20, 9, 1, 28), (6, 8, 3, 9)])
+def test_compiled_convolutions_agree_with_float64(
+    shape: tuple[int, int, int, int], precision: torch.dtype, rounding: float
+) -> None:
+    """Of few images and many: a compiler treats them differently."""
+    n, batch, channels, side = shape
+    module = nn.Sequential(nn.Conv2d(channels, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.MaxPool2d(2))
+    generator = torch.Generator("cuda").manual_seed(0)
+    parameters = {
+        name: 0.3 * torch.randn(n, *value.shape, device="cuda", generator=generator)
+        for name, value in module.named_parameters()
+    }
+    x = torch.randn(n, batch, channels, side, side, device="cuda", generator=generator)
+    exact = layers.forward_stacked(
+        module,
+        {name: value.double() for name, value in parameters.items()},
+        x.double(),
+        None,
+        torch.float64,
+    )
+    torch._dynamo.reset()  # each shape is compiled for itself
+    forward = torch.compile(lambda p, x: layers.forward_stacked(module, p, x, None, precision))
+    with torch.no_grad():
+        found = forward(parameters, x)
+    assert float((found - exact).abs().max() / exact.abs().max()) < rounding
+
+
+@pytest.mark.parametrize("attack", [name for name in ATTACKS if name != "tuned"])
+def test_attacked_training_agrees_with_the_cpu(attack: str) -> None:
+    rule = ClippedGossip(radius=0.1)
+    *_, here = train(setup(rule, attack, "mlp"))
+    *_, there = train(setup(rule, attack, "mlp"), device="cuda")
+    torch.testing.assert_close(
+        there.state().tensors["models"].cpu(), here.state().tensors["models"], atol=2e-4, rtol=1e-3
+    )
+
+
+def test_steady_attacks_on_a_large_sparse_network_agree_with_the_cpu() -> None:
+    """Together, and captured: messages are made edge by edge there."""
+    names = [name for name in cases.ATTACK_CASES if name != "tuned"]
+    runs = [cases.setup("clipped-gossip", name, network=cases.sparse()) for name in names]
+    *_, here = train_together(runs)
+    *_, there = train_together(runs, device="cuda")
+    for name, ours, theirs in zip(names, here, there, strict=True):
+        models, expected = (moment.state().tensors["models"].cpu().numpy() for moment in (theirs, ours))
+        np.testing.assert_allclose(models, expected, atol=2e-4, rtol=1e-3, err_msg=name)
+
+
+def test_two_gpu_runs_give_the_same_bytes() -> None:
+    rule = TrimmedMean(trim=1)
+    assert isinstance(rule, CoordinateRule)
+    first, second = (list(train(setup(rule, "alie", "cnn", "bfloat16"), device="cuda")) for _ in range(2))
+    assert [str(moment.record) for moment in first] == [str(moment.record) for moment in second]

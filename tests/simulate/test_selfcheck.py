@@ -1,0 +1,397 @@
+"""Compilers that are wrong, from the start or later, in much or in little: found out, and done without."""
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from clippedgossip import devices as compiling
+from clippedgossip.attacks import ATTACKS
+from clippedgossip.devices import CAPTURE
+from clippedgossip.errors import MiscompiledError, RunError
+from clippedgossip.rules import ClippedGossip, TrimmedMean
+from clippedgossip.runs.config import RunConfig
+from clippedgossip.runs.execute import execute
+from clippedgossip.simulate import Setup, Training, train, train_together
+from clippedgossip.simulate.engine import Stack
+from clippedgossip.simulate.exchange import Mixer
+from clippedgossip.simulate.selfcheck import Proof, rows_compared, same_models
+from clippedgossip.simulate.stack import Crew
+from clippedgossip.step import Averaged, LearningRate
+from clippedgossip.tasks import DataSet
+from tests.samples import sample_setup
+
+Gradients = list[Tensor]
+FAULTS: dict[str, Callable[[Gradients], Gradients]] = {
+    "none": lambda gradients: [gradient * (1 + 1e-5) for gradient in gradients],
+    "too large": lambda gradients: [gradient * 1.1 for gradient in gradients],
+    "NaN": lambda gradients: [gradient * torch.nan for gradient in gradients],
+    "the wrong way round": lambda gradients: [gradient.flip(-1) for gradient in gradients],
+    "one small parameter": lambda gradients: [*gradients[:-1], 0.5 * gradients[-1]],
+}
+WRONG = [fault for fault in FAULTS if fault != "none"]
+
+
+class BadCompiler:
+    """In place of `torch.compile`: its gradients are wrong from one of its calls on."""
+
+    def __init__(self, fault: str, *, after: int = 0, sizes_alone_are_right: bool = False) -> None:
+        self.fault, self.after, self.sizes_alone_are_right = fault, after, sizes_alone_are_right
+        self.calls = 0
+
+    def __call__(self, function: Callable[..., Any], dynamic: bool | None = None) -> Callable[..., Any]:
+        if "gradients" not in function.__name__:
+            return function
+
+        def compiled(*arguments: Any) -> Any:
+            self.calls += 1
+            gradients, losses = function(*arguments)
+            right = self.calls <= self.after or (dynamic is False and self.sizes_alone_are_right)
+            return (gradients if right else FAULTS[self.fault](gradients)), losses
+
+        return compiled
+
+
+Compile = Callable[[BadCompiler], BadCompiler]
+
+
+@pytest.fixture
+def compile_with(monkeypatch: pytest.MonkeyPatch) -> Compile:
+    """Compile here, on a CPU, and with this compiler."""
+
+    def take(compiler: BadCompiler) -> BadCompiler:
+        monkeypatch.setattr(Crew, "_compiles", True)
+        monkeypatch.setattr(torch, "compile", compiler)
+        return compiler
+
+    monkeypatch.setattr(compiling, "_COMPILED", {})
+    monkeypatch.setattr(compiling, "_DISTRUST", {})
+    return take
+
+
+def setup(*, model: str | nn.Module = "mlp", **training: Any) -> Setup:
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(120) % 3
+    inputs = torch.randn(3, 6, generator=generator)[labels] + torch.randn(120, 6, generator=generator)
+    data = DataSet.of(inputs, labels, inputs[:60], labels[:60], name="tiny")
+    chosen = Training(**({"rounds": 6} | training), lr=LearningRate(initial=0.1))
+    return sample_setup(data, ClippedGossip(radius=0.5), None, chosen, model=model)
+
+
+def small_run() -> RunConfig:
+    return RunConfig.from_mapping(
+        {
+            "device": "cpu",
+            "network": {"name": "ring", "nodes": 4},
+            "data": {"name": "digits", "samples": 200, "test_samples": 50},
+            "model": "linear",
+            "rule": "clipped-gossip",
+            "training": {"rounds": 12, "batch": 4, "evaluate_every": 3},
+        }
+    )
+
+
+def models(run: Setup) -> Tensor:
+    *_, last = train(run)
+    return last.state().tensors["models"]
+
+
+@pytest.mark.parametrize("fault", WRONG)
+def test_a_compiler_that_is_wrong_is_not_used(fault: str, compile_with: Compile) -> None:
+    right = models(setup())
+    compiler = compile_with(BadCompiler(fault))
+    with pytest.warns(RuntimeWarning, match="compiles `gradients` wrongly") as warned:
+        found = models(setup())
+    assert ["alone" in str(w.message) for w in warned] == [True, False]
+    assert compiler.calls == 2  # in two forms, each compared once
+    assert torch.equal(found, right)
+
+
+@pytest.mark.parametrize("fault", WRONG)
+def test_what_is_right_for_each_size_alone_is_used(fault: str, compile_with: Compile) -> None:
+    right = models(setup())
+    compiler = compile_with(BadCompiler(fault, sizes_alone_are_right=True))
+    with pytest.warns(RuntimeWarning, match="it is compiled for each size alone"):
+        found = models(setup())
+    assert compiler.calls == 2 + 6
+    assert torch.equal(found, right)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_rounding_is_no_fault(precision: str, compile_with: Compile) -> None:
+    compiler = compile_with(BadCompiler("none"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        models(setup(precision=precision, rounds=70))
+    assert compiler.calls == 1 + 70
+
+
+@pytest.mark.parametrize("fault", WRONG)
+def test_a_round_that_is_wrong_ends_a_run_and_says_so(fault: str, compile_with: Compile) -> None:
+    compile_with(BadCompiler(fault, after=4))  # once before the first round
+    said = r"the gradient of \S+, off by .*, where rounding explains .* in round 4\nstarted again, .* alone"
+    with pytest.raises(MiscompiledError, match=said):
+        models(setup())
+
+
+def test_a_run_starts_again_without_what_was_wrong(tmp_path: Path, compile_with: Compile) -> None:
+    config = small_run()
+    right = execute(config, tmp_path / "right")
+    compile_with(BadCompiler("too large", after=4))
+    with pytest.warns(RuntimeWarning, match="wrongly") as warned:
+        found = execute(config, tmp_path / "found")
+    assert len(warned) == 2  # in round 4, and before the first one when it started again
+    assert found.records_path.read_bytes() == right.records_path.read_bytes()
+
+
+def test_a_gpu_that_is_wrong_by_itself_is_not_borne_with(
+    compile_with: Compile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compile_with(BadCompiler("too large"))
+    check = Proof.of_gradients
+    monkeypatch.setattr(
+        Proof, "of_gradients", lambda self, found, *rest: check(self, [2 * g for g in found], *rest)
+    )
+    with pytest.warns(RuntimeWarning), pytest.raises(RunError, match=r"uncompiled too.*\ntake --device cpu"):
+        models(setup())
+
+
+def test_every_row_is_compared_in_time_and_the_last_at_first() -> None:
+    for n in (1, 5, 9, 17, 320):
+        assert n - 1 in rows_compared(n, 0)
+        looked_at = {int(row) for round in range(n) for row in rows_compared(n, round)}
+        assert looked_at == set(range(n))
+        assert len(set(rows_compared(n, 3).tolist())) == min(n, 8)
+    of_runs = {int(row) // 20 for power in range(5) for row in rows_compared(320, 2**power - 1)}
+    assert len(of_runs) > 8  # of sixteen runs that are stacked
+
+
+def proof() -> Proof:
+    run = setup()
+    crew = Crew([run.task], "float32")
+    models = run.task.initial().expand(7, -1).clone()
+    return Proof(crew.work, crew.workers, models, torch.tensor(0), "float32")
+
+
+def test_one_worker_s_fault_is_found_beside_others_of_any_size() -> None:
+    found = proof()
+    *gradients, losses = (piece.clone() for piece in found.exact)
+    assert found.of_gradients(gradients, losses) is None
+    for pieces in (found.exact, found.plain, gradients):
+        for piece in pieces[:4]:
+            piece[0] *= 1e8
+            piece[1] *= torch.nan
+    assert found.of_gradients(gradients, losses) is None  # the second is past comparing
+    gradients[2][2] *= -1
+    fault = found.of_gradients(gradients, losses)
+    assert fault is not None
+    assert "off by 2 of" in str(fault)
+
+
+def test_a_few_workers_may_be_off_by_more_than_most() -> None:
+    found = proof()
+    *gradients, losses = (piece.clone() for piece in found.exact)
+    for worker in range(3):
+        gradients[0][worker] *= 1.08
+        assert found.of_gradients(gradients, losses) is None
+    gradients[0][3] *= 1.08
+    assert found.of_gradients(gradients, losses) is not None
+
+
+def test_most_are_most_of_those_that_can_be_compared() -> None:
+    found = proof()
+    *gradients, losses = (piece.clone() for piece in found.exact)
+    for piece in (*found.exact, *found.plain):
+        piece[:4] *= torch.nan
+    assert found.of_gradients(gradients, losses) is None
+    gradients[0] *= 1.08
+    assert found.of_gradients(gradients, losses) is not None
+    losses[5] *= 1.08
+    assert "the loss" in str(found.of_gradients(found.plain[:-1], losses))
+
+
+def test_a_gradient_lost_in_a_large_momentum_is_no_fault() -> None:
+    found = proof()
+    *gradients, losses = (piece.clone() for piece in found.exact)
+    shaken = [2 * piece for piece in gradients]
+    assert found.of_gradients(shaken, losses) is not None
+    assert found.of_gradients(shaken, losses, gradients) is None
+
+
+def test_wrong_losses_and_batches_are_found() -> None:
+    found = proof()
+    *gradients, losses = found.exact
+    fault = found.of_gradients(gradients, 1.2 * losses)
+    assert fault is not None
+    assert fault.what == "the loss"
+    assert found.of_batch(found.x, found.y) is None
+    x = found.x.clone()
+    x[3, 2] = x[3, 1]
+    assert found.of_batch(x, found.y) is not None
+    assert found.of_batch(found.x, (found.y + 1) % 3) is not None
+
+
+def test_wrong_half_steps_and_models_are_found() -> None:
+    found = proof()
+    momentum = torch.ones_like(found.models)
+    half = found.models - 0.1 * momentum
+    assert found.of_half_step(half, momentum, 0.1) is None
+    fault = found.of_half_step(half, momentum, 0.10001)
+    assert fault is not None
+    assert fault.what == "the half-step"
+    diverged = half.clone()
+    diverged[1] *= torch.nan
+    assert same_models("mixing", diverged, diverged) is None
+    assert same_models("mixing", diverged, half) is not None
+
+
+Spoil = Callable[[Stack], object]
+
+
+def spoil_gradients(stack: Stack) -> None:
+    stack.momentum *= 2
+
+
+def spoil_half_steps(stack: Stack) -> None:
+    stack.half[-1] += 1e-5
+
+
+def spoil_models(stack: Stack) -> None:
+    last = stack.models[stack.parts[-1]]
+    last.copy_(last.roll(1, 0))
+
+
+class Replay:
+    """In place of what a GPU captures: the first round is done as it should be, later ones are spoilt."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, spoil: Spoil) -> None:
+        self.rounds, self.spoil = 0, spoil
+        monkeypatch.setattr(Crew, "_compiles", True)
+        monkeypatch.setattr(torch, "compile", lambda function, dynamic=None: function)
+        monkeypatch.setattr(Stack, "_captures", property(lambda stack: compiling.trusted(CAPTURE)))
+        monkeypatch.setattr(Stack, "_captured", lambda stack: self.replay(stack))
+
+    def replay(self, stack: Stack) -> None:
+        self.rounds += 1
+        stack._plain()
+        if stack._graph is None:
+            vars(stack)["_graph"] = self
+        else:
+            self.spoil(stack)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "fault"),
+    [(spoil_models, "mixing"), (spoil_half_steps, "the half-step")],
+    ids=["mixing", "half-step"],
+)
+def test_a_round_that_is_repeated_wrongly_is_left_uncaptured(
+    spoil: Spoil, fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compile_with: Compile
+) -> None:
+    config = small_run()
+    right = execute(config, tmp_path / "right")
+    replay = Replay(monkeypatch, spoil)
+    said = f"repeats what was captured of round 2 wrongly: {fault}, off by .*\nstarted again, .* uncaptured"
+    with pytest.warns(RuntimeWarning, match=said):
+        found = execute(config, tmp_path / "found")
+    assert replay.rounds == 2
+    assert found.records_path.read_bytes() == right.records_path.read_bytes()
+
+
+def test_gradients_that_are_wrong_captured_alone_are_right_in_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compile_with: Compile
+) -> None:
+    config = small_run()
+    right = execute(config, tmp_path / "right")
+    Replay(monkeypatch, spoil_gradients)
+    with pytest.warns(RuntimeWarning) as warned:
+        found = execute(config, tmp_path / "found")
+    ways = ["for each size alone", "left uncompiled", "left uncaptured"]
+    assert all(way in str(w.message) for way, w in zip(ways, warned, strict=True))
+    assert found.records_path.read_bytes() == right.records_path.read_bytes()
+
+
+def two_runs() -> list[Setup]:
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(120) % 3
+    inputs = torch.randn(3, 6, generator=generator)[labels] + torch.randn(120, 6, generator=generator)
+    data = DataSet.of(inputs, labels, inputs[:60], labels[:60], name="tiny")
+    training = Training(
+        rounds=20, lr=LearningRate(initial=0.5, drops=(3, 9)), momentum=Averaged(0.2), evaluate_every=5
+    )
+    attack = ATTACKS["gaussian"]()
+    return [
+        sample_setup(data, ClippedGossip(radius=0.5), attack, training),
+        sample_setup(data, TrimmedMean(trim=1), None, training, seed=1),
+    ]
+
+
+def last_states(runs: list[Setup]) -> list[dict[str, Tensor]]:
+    *_, last = train_together(runs)
+    return [moment.state().tensors for moment in last]
+
+
+def test_what_is_repeated_rightly_is_no_fault_and_comparing_leaves_no_trace(
+    monkeypatch: pytest.MonkeyPatch, compile_with: Compile
+) -> None:
+    right = last_states(two_runs())
+    replay = Replay(monkeypatch, lambda stack: None)
+    for ours, theirs in zip(last_states(two_runs()), right, strict=True):
+        assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    assert replay.rounds == 20
+
+
+@pytest.mark.parametrize("spoil", [spoil_models, spoil_half_steps, spoil_gradients])
+def test_what_is_wrong_in_any_run_of_a_stack_is_found(
+    spoil: Spoil, monkeypatch: pytest.MonkeyPatch, compile_with: Compile
+) -> None:
+    Replay(monkeypatch, spoil)
+    with pytest.raises(MiscompiledError, match="round 2"):
+        last_states(two_runs())
+
+
+def test_no_room_to_mix_again_is_no_fault_and_counts_no_clips(
+    monkeypatch: pytest.MonkeyPatch, compile_with: Compile
+) -> None:
+    right = last_states(two_runs())
+    Replay(monkeypatch, lambda stack: None)
+    mix = Mixer.mix
+
+    def mix_once(mixer: Mixer, half: Tensor, out: Tensor, *rest: Any) -> None:
+        mix(mixer, half, out, *rest)
+        if out.storage_offset() == 0 and out._base is not None and len(out._base) == len(out):
+            raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(Mixer, "mix", mix_once)
+    for ours, theirs in zip(last_states(two_runs()), right, strict=True):
+        assert torch.equal(ours["clips"], theirs["clips"])
+
+
+def test_rounds_of_a_module_of_one_s_own_are_not_captured() -> None:
+    class Own(nn.Sequential):
+        pass
+
+    captures = []
+    for kind in (nn.Sequential, Own):
+        run = setup(model=kind(nn.Linear(6, 3)))
+        stack = Stack([run], torch.device("cpu"), None)
+        stack.device = torch.device("cuda")
+        captures.append(stack._captures)
+    assert captures == [True, False]
+
+
+def test_distrust_ends() -> None:
+    kind = ("a kind", object())
+    said = [compiling.distrust(kind) for _ in range(5)]
+    assert said == ["compiled for each size alone", "left uncompiled, right and slower", None, None, None]
+
+
+def test_a_run_that_goes_on_is_looked_at_anew(compile_with: Compile) -> None:
+    states = [moment.state() for moment in train(setup(rounds=20)) if moment.round == 11]
+    compile_with(BadCompiler("too large", after=1))  # right on the starting models, wrong in round 12
+    with pytest.raises(MiscompiledError, match="in round 12"):
+        list(train(setup(rounds=20), state=states[0]))
