@@ -1,4 +1,4 @@
-"""Rules and attacks that say they are steady never ask the host: a GPU could not capture their rounds.
+"""Rules and attacks that say they are capturable never ask the host: a GPU could not capture their rounds.
 
 Seen here on a CPU: nothing reads a value back, makes a tensor whose size depends on one, or brings one over.
 """
@@ -97,12 +97,12 @@ PAIRS = [("clipped-gossip", attack) for attack in cases.ATTACK_CASES] + [
 @pytest.mark.usefixtures("coordinates_as_on_a_gpu")
 @pytest.mark.parametrize("dense", [True, False], ids=["dense", "sparse"])
 @pytest.mark.parametrize(("rule", "attack"), PAIRS)
-def test_steady_rounds_never_ask_the_host(rule: str, attack: str, dense: bool) -> None:
+def test_capturable_rounds_never_synchronise_with_the_cpu(rule: str, attack: str, dense: bool) -> None:
     stack = Stack([cases.setup(rule, attack, network=None if dense else cases.sparse())], CPU, None)
     stack.advance()  # what is worked out once is known now
-    assert stack.mixers[0].steady is (attack != "tuned" and rule != "mda")
+    assert stack.mixers[0].capturable is (attack != "tuned" and rule != "mda")
     with torch.no_grad(), nothing_asked():
-        stack._mix(steady=True)
+        stack._mix(capturable=True)
 
 
 class OwnRule(Median):
@@ -117,9 +117,9 @@ class OwnRadius(Fixed):
     pass
 
 
-class SteadyRule(Median):
+class CapturableRule(Median):
     @property
-    def steady(self) -> bool:
+    def capturable(self) -> bool:
         return True
 
 
@@ -130,9 +130,9 @@ def test_what_is_not_ours_is_taken_to_ask_unless_it_says_otherwise() -> None:
         ClippedGossip(OwnRadius(1.0)),
         Bucketing(OwnRule()),
     ]
-    assert not any(one.steady for one in asking)
-    assert SteadyRule().steady
-    assert Bucketing(SteadyRule()).steady
+    assert not any(one.capturable for one in asking)
+    assert CapturableRule().capturable
+    assert Bucketing(CapturableRule()).capturable
 
 
 @pytest.mark.parametrize(

@@ -210,7 +210,7 @@ def test_attacked_training_agrees_with_the_cpu(attack: str) -> None:
     )
 
 
-def test_steady_attacks_on_a_large_sparse_network_agree_with_the_cpu() -> None:
+def test_capturable_attacks_on_a_large_sparse_network_agree_with_the_cpu() -> None:
     """Together, and captured: messages are made edge by edge there."""
     names = [name for name in cases.ATTACK_CASES if name != "tuned"]
     runs = [cases.setup("clipped-gossip", name, network=cases.sparse()) for name in names]

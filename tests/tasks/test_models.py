@@ -223,8 +223,8 @@ def test_a_users_own_module_and_tensors() -> None:
     shares = [share.tolist() for share in partition(y.numpy(), 4, seed=0)]
     listed = make_task(data, shares, nn.Linear(5, 3), seed=0, batch=2)
     assert torch.equal(listed.rows(0), task.rows(0))
-    steady = nn.Sequential(nn.Linear(5, 3), nn.BatchNorm1d(3, track_running_stats=False))
-    assert make_task(data, partition(y, 4, seed=0), steady, seed=0).layout.size == 24
+    stateless = nn.Sequential(nn.Linear(5, 3), nn.BatchNorm1d(3, track_running_stats=False))
+    assert make_task(data, partition(y, 4, seed=0), stateless, seed=0).layout.size == 24
 
 
 @pytest.mark.parametrize(

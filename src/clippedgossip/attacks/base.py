@@ -116,7 +116,7 @@ class Attack(ABC):
             raise AttackError(f"{self.strength} is {value}; it must be a finite number")
 
     @property
-    def steady(self) -> bool:
+    def capturable(self) -> bool:
         """Whether it never asks the host, so that a GPU round can be captured. An attack of the user's own
         must say so."""
         return ours(self)

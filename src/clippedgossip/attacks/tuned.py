@@ -28,7 +28,7 @@ class Tuned(Attack):
             raise AttackError(f"the search takes {self.steps} steps; at least 2 are needed")
 
     @property
-    def steady(self) -> bool:
+    def capturable(self) -> bool:
         return False
 
     def inbox(self, view: View) -> Inbox:

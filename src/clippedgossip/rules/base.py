@@ -47,7 +47,7 @@ class Rule(ABC):
         return self.mix(inbox).reshape(own.shape)
 
     @property
-    def steady(self) -> bool:
+    def capturable(self) -> bool:
         """Whether a round on a GPU never asks the host, so that it can be captured. A rule of the user's own
         must say so."""
         return ours(self)

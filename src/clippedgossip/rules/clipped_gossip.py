@@ -23,8 +23,8 @@ class ClippedGossip(LinearRule):
             object.__setattr__(self, "radius", Fixed(float(self.radius)))
 
     @property
-    def steady(self) -> bool:
-        return super().steady and ours(self.radius)
+    def capturable(self) -> bool:
+        return super().capturable and ours(self.radius)
 
     def coefficients(self, near: Neighborhood) -> Tensor:
         assert isinstance(self.radius, Radius)

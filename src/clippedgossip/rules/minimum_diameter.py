@@ -26,7 +26,7 @@ class MDA(LinearRule):
         whole("faulty", self.faulty, 0)
 
     @property
-    def steady(self) -> bool:
+    def capturable(self) -> bool:
         return False
 
     def check(self, neighbors: int) -> None:

@@ -34,8 +34,8 @@ class Premix(LinearRule):
         """(b, k'+1, k+1) rows that sum to 1, own first, and the weights (b, k') of the averages."""
 
     @property
-    def steady(self) -> bool:
-        return super().steady and self.rule.steady
+    def capturable(self) -> bool:
+        return super().capturable and self.rule.capturable
 
     def check(self, neighbors: int) -> None:
         self.rule.check(neighbors)

@@ -127,7 +127,7 @@ class Stack:
 
     def _mixed_again(self, mixer: Mixer, part: slice) -> Fault | None:
         """What mixing that is not captured finds wrong."""
-        if not mixer.steady:
+        if not mixer.capturable:
             return None
         rows, columns = self.models[part].shape
         clips, again = mixer.clips.clone(), aligned(rows, columns, self.device)
@@ -151,16 +151,16 @@ class Stack:
     def _first_part(self) -> None:
         """The local steps, and the mixing that never asks the host."""
         self._local_step(self.models, self.momentum, self.half, self.losses, *self.clock.hands)
-        self._mix(steady=True)
+        self._mix(capturable=True)
 
     @torch.no_grad()
     def _second_part(self) -> None:
-        self._mix(steady=False)
+        self._mix(capturable=False)
 
-    def _mix(self, *, steady: bool) -> None:
+    def _mix(self, *, capturable: bool) -> None:
         with full_precision():
             for mixer, part in zip(self.mixers, self.parts, strict=True):
-                if mixer.steady is steady:
+                if mixer.capturable is capturable:
                     mixer.mix(self.half[part], self.models[part], self.clock.round, self.training.rounds)
 
     def _captured(self) -> None:

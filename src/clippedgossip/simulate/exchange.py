@@ -38,7 +38,7 @@ class Mixer:
         self.clips = torch.zeros_like(self.layout.weights)  # how often each edge was clipped
         self.counts_clips = isinstance(self.rule, ClippedGossip | CSPlus)
         self.groups = self._groups(device)
-        self.steady = self.attack.steady and self.rule.steady
+        self.capturable = self.attack.capturable and self.rule.capturable
         self._shadow_rows = (
             byzantine_rows(setup.network, torch.zeros((), device=device)).to_dense()
             if part.stop - part.start > self.regular
