@@ -17,7 +17,7 @@ from clippedgossip.network import Network
 from clippedgossip.network.network import consensus_chain
 from clippedgossip.paper import EXPERIMENTS, Options, load, reproduce, resolve
 from clippedgossip.paper.consensus_figures import EXPERIMENT, SETTINGS, Outcome, simulate
-from clippedgossip.paper.consensus_figures.trials import ATTACK, START, rules
+from clippedgossip.paper.consensus_figures.chains import ATTACK, START, rules
 from clippedgossip.rules import ClippedGossip, Gossip, TrimmedMean
 from clippedgossip.simulate import consensus
 

@@ -8,8 +8,8 @@ import typer
 from typer.core import TyperCommand
 
 from clippedgossip.cli import networks
-from clippedgossip.cli.progress import progress
 from clippedgossip.errors import NetworkError
+from clippedgossip.report.terminal import progress
 
 
 class _WithCatalogue(TyperCommand):

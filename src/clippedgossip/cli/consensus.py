@@ -10,8 +10,8 @@ from typer.core import TyperCommand
 
 from clippedgossip.cli import consensus_output as output
 from clippedgossip.cli import networks
-from clippedgossip.cli.progress import progress
 from clippedgossip.errors import ConfigError, UserError
+from clippedgossip.report.terminal import progress
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -68,8 +68,8 @@ def reproduce(
     Runs that are finished are found, those that were stopped go on. Each figure gets a page and a small
     results.json, from which --from draws it again anywhere; several figures get a page in common.
     """
-    from clippedgossip.cli.progress import progress
     from clippedgossip.paper import Options, prepare, resolve, write_overview
+    from clippedgossip.report.terminal import progress
 
     chosen = resolve(names)
     options = Options(
@@ -100,8 +100,8 @@ def run(name: "str | Experiment[Any]", options: "Options", *, quiet: bool) -> "R
     """One experiment, shown on the terminal unless quiet."""
     from rich.console import Console
 
-    from clippedgossip.cli.progress import progress
     from clippedgossip.paper import reproduce
+    from clippedgossip.report.terminal import progress
 
     with progress() as show:
         done = reproduce(name, options, show)

@@ -136,7 +136,7 @@ def _options(**options: Any) -> dict[str, str]:
 def _execute(
     config: "RunConfig", out: Path, again: bool, keep: bool, together: "Ranks | None"
 ) -> "RunDirectory":
-    from clippedgossip.cli.progress import progress
+    from clippedgossip.report.terminal import progress
     from clippedgossip.runs.execute import execute
     from clippedgossip.simulate.distributed.shard import over
 

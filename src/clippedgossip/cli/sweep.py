@@ -126,7 +126,7 @@ def _said(**options: object) -> str:
 
 
 def _run(configs: Sequence["RunConfig"], root: Path, wait: bool) -> dict[str, Any]:
-    from clippedgossip.cli.progress import progress
+    from clippedgossip.report.terminal import progress
     from clippedgossip.runs.fill import run_missing
 
     with progress() as show:

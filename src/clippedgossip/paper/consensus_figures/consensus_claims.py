@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from clippedgossip.paper.consensus_figures.trials import BETAS, SETTINGS, Floats, Outcome
+from clippedgossip.paper.consensus_figures.chains import BETAS, SETTINGS, Floats, Outcome
 from clippedgossip.report.claims import Claim, Claims
 
 INITIAL = 10_000.0

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from clippedgossip.paper.base import Experiment, Options, Progress
+from clippedgossip.paper.consensus_figures.chains import BETAS, DELTAS, SETTINGS, Outcome, simulate
 from clippedgossip.paper.consensus_figures.consensus_claims import claims
 from clippedgossip.paper.consensus_figures.plots import figures
-from clippedgossip.paper.consensus_figures.trials import BETAS, DELTAS, SETTINGS, Outcome, simulate
 from clippedgossip.report.claims import Claims
 from clippedgossip.report.page import Part, Section, Table, Text
 

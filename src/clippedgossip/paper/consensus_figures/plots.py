@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from clippedgossip.paper.consensus_figures.trials import BETAS, DELTAS, ROUNDS, SETTINGS, Floats, Outcome
+from clippedgossip.paper.consensus_figures.chains import BETAS, DELTAS, ROUNDS, SETTINGS, Floats, Outcome
 from clippedgossip.report.figures import Panel, Points, Scale, scatter, small_multiples
 from clippedgossip.report.page import Figure, Panels, Part
 from clippedgossip.report.palette import styles
