@@ -9,8 +9,8 @@ from clippedgossip.network.weights import rows_of
 from clippedgossip.peer.peer_config import Config, Training
 from clippedgossip.peer.peer_mixing import rule_of
 from clippedgossip.rules.from_table import table_of
-from clippedgossip.runs.build import clique_places
 from clippedgossip.runs.config import RunConfig, TrainingConfig
+from clippedgossip.simulate.network_task import clique_places
 
 Edges = list[tuple[int, int]]
 
