@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from pathlib import Path
 from threading import Barrier
 from typing import Any, TypeVar
 
@@ -21,6 +22,33 @@ _DISTRUST: dict[Hashable, int] = {}
 CAPTURE = "captured rounds"
 """The kind of all rounds that a GPU repeats as it captured them."""
 _CONSTANT: list[Callable[..., Any]] = [purpose_word]
+_TILE_LEAF = 0x1D
+"""Where a CPU states the sizes of its AMX tiles (the number of a `cpuid` leaf)."""
+
+
+def hides_tiles(cpuinfo: str) -> bool:
+    """Whether this machine has AMX, but does not state the sizes of its tiles.
+
+    Some virtual machines are like that. oneDNN then configures no tiles and uses them all the same: a product
+    of bfloat16 matrices, as plain as `a @ b`, ends the process with "illegal instruction".
+    """
+    facts = dict(line.split("\t: ", 1) for line in cpuinfo.splitlines() if "\t: " in line)
+    facts = {name.strip(): value for name, value in facts.items()}
+    return "amx_tile" in facts.get("flags", "").split() and int(facts.get("cpuid level", 0)) < _TILE_LEAF
+
+
+def _avoid_hidden_tiles() -> None:
+    """Before the first product: oneDNN reads the variable once. What the user has set stays."""
+    try:
+        with Path("/proc/cpuinfo").open() as file:
+            first = "".join(iter(file.readline, "\n"))  # one processor: many machines have hundreds
+    except OSError:
+        return  # not Linux
+    if hides_tiles(first):
+        os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+
+
+_avoid_hidden_tiles()
 
 
 def constant(function: _Function) -> _Function:
