@@ -132,14 +132,14 @@ def peers(case: Case, me: int, ready: Barrier, results: Any) -> None:
 
 def peers_and_mix(case: Case, me: int, ready: Barrier, results: Any) -> None:
     """The product as a user's loop sees it."""
-    from clippedgossip.peer import Gossip
+    from clippedgossip.peer import Peer
 
     config = replace(config_of(case, me), folder=Path(case.folder) / str(me))
     model = torch.nn.Linear(case.length // 100, 100, bias=False)
-    with Gossip(config, case.identity(me), model=model) as gossip:
+    with Peer(config, case.identity(me), model=model) as peer:
 
         def one_round() -> None:
-            report = gossip.mix(model)
+            report = peer.mix(model)
             assert not report.missing, report.missing
 
         cost = measured(case, one_round, ready)

@@ -48,7 +48,7 @@ def test_a_first_network(tmp_path: Path) -> None:
     net = tmp_path / "net"
     here("network", "ring", "--nodes", 4, "--out", net, "--model", "linear")
     assert (net / "0" / "key.pem").stat().st_mode & 0o777 == 0o600
-    rows = json.loads(peer("up", net, "--rounds", 30, "--json", "--misbehave", "3=nan"))
+    rows = json.loads(peer("up", net, "--rounds", 30, "--json", "--misbehave", "3=non-finite"))
     assert [row["peer"] for row in rows] == ["0", "1", "2", "3"]
     for row in rows[:3]:
         assert row["rounds"] == 30
@@ -87,7 +87,7 @@ def test_a_simulated_runs_config_becomes_a_network(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["up", "NET", "--misbehave", "1=signflip"], "did you mean 'sign-flip'"),
+        (["up", "NET", "--misbehave", "1=bitflipping"], "did you mean 'bit-flipping'"),
         (["up", "NET", "--misbehave", "7=nan"], "unknown peer '7'"),
         (["up", "NET", "--misbehave", "7"], "not NAME=VALUE"),
         (["network", "ring", "--out", "NET"], "not empty"),

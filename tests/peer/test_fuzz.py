@@ -27,7 +27,7 @@ EXPECTED = wire.Expected(run="r", round=3, dtype="bfloat16", length=20)
 BODY = bytes(range(40))
 HEADER = wire.make_header(ALICE, EXPECTED, BODY)
 PLAIN = list(wire.parts(HEADER, BODY))
-TERMS = wire.Terms(run="r", degree=2, length=20, dtype="bfloat16", rule="gossip", round=3)
+TERMS = wire.RunTerms(run="r", degree=2, length=20, dtype="bfloat16", rule="gossip", round=3)
 ZEROS = bytes(40)
 CONFIG = config.dump(
     replace(

@@ -15,7 +15,7 @@ from clippedgossip.peer import wire_tensors as tensors
 from clippedgossip.peer.identity import load
 from clippedgossip.peer.local_network import read_network, write_network
 from clippedgossip.peer.peer_config import Config, Deadlines, Wire
-from clippedgossip.peer.session import Gossip
+from clippedgossip.peer.session import Peer
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that PyTorch can use")
 
@@ -54,32 +54,32 @@ def local_step(model: nn.Module, round: int) -> None:
 
 
 @contextmanager
-def ring(folder: Path, wire: Wire, rule: dict[str, object]) -> Iterator[list[Gossip]]:
+def ring(folder: Path, wire: Wire, rule: dict[str, object]) -> Iterator[list[Peer]]:
     edges = [(i, (i + 1) % PEERS) for i in range(PEERS)]
     template = Config(name="t", run="r", deadlines=PATIENT, rule=rule, wire=wire)
     write_network(edges, PEERS, folder, template)
     with ExitStack() as stack:
-        gossips = [Gossip(config, load(config.folder)) for config in read_network(folder)]
-        for gossip in gossips:
-            stack.callback(gossip.close, linger=False)
-        yield gossips
+        peers = [Peer(config, load(config.folder)) for config in read_network(folder)]
+        for peer in peers:
+            stack.callback(peer.close, linger=False)
+        yield peers
 
 
-def in_threads(gossips: list[Gossip], models: list[Odd]) -> None:
+def in_threads(peers: list[Peer], models: list[Odd]) -> None:
     """Each peer in its own loop, as in a process of its own."""
     failures: list[BaseException] = []
 
-    def live(gossip: Gossip, model: Odd) -> None:
+    def live(peer: Peer, model: Odd) -> None:
         try:
             for round in range(ROUNDS):
                 local_step(model, round)
-                assert not gossip.mix(model).missing
+                assert not peer.mix(model).missing
         except BaseException as error:
             failures.append(error)
             raise
 
     threads = [
-        threading.Thread(target=live, args=each, daemon=True) for each in zip(gossips, models, strict=True)
+        threading.Thread(target=live, args=each, daemon=True) for each in zip(peers, models, strict=True)
     ]
     for thread in threads:
         thread.start()
@@ -89,7 +89,7 @@ def in_threads(gossips: list[Gossip], models: list[Odd]) -> None:
     assert not any(thread.is_alive() for thread in threads)
 
 
-def in_coroutines(gossips: list[Gossip], models: list[Odd]) -> None:
+def in_coroutines(peers: list[Peer], models: list[Odd]) -> None:
     """All peers in one event loop, whose work is queued on a stream of its own, behind something slow."""
     slow = torch.zeros(4000, 4000, device=DEVICE)
 
@@ -99,7 +99,7 @@ def in_coroutines(gossips: list[Gossip], models: list[Odd]) -> None:
                 torch.mm(slow, slow)
             for model in models:
                 local_step(model, round)
-            reports = await asyncio.gather(*map(Gossip.amix, gossips, models))
+            reports = await asyncio.gather(*map(Peer.amix, peers, models))
             assert not any(report.missing for report in reports)
 
     make: Any = torch.cuda.Stream
@@ -115,11 +115,11 @@ def mixed(
     device: str,
     wire: Wire,
     rule: dict[str, object],
-    live: Callable[[list[Gossip], list[Odd]], None] = in_threads,
+    live: Callable[[list[Peer], list[Odd]], None] = in_threads,
 ) -> list[Odd]:
     models = [Odd(seed).to(device) for seed in range(PEERS)]
-    with ring(folder, wire, rule) as gossips:
-        live(gossips, models)
+    with ring(folder, wire, rule) as peers:
+        live(peers, models)
     return models
 
 

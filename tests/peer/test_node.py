@@ -17,8 +17,8 @@ from clippedgossip.peer.node import Exchange, Node
 from clippedgossip.peer.outbox import Message
 from clippedgossip.peer.pace import Pace, meeting_round
 from clippedgossip.peer.peer_config import Address, Config, Deadlines, Limits, Neighbour, Wire
-from clippedgossip.peer.rejection import Missing
-from clippedgossip.peer.reputation import Standing
+from clippedgossip.peer.rejection import Rejection
+from clippedgossip.peer.reputation import Reputation
 from clippedgossip.peer.transport import MemoryNetwork, MemoryTransport
 
 IDENTITIES = [identity.create() for _ in range(5)]
@@ -99,14 +99,14 @@ def test_a_dead_neighbour_costs_nothing_and_comes_back() -> None:
             with net.partition(*pairs):
                 for _ in range(5):
                     a, b = await asyncio.gather(nodes[0].exchange(vector(0)), nodes[1].exchange(vector(1)))
-                    assert a.missing == {"p2": Missing.DEAD}
-                    assert b.missing == {"p2": Missing.DEAD}
+                    assert a.missing == {"p2": Rejection.DEAD}
+                    assert b.missing == {"p2": Rejection.DEAD}
                     assert torch.isnan(a.received[1]).all()
                     assert torch.equal(a.received[0], vector(1))
             assert nodes[2].round == 0
             # It tries round 0, is told where the others are, and meets them there.
             alone = await nodes[2].exchange(vector(2))
-            assert set(alone.missing.values()) == {Missing.AHEAD}
+            assert set(alone.missing.values()) == {Rejection.AHEAD}
             assert nodes[2].round >= 4
             last = await asyncio.gather(*(run_to(node, 60) for node in nodes))
             assert not any(result.missing for result in last)
@@ -139,7 +139,9 @@ def test_a_silent_neighbour_never_delays_beyond_the_deadline() -> None:
             for _ in range(3):
                 results = await asyncio.gather(nodes[0].exchange(vector(0)), nodes[1].exchange(vector(1)))
                 for result in results:
-                    assert result.missing == {"p2": Missing.LATE} or result.missing == {"p2": Missing.BEHIND}
+                    assert result.missing == {"p2": Rejection.LATE} or result.missing == {
+                        "p2": Rejection.BEHIND
+                    }
                     assert result.seconds < result.deadline + 2
 
     asyncio.run(scenario())
@@ -164,21 +166,21 @@ def forge(node: Node, round: int, length: int = LENGTH, body: bytes | None = Non
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [
-        ("nan", Missing.NON_FINITE),
-        ("infinite", Missing.NON_FINITE),
-        ("replay", Missing.WRONG_ROUND),
-        ("shape", Missing.WRONG_SHAPE),
-        ("garbage", Missing.MALFORMED),
-        ("short", Missing.WRONG_SHAPE),
+        ("nan", Rejection.NON_FINITE),
+        ("infinite", Rejection.NON_FINITE),
+        ("replay", Rejection.WRONG_ROUND),
+        ("shape", Rejection.WRONG_SHAPE),
+        ("garbage", Rejection.MALFORMED),
+        ("short", Rejection.WRONG_SHAPE),
     ],
 )
-def test_rubbish_is_missing_then_backed_off_then_let_in_again(kind: str, reason: Missing) -> None:
+def test_rubbish_is_missing_then_backed_off_then_let_in_again(kind: str, reason: Rejection) -> None:
     async def scenario() -> None:
         edges, net, now = ring(3), MemoryNetwork(), 0.0
         limits = Limits(strikes=3, backoff_least=30)
         nodes = [make_node(net, i, edges, limits=limits) for i in range(3)]
         for node in nodes[:2]:  # by a clock of our own, however long the rounds take
-            node.peers["p2"].standing = Standing(limits, clock=lambda: now)
+            node.neighbours["p2"].reputation = Reputation(limits, clock=lambda: now)
         nodes[2].__class__ = Liar
         liar = nodes[2]
         assert isinstance(liar, Liar)
@@ -199,7 +201,7 @@ def test_rubbish_is_missing_then_backed_off_then_let_in_again(kind: str, reason:
                     whole = forge(liar, round)
                     liar.forged = Message(whole.header, bytes(whole.body)[:-4])
             results = await asyncio.gather(*(n.exchange(vector(1)) for n in nodes))
-            expected = reason if round < 3 else Missing.BACKED_OFF
+            expected = reason if round < 3 else Rejection.BACKED_OFF
             assert [r.missing for r in results[:2]] == [{"p2": expected}] * 2
             assert all(torch.isfinite(mixed(vector(1), r)).all() for r in results[:2])
         liar.forged = None
@@ -219,7 +221,7 @@ def test_a_misfit_is_refused_on_both_sides(caplog: pytest.LogCaptureFixture) -> 
         b.rule = "median"
         await asyncio.gather(a.start(), b.start())
         result = await a.exchange(vector(0))
-        assert result.missing == {"p1": Missing.REFUSED}
+        assert result.missing == {"p1": Rejection.REFUSED}
         await asyncio.gather(a.close(), b.close())
 
     asyncio.run(scenario())
@@ -230,14 +232,14 @@ def test_a_misfit_is_refused_on_both_sides(caplog: pytest.LogCaptureFixture) -> 
 def test_a_lie_about_the_degree_gains_nothing() -> None:
     node = make_node(MemoryNetwork(), 0, ring(3))
     for degree in (1, 2, 3, 10**6):
-        node.peers["p1"].degree = degree
+        node.neighbours["p1"].degree = degree
         assert node.weights()[0] <= 1 / 3 + 1e-7
 
 
 def test_equivocation_is_proved_by_a_witness(tmp_path: Path) -> None:
     class TwoFaced(Node):
         async def publish(self, vector: torch.Tensor) -> None:
-            messages = {name: self.make_message(vector + i) for i, name in enumerate(self.peers)}
+            messages = {name: self.make_message(vector + i) for i, name in enumerate(self.neighbours)}
             self.outbox.publish(self.round, messages.__getitem__)
 
     async def scenario() -> None:
@@ -289,24 +291,24 @@ def test_deadline_stays_in_bounds_whatever_neighbours_do() -> None:
 
 def test_standing_backs_off_longer_each_time() -> None:
     now = 0.0
-    standing = Standing(Limits(strikes=2, backoff_least=1, backoff_most=4), clock=lambda: now)
-    standing.missed(Missing.NON_FINITE, 0)
-    assert not standing.backed_off()
+    reputation = Reputation(Limits(strikes=2, backoff_least=1, backoff_most=4), clock=lambda: now)
+    reputation.missed(Rejection.NON_FINITE, 0)
+    assert not reputation.backed_off()
     pauses = []
     for _ in range(4):
-        standing.missed(Missing.NON_FINITE, 0)
+        reputation.missed(Rejection.NON_FINITE, 0)
         start = now
-        while standing.backed_off():
+        while reputation.backed_off():
             now += 0.5
         pauses.append(now - start)
     assert pauses == [1, 2, 4, 4]
     for _ in range(10):
-        standing.came()
-    standing.missed(Missing.NON_FINITE, 0)
-    assert not standing.backed_off(), "forgiven"
+        reputation.came()
+    reputation.missed(Rejection.NON_FINITE, 0)
+    assert not reputation.backed_off(), "forgiven"
     for _ in range(100):
-        standing.missed(Missing.LATE, 0)
-    assert not standing.backed_off(), "never for silence"
+        reputation.missed(Rejection.LATE, 0)
+    assert not reputation.backed_off(), "never for silence"
 
 
 def test_meeting_round_cannot_be_forged_by_a_minority() -> None:

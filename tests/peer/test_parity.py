@@ -181,7 +181,7 @@ def test_peers_over_tls_do_too(tmp_path: Path, rule: str) -> None:
     for thread in threads:
         thread.join(200)
     expected = simulated(config)
-    assert [peer.account.missing for peer in peers] == [0] * len(peers)
+    assert [peer.journal.missing for peer in peers] == [0] * len(peers)
     models = torch.stack([model_of(peer.learner) for peer in peers])
     assert apart(models, expected) <= rounding(expected, ROUNDS)
 

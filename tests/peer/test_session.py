@@ -1,4 +1,4 @@
-"""Gossip in a user's own loop, over real sockets."""
+"""Peer in a user's own loop, over real sockets."""
 
 import asyncio
 import threading
@@ -20,7 +20,7 @@ from clippedgossip.peer.learner import ModuleLearner, make_learner
 from clippedgossip.peer.local_network import read_network, write_network
 from clippedgossip.peer.loop import PeerRun
 from clippedgossip.peer.peer_config import Config, Deadlines, Wire
-from clippedgossip.peer.session import Gossip
+from clippedgossip.peer.session import Peer
 from clippedgossip.peer.telemetry import read_status
 from clippedgossip.records import RunDirectory
 
@@ -29,19 +29,19 @@ RING = [(i, (i + 1) % 4) for i in range(4)]
 
 
 @contextmanager
-def ring(tmp_path: Path, **changes: object) -> Iterator[list[Gossip]]:
+def ring(tmp_path: Path, **changes: object) -> Iterator[list[Peer]]:
     settings: dict[str, object] = {"deadlines": PATIENT, "rule": {"name": "gossip"}, **changes}
     template = Config(name="t", run="r", **settings)  # type: ignore[arg-type]  # settings by name
     write_network(RING, 4, tmp_path / "net", template)
     with ExitStack() as stack:
-        gossips = [Gossip(c, identity.load(c.folder)) for c in read_network(tmp_path / "net")]
-        for gossip in gossips:
-            stack.callback(gossip.close, linger=False)
-        yield gossips
+        peers = [Peer(c, identity.load(c.folder)) for c in read_network(tmp_path / "net")]
+        for peer in peers:
+            stack.callback(peer.close, linger=False)
+        yield peers
 
 
-def together(gossips: list[Gossip], models: list[nn.Module]) -> None:
-    threads = [threading.Thread(target=g.mix, args=(m,)) for g, m in zip(gossips, models, strict=True)]
+def together(peers: list[Peer], models: list[nn.Module]) -> None:
+    threads = [threading.Thread(target=g.mix, args=(m,)) for g, m in zip(peers, models, strict=True)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -60,10 +60,10 @@ def constant(value: float) -> nn.Module:
 def test_mix_brings_models_together(tmp_path: Path, wire: Wire) -> None:
     models = [constant(float(i)) for i in range(4)]
     buffers = models[0].state_dict()["1.running_mean"].clone()
-    with ring(tmp_path, wire=wire) as gossips:
+    with ring(tmp_path, wire=wire) as peers:
         for _ in range(12):
-            together(gossips, models)
-        assert [gossip.round for gossip in gossips] == [12] * 4
+            together(peers, models)
+        assert [peer.round for peer in peers] == [12] * 4
     for model in models:
         for parameter in model.parameters():
             assert torch.allclose(parameter, torch.full_like(parameter, 1.5), atol=0.02)
@@ -115,14 +115,14 @@ def test_parameters_are_written_a_block_at_a_time(most: int) -> None:
 
 
 def test_a_module_without_parameters_is_refused(tmp_path: Path) -> None:
-    with ring(tmp_path) as gossips, pytest.raises(UserError, match="no parameters"):
-        gossips[0].mix(nn.ReLU())
+    with ring(tmp_path) as peers, pytest.raises(UserError, match="no parameters"):
+        peers[0].mix(nn.ReLU())
 
 
 def test_ones_own_loop_tells_of_itself(tmp_path: Path) -> None:
-    with ring(tmp_path) as gossips:
-        together(gossips, [constant(float(i)) for i in range(4)])
-        folder = gossips[0].config.folder
+    with ring(tmp_path) as peers:
+        together(peers, [constant(float(i)) for i in range(4)])
+        folder = peers[0].config.folder
         status = read_status(folder)
         assert status is not None
         assert status["running"]
@@ -147,19 +147,19 @@ def test_amix_leaves_the_event_loop_free(tmp_path: Path) -> None:
             await asyncio.sleep(0.01)
             ticks += 1
 
-    async def scenario(gossips: list[Gossip]) -> None:
+    async def scenario(peers: list[Peer]) -> None:
         ticking = asyncio.create_task(tick())
         late = constant(3.0)
-        first = [asyncio.create_task(g.amix(constant(1.0))) for g in gossips[:3]]
+        first = [asyncio.create_task(g.amix(constant(1.0))) for g in peers[:3]]
         await asyncio.sleep(0.3)
         before = ticks
         await asyncio.sleep(0.3)
         assert ticks > before + 5, "waiting for a neighbour does not block this loop"
-        await asyncio.gather(gossips[3].amix(late), *first)
+        await asyncio.gather(peers[3].amix(late), *first)
         ticking.cancel()
 
-    with ring(tmp_path) as gossips:
-        asyncio.run(scenario(gossips))
+    with ring(tmp_path) as peers:
+        asyncio.run(scenario(peers))
 
 
 def test_a_rule_that_compares_losses_takes_them_from_ones_own_samples(tmp_path: Path) -> None:
@@ -172,10 +172,10 @@ def test_a_rule_that_compares_losses_takes_them_from_ones_own_samples(tmp_path: 
 
     rule = {"name": "mozi", "keep": 1.0, "self_weight": 0.25}
     models = [constant(float(i)) for i in range(4)]
-    with ring(tmp_path, rule=rule) as gossips:
-        for gossip in gossips:
-            gossip.loss = loss
-        together(gossips, models)
+    with ring(tmp_path, rule=rule) as peers:
+        for peer in peers:
+            peer.loss = loss
+        together(peers, models)
     # Of its two neighbours each takes those that are no further from 3; node 3 has none and takes the best.
     found = [float(next(model.parameters()).detach().mean()) for model in models]
     assert found == pytest.approx([0.75 * (1 + 3) / 2, 0.25 + 0.75 * 2, 0.5 + 0.75 * 3, 0.75 + 0.75 * 2])
@@ -188,13 +188,13 @@ def test_a_rule_that_compares_losses_says_what_it_lacks(tmp_path: Path) -> None:
     identity.save(identity.create(), tmp_path)
     learner = ModuleLearner(nn.Linear(2, 1), lambda round: None)
     with pytest.raises(UserError, match="loss="):
-        Gossip(config, identity.load(tmp_path), model=nn.Linear(2, 1))
+        Peer(config, identity.load(tmp_path), model=nn.Linear(2, 1))
     with pytest.raises(UserError, match="loss="):
         PeerRun(config, learner=learner)
-    gossip = Gossip(config, identity.load(tmp_path))
+    peer = Peer(config, identity.load(tmp_path))
     with pytest.raises(UserError, match="loss="):
-        gossip.mix(nn.Linear(2, 1))
-    gossip.close()
+        peer.mix(nn.Linear(2, 1))
+    peer.close()
 
 
 def test_a_learner_of_ones_own_is_kept_with_its_optimizer() -> None:
@@ -242,6 +242,6 @@ def test_an_entry_point_of_ones_own(tmp_path: Path) -> None:
 def test_from_config_reads_a_folder(tmp_path: Path) -> None:
     identity.save(identity.create(), tmp_path)
     (tmp_path / config.CONFIG_FILE).write_text(config.dump(Config(name="a", run="r")))
-    gossip = Gossip.from_config(tmp_path / config.CONFIG_FILE)
-    assert gossip.round == 0
-    gossip.close()
+    peer = Peer.from_config(tmp_path / config.CONFIG_FILE)
+    assert peer.round == 0
+    peer.close()

@@ -20,8 +20,8 @@ from clippedgossip.peer import wire_pb2 as pb
 from clippedgossip.peer.local_network import free_ports
 from clippedgossip.peer.outbox import Message, Outbox
 from clippedgossip.peer.peer_config import Address, Limits, Neighbour
-from clippedgossip.peer.rejection import Missing, Rejected
-from clippedgossip.peer.transport.base import Link
+from clippedgossip.peer.rejection import Rejected, Rejection
+from clippedgossip.peer.transport.base import NeighbourLink
 from clippedgossip.peer.transport.pins import Pins, read_off
 from clippedgossip.peer.transport.rpc import RpcTransport
 
@@ -30,8 +30,8 @@ EXPECTED = wire.Expected(run="r", round=0, dtype="float32", length=1_000_000)
 BODY = bytes(EXPECTED.size)
 
 
-def terms(round: int = 0) -> wire.Terms:
-    return wire.Terms(run="r", degree=1, length=1_000_000, dtype="float32", rule="gossip", round=round)
+def terms(round: int = 0) -> wire.RunTerms:
+    return wire.RunTerms(run="r", degree=1, length=1_000_000, dtype="float32", rule="gossip", round=round)
 
 
 def outbox(*names: str, **limits: float) -> Outbox:
@@ -58,7 +58,7 @@ async def pair(
         await bob.close()
 
 
-async def pull(link: Link, round: int = 0, *, hold_ms: int = 1000, zstd: bool = False) -> bytes:
+async def pull(link: NeighbourLink, round: int = 0, *, hold_ms: int = 1000, zstd: bool = False) -> bytes:
     request = pb.PullRequest(run="r", round=round, hold_ms=hold_ms, zstd=zstd)
     expected = wire.Expected(run="r", round=round, dtype="float32", length=EXPECTED.length)
     assembler = wire.Assembler(expected, ALICE.certificate, zstd=zstd)
@@ -110,11 +110,11 @@ def test_what_is_not_served_is_explained() -> None:
             await expect(0)
             await expect(9)
             assert reasons == [
-                (Missing.REFUSED, None),
-                (Missing.REFUSED, None),
-                (Missing.BEHIND, 0),
-                (Missing.AHEAD, 2),
-                (Missing.BEHIND, 2),
+                (Rejection.REFUSED, None),
+                (Rejection.REFUSED, None),
+                (Rejection.BEHIND, 0),
+                (Rejection.AHEAD, 2),
+                (Rejection.BEHIND, 2),
             ]
 
     asyncio.run(scenario())

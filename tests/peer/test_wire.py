@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from clippedgossip.peer import identity, wire
 from clippedgossip.peer import wire_pb2 as pb
-from clippedgossip.peer.rejection import Missing, Rejected
+from clippedgossip.peer.rejection import Rejected, Rejection
 
 ALICE, MALLORY = identity.create(), identity.create()
 EXPECTED = wire.Expected(run="r", round=3, dtype="float32", length=700_000)
@@ -40,7 +40,7 @@ def header(**changes: object) -> pb.Header:
     return made
 
 
-def reason(parts: list[bytes], expected: wire.Expected = EXPECTED, *, zstd: bool = False) -> Missing:
+def reason(parts: list[bytes], expected: wire.Expected = EXPECTED, *, zstd: bool = False) -> Rejection:
     with pytest.raises(Rejected) as caught:
         assemble(parts, expected, zstd=zstd)
     return caught.value.reason
@@ -57,7 +57,7 @@ def test_zstd_round_trip() -> None:
     text = bytes(EXPECTED.size)
     parts = list(wire.parts(_zstd(text), wire.compress(text)))
     assert assemble(parts, zstd=True) == text
-    assert reason(parts) is Missing.MALFORMED
+    assert reason(parts) is Rejection.MALFORMED
 
 
 def _zstd(body: bytes) -> pb.Header:
@@ -70,7 +70,7 @@ def test_zstd_bomb_takes_no_memory() -> None:
     bomb = wire.compress(bytes(200_000_000))
     parts = list(wire.parts(_zstd(BODY), bomb))
     tracemalloc.start()
-    assert reason(parts, zstd=True) is Missing.WRONG_SHAPE
+    assert reason(parts, zstd=True) is Rejection.WRONG_SHAPE
     assert tracemalloc.get_traced_memory()[1] < 4 * EXPECTED.size
     tracemalloc.stop()
 
@@ -78,7 +78,7 @@ def test_zstd_bomb_takes_no_memory() -> None:
 def test_a_huge_announcement_takes_no_memory() -> None:
     made = header(length=10 * 2**30)
     tracemalloc.start()
-    assert reason(list(wire.parts(made, b""))) is Missing.WRONG_SHAPE
+    assert reason(list(wire.parts(made, b""))) is Rejection.WRONG_SHAPE
     assert tracemalloc.get_traced_memory()[1] < 100_000
     tracemalloc.stop()
 
@@ -86,25 +86,25 @@ def test_a_huge_announcement_takes_no_memory() -> None:
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"round": 2}, Missing.WRONG_ROUND),
-        ({"length": 1}, Missing.WRONG_SHAPE),
-        ({"dtype": pb.DTYPE_FLOAT16}, Missing.WRONG_SHAPE),
-        ({"run": "other"}, Missing.MALFORMED),
-        ({"sender": MALLORY.fingerprint}, Missing.MALFORMED),
-        ({"digest": bytes(32)}, Missing.MALFORMED),
-        ({"signature": b"no"}, Missing.MALFORMED),
+        ({"round": 2}, Rejection.WRONG_ROUND),
+        ({"length": 1}, Rejection.WRONG_SHAPE),
+        ({"dtype": pb.DTYPE_FLOAT16}, Rejection.WRONG_SHAPE),
+        ({"run": "other"}, Rejection.MALFORMED),
+        ({"sender": MALLORY.fingerprint}, Rejection.MALFORMED),
+        ({"digest": bytes(32)}, Rejection.MALFORMED),
+        ({"signature": b"no"}, Rejection.MALFORMED),
     ],
 )
-def test_every_field_is_checked(changes: dict[str, object], expected: Missing) -> None:
+def test_every_field_is_checked(changes: dict[str, object], expected: Rejection) -> None:
     assert reason(list(wire.parts(header(**changes), BODY))) is expected
 
 
 def test_length_of_the_body_is_checked() -> None:
     good = list(wire.parts(header(), BODY))
-    assert reason(good[:-1]) is Missing.WRONG_SHAPE
-    assert reason([*good, good[-1]]) is Missing.WRONG_SHAPE
-    assert reason([]) is Missing.MALFORMED
-    assert reason(good[1:]) is Missing.MALFORMED
+    assert reason(good[:-1]) is Rejection.WRONG_SHAPE
+    assert reason([*good, good[-1]]) is Rejection.WRONG_SHAPE
+    assert reason([]) is Rejection.MALFORMED
+    assert reason(good[1:]) is Rejection.MALFORMED
 
 
 def test_a_signature_does_not_carry_over() -> None:

@@ -13,7 +13,7 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from clippedgossip.peer.local_network import Crowd
+    from clippedgossip.peer.local_network import LocalNetwork
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON alone.")]
 Folder = Annotated[Path, typer.Argument(help="The peer's folder.")]
@@ -107,24 +107,27 @@ def up(
     rounds: Annotated[int | None, typer.Option(help="End after so many rounds.")] = None,
     misbehave: Annotated[
         list[str],
-        typer.Option(metavar="PEER=HOW", help="Make a peer a liar, such as 3=sign-flip; can be repeated."),
+        typer.Option(
+            metavar="PEER=HOW", help="Make a peer Byzantine, such as 3=bit-flipping; can be repeated."
+        ),
     ] = [],  # noqa: B006  # typer copies it
     resume: Annotated[bool, typer.Option(help="Go on from the checkpoints of an earlier start.")] = False,
     as_json: Json = False,
 ) -> None:
     """Start all peers of a network on this machine and watch them; Ctrl-C stops them.
 
-    A liar sends sign-flip, noise, alie, dissensus, nan, wrong-shape, garbage, oversize, replay or
-    equivocation, or keeps to silence, flooding or stalling.
+    A Byzantine peer makes one of the attacks alie, ipm, bit-flipping, dissensus, zero-sum, spectral, mimic,
+    gaussian, non-finite and silence, or violates the protocol by wrong-shape, garbage, oversize, replay,
+    equivocation, flooding or stalling.
     """
-    from clippedgossip.peer.local_network import crowd, prepared
+    from clippedgossip.peer.local_network import prepared, running
 
     lies = dict(_pair(text, "--misbehave") for text in misbehave)
     configs = prepared(net, rounds=rounds, misbehave=lies, resume=resume)
     interrupted = False
     if not as_json:
         print(f"{len(configs)} peers are starting; Ctrl-C stops them", file=sys.stderr)
-    with crowd(configs) as peers:
+    with running(configs) as peers:
         try:
             _watch(peers, live=not as_json and sys.stdout.isatty())
         except KeyboardInterrupt:
@@ -301,7 +304,7 @@ def drill(
         raise typer.Exit(1)
 
 
-def _watch(peers: "Crowd", *, live: bool) -> None:
+def _watch(peers: "LocalNetwork", *, live: bool) -> None:
     if not live:
         while peers.alive():
             peers.wait(0.5)
@@ -314,7 +317,7 @@ def _watch(peers: "Crowd", *, live: bool) -> None:
             view.update(_table(_rows(peers)))
 
 
-def _rows(peers: "Crowd") -> dict[str, dict[str, Any]]:
+def _rows(peers: "LocalNetwork") -> dict[str, dict[str, Any]]:
     """What is known of each peer; one that has not spoken yet is starting."""
     status, alive = peers.status(), peers.alive()
     return {

@@ -10,23 +10,26 @@ if TYPE_CHECKING:
     from clippedgossip.peer.learner import Learner, ModuleLearner
     from clippedgossip.peer.peer_config import Config, load
     from clippedgossip.peer.peer_mixing import Mixed
-    from clippedgossip.peer.rejection import Missing
-    from clippedgossip.peer.session import Gossip
+    from clippedgossip.peer.rejection import Rejection
+    from clippedgossip.peer.session import Peer
 
 _HOMES = {
     "Config": "peer_config",
-    "Gossip": "session",
     "Learner": "learner",
-    "Missing": "rejection",
     "Mixed": "peer_mixing",
     "ModuleLearner": "learner",
+    "Peer": "session",
+    "Rejection": "rejection",
     "load": "peer_config",
 }
+_FORMER = {"Gossip": "Peer", "Missing": "Rejection"}
+"""Names of version 0.1, kept for one version."""
 
-__all__ = ["Config", "Gossip", "Learner", "Missing", "Mixed", "ModuleLearner", "load"]
+__all__ = ["Config", "Learner", "Mixed", "ModuleLearner", "Peer", "Rejection", "load"]
 
 
 def __getattr__(name: str) -> object:
+    name = _FORMER.get(name, name)
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

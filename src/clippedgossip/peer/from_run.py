@@ -41,7 +41,7 @@ def _refuse_what_peers_lack(config: RunConfig, network: Network) -> None:
     if len(network.byzantine) or config.attack is not None:
         raise ConfigError(
             "the config has Byzantine nodes or an [attack]; drop both, all peers are regular at first\n"
-            "`clippedgossip peer up NET --misbehave 3=sign-flip` makes one of them a liar"
+            "`clippedgossip peer up NET --misbehave 3=bit-flipping` makes one of them Byzantine"
         )
     if network.weighting != "metropolis-hastings":
         raise ConfigError(

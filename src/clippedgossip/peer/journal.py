@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 _STATUS_EVERY = 0.25
 
 
-class Account:
+class Journal:
     """Counts the rounds of one peer and tells of them; whatever fails of that is no reason to stop."""
 
     def __init__(self, config: Config) -> None:
@@ -89,8 +89,8 @@ class Account:
         self._status_at = time.monotonic()
         last = self._last
         reasons: dict[str, dict[str, int]] = {}
-        for name, peer in node.peers.items() if node else ():
-            reasons[name] = {reason.value: count for reason, count in peer.standing.missing.items()}
+        for name, peer in node.neighbours.items() if node else ():
+            reasons[name] = {reason.value: count for reason, count in peer.reputation.missing.items()}
         status: dict[str, Any] = {
             "peer": self.config.name,
             "round": round,

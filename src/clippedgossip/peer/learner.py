@@ -13,9 +13,8 @@ from torch import Tensor, nn
 from clippedgossip import tasks
 from clippedgossip.errors import ConfigError
 from clippedgossip.peer import wire_tensors as tensors
-from clippedgossip.peer.message_losses import ModuleLoss, module_losses
 from clippedgossip.peer.peer_config import Config, Training, from_table
-from clippedgossip.peer.peer_mixing import Losses
+from clippedgossip.peer.peer_mixing import Losses, ModuleLoss, module_losses
 from clippedgossip.step import LearningRate, half_step, momentum_of
 from clippedgossip.tasks.datasets import load_part
 from clippedgossip.tasks.gradients import Work, Workers

@@ -28,6 +28,14 @@ from clippedgossip.peer.telemetry import STATUS_FILE, read_status
 
 NETWORK_FILE = "network.json"
 _LAST_START = "last-start"
+_PRELOADED = [
+    "torch",
+    "sklearn.datasets",
+    "prometheus_client",
+    "clippedgossip.tasks",
+    "clippedgossip.peer.loop",
+]
+"""What the process from which peers are forked imports once. No gRPC: it must not be forked."""
 _PORTS = range(20000, 32000)
 """Below the range from which the system hands out ports by itself."""
 
@@ -84,7 +92,7 @@ def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
     raise PeerError(f"no {count} free ports between {_PORTS.start} and {_PORTS.stop} on {host}")
 
 
-class Crowd:
+class LocalNetwork:
     """Peers as processes, forked from a server process that has torch loaded, so that each starts quickly."""
 
     def __init__(self, configs: Sequence[Config], *, clocks: Mapping[str, float] | None = None) -> None:
@@ -94,9 +102,9 @@ class Crowd:
         self._clocks = dict(clocks or {})
         self._together: Barrier | None = None
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(["clippedgossip.peer.preload"])
+        self._context.set_forkserver_preload(_PRELOADED)
 
-    def __enter__(self) -> "Crowd":
+    def __enter__(self) -> "LocalNetwork":
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -158,15 +166,15 @@ class Crowd:
 
 
 def prepared(net: Path, *, rounds: int | None, misbehave: Mapping[str, str], resume: bool) -> list[Config]:
-    """The configs for one `peer up`: its rounds, its liars, and a run of its own unless it goes on."""
+    """The configs for one `peer up`: rounds, Byzantine peers, and a run of its own unless it goes on."""
     read = read_network(net)
     names = [config.name for config in read]
     for name in misbehave:
         if name not in names:
             raise PeerError(unknown_name("peer", name, names))
     for how in misbehave.values():
-        if how not in configs.LIES:
-            raise PeerError(unknown_name("misbehaviour", how, configs.LIES))
+        if how not in (*configs.MISBEHAVIOURS, *configs.FORMER_MISBEHAVIOURS):
+            raise PeerError(unknown_name("misbehaviour", how, configs.MISBEHAVIOURS))
     mark = _mark_of_last_start(net) if resume else f"-{int(time.time()):x}{os.getpid():x}"
     write_atomic(net / _LAST_START, mark)
     return [
@@ -211,9 +219,9 @@ def terminating() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def crowd(configs: Sequence[Config]) -> Iterator[Crowd]:
+def running(configs: Sequence[Config]) -> Iterator[LocalNetwork]:
     """All peers of a network, running; none is left behind, whatever happens."""
-    with terminating(), Crowd(configs) as started:
+    with terminating(), LocalNetwork(configs) as started:
         started.start()
         yield started
 

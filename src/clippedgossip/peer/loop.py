@@ -11,12 +11,12 @@ from types import FrameType
 from clippedgossip.errors import PeerError
 from clippedgossip.peer import checkpoint, identity
 from clippedgossip.peer.checkpoint import Checkpoint
-from clippedgossip.peer.journal import Account
+from clippedgossip.peer.journal import Journal
 from clippedgossip.peer.learner import Learner, make_learner
 from clippedgossip.peer.node import Node
 from clippedgossip.peer.peer_config import Config
 from clippedgossip.peer.peer_mixing import Losses, rule_of, without_losses
-from clippedgossip.peer.session import Gossip
+from clippedgossip.peer.session import Peer
 from clippedgossip.peer.telemetry import write_starting
 from clippedgossip.rules.losses import needs_losses
 
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class PeerOutcome:
     """How a peer ended."""
 
     peer: str
@@ -47,9 +47,9 @@ class PeerRun:
         self.losses: Losses | None = getattr(self.learner, "losses", None)
         if self.losses is None and needs_losses(rule_of(config)):
             raise PeerError(without_losses(config))
-        self.account = Account(config)
+        self.journal = Journal(config)
         self._stop = False
-        self._gossip: Gossip | None = None
+        self._session: Peer | None = None
         self._checkpoints = (
             config.folder / "checkpoints" / hashlib.sha256(config.run.encode()).hexdigest()[:12]
         )
@@ -57,51 +57,51 @@ class PeerRun:
     def stop(self) -> None:
         """Ends after the current round, or at once while it waits for its neighbours to come."""
         self._stop = True
-        if self._gossip is not None:
-            self._gossip.hurry()
+        if self._session is not None:
+            self._session.hurry()
 
-    def run(self) -> Outcome:
+    def run(self) -> PeerOutcome:
         config = self.config
         me = identity.load(config.folder)
         first = self._resume()
-        account = self.account
-        account.begin()
-        account.go_on_from(first)
-        self._gossip = gossip = Gossip(config, me, node=_node_kind(config), round=first, account=account)
+        journal = self.journal
+        journal.begin()
+        journal.go_on_from(first)
+        self._session = session = Peer(config, me, node=_node_kind(config), round=first, journal=journal)
         try:
             if first < config.rounds and not self._stop:
-                node = gossip.start(self.learner.length)
+                node = session.start(self.learner.length)
                 while node.round < config.rounds and not self._stop:
-                    self._round(gossip, node)
+                    self._round(session, node)
             self._evaluate()
-            self._checkpoint(gossip.round)
-            account.end(gossip.node, gossip.round)
+            self._checkpoint(session.round)
+            journal.end(session.node, session.round)
         finally:
-            gossip.close(linger=not self._stop)
-            account.close()
-        return Outcome(
+            session.close(linger=not self._stop)
+            journal.close()
+        return PeerOutcome(
             peer=config.name,
-            rounds=gossip.round,
-            accuracy=account.accuracy,
-            missing=account.missing,
-            rejected=account.rejected,
-            resumed=account.resumed,
+            rounds=session.round,
+            accuracy=journal.accuracy,
+            missing=journal.missing,
+            rejected=journal.rejected,
+            resumed=journal.resumed,
         )
 
-    def _round(self, gossip: Gossip, node: Node) -> None:
+    def _round(self, session: Peer, node: Node) -> None:
         round = node.round
-        gossip.make_room()
-        mixed, report = gossip.mix_vector(self.learner.step(round), losses=self.losses)
+        session.make_room()
+        mixed, report = session.mix_vector(self.learner.step(round), losses=self.losses)
         self.learner.load(mixed)
         due = (round + 1) % self.config.evaluate_every == 0
         if due:
             self._evaluate()
         if (round + 1) % self.config.checkpoint_every == 0:
             self._checkpoint(node.round)
-        self.account.add(report, node, evaluated=due)
+        self.journal.add(report, node, evaluated=due)
 
     def _evaluate(self) -> None:
-        self.account.accuracy = self.learner.evaluate()
+        self.journal.accuracy = self.learner.evaluate()
 
     def _resume(self) -> int:
         if not self.resume:
@@ -110,7 +110,7 @@ class PeerRun:
         if found is None:
             return 0
         self.learner.restore(found.tensors)
-        self.account.resumed = found.round
+        self.journal.resumed = found.round
         log.info("resumed", extra={"round": found.round})
         return found.round
 
@@ -119,11 +119,11 @@ class PeerRun:
         try:
             checkpoint.save(state, self._checkpoints)
         except OSError as error:
-            self.account.metrics.checkpoint_errors.inc()
+            self.journal.metrics.checkpoint_errors.inc()
             log.error("checkpoint failed", extra={"round": round, "why": str(error)})
 
 
-def run_peer(config: Config, *, resume: bool = True, ready: Callable[[], None] = lambda: None) -> Outcome:
+def run_peer(config: Config, *, resume: bool = True, ready: Callable[[], None] = lambda: None) -> PeerOutcome:
     """Runs one peer in this process until it is done, or SIGINT or SIGTERM asks it to stop. Calls `ready`
     before it begins."""
     write_starting(config)
@@ -144,6 +144,6 @@ def run_peer(config: Config, *, resume: bool = True, ready: Callable[[], None] =
 def _node_kind(config: Config) -> Callable[..., Node]:
     if not config.misbehave:
         return Node
-    from clippedgossip.peer.drill.byzantine_peer import Liar
+    from clippedgossip.peer.drill.byzantine_peer import ByzantinePeer
 
-    return Liar
+    return ByzantinePeer

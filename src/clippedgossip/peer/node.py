@@ -21,9 +21,9 @@ from clippedgossip.peer.identity import Identity
 from clippedgossip.peer.outbox import Message, Outbox
 from clippedgossip.peer.pace import Pace, meeting_round
 from clippedgossip.peer.peer_config import Config, Neighbour
-from clippedgossip.peer.rejection import Missing, Rejected
-from clippedgossip.peer.reputation import Standing
-from clippedgossip.peer.transport.base import Link, Transport
+from clippedgossip.peer.rejection import Rejected, Rejection
+from clippedgossip.peer.reputation import Reputation
+from clippedgossip.peer.transport.base import NeighbourLink, Transport
 
 log = logging.getLogger(__name__)
 _RETRY = 0.1
@@ -38,18 +38,18 @@ class Exchange:
     """(k, d) one row per neighbour, in the order of the config; a missing message is a row of NaN."""
     weights: Tensor
     """(k,) Metropolis–Hastings, whether or not the message came."""
-    missing: dict[str, Missing]
+    missing: dict[str, Rejection]
     seconds: float
     deadline: float
 
 
 @dataclass
-class Peer:
+class NeighbourState:
     """A neighbour, as this node sees it."""
 
     neighbour: Neighbour
-    link: Link
-    standing: Standing
+    link: NeighbourLink
+    reputation: Reputation
     degree: int = 1
     greeted: bool = False
     claim: int | None = None
@@ -60,14 +60,14 @@ class Peer:
 class _Fetch:
     """One neighbour's message of one round, on its way."""
 
-    peer: Peer
+    peer: NeighbourState
     row: Tensor
     settled: asyncio.Event = field(default_factory=asyncio.Event)
     header: pb.Header | None = None
     body: memoryview | None = None
     finite: bool | None = None
     """Whether the row is, where it was received in place; None where it is still to be unpacked."""
-    reason: Missing = Missing.LATE
+    reason: Rejection = Rejection.LATE
     seconds: float = 0.0
 
 
@@ -97,23 +97,25 @@ class Node:
         self.deadline = Deadline(config.deadlines)
         self.pace = Pace()
         self.evidence = Evidence(config.folder / "evidence" if config.folder != Path() else None)
-        self.peers = {
-            n.name: Peer(neighbour=n, link=transport.link(n), standing=Standing(config.limits))
+        self.neighbours = {
+            n.name: NeighbourState(neighbour=n, link=transport.link(n), reputation=Reputation(config.limits))
             for n in config.neighbours
         }
-        self.outbox = Outbox(self.peers, config.limits, self.terms, patience=config.deadlines.most)
+        self.outbox = Outbox(self.neighbours, config.limits, self.terms, patience=config.deadlines.most)
         self.outbox.skip_to(round)
         self.outbox.heard = self._heard
         self.outbox.headers = self.evidence.of_round
         self.hurry = asyncio.Event()
         """Once set, `start` waits for nobody."""
         self._transport = transport
-        self._received = torch.full((len(self.peers), length), torch.nan, dtype=torch.float32, device="cpu")
+        self._received = torch.full(
+            (len(self.neighbours), length), torch.nan, dtype=torch.float32, device="cpu"
+        )
         self._background: set[asyncio.Task[None]] = set()
 
-    def terms(self) -> wire.Terms:
+    def terms(self) -> wire.RunTerms:
         """What this node says in a hello."""
-        return wire.Terms(
+        return wire.RunTerms(
             run=self.config.run,
             degree=max(self.config.degree, 1),
             length=self.length,
@@ -148,8 +150,8 @@ class Node:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.config.deadlines.linger):
                 while any(
-                    self.outbox.callers[name].pulled < last and peer.standing.alive
-                    for name, peer in self.peers.items()
+                    self.outbox.callers[name].pulled < last and peer.reputation.alive
+                    for name, peer in self.neighbours.items()
                 ):
                     await asyncio.sleep(0.02)
         await self.close()
@@ -162,7 +164,9 @@ class Node:
         """
         loop = asyncio.get_running_loop()
         started, round, patience = loop.time(), self.round, self.deadline.seconds
-        fetches = [_Fetch(peer, row) for peer, row in zip(self.peers.values(), self._received, strict=True)]
+        fetches = [
+            _Fetch(peer, row) for peer, row in zip(self.neighbours.values(), self._received, strict=True)
+        ]
         for fetch in fetches:
             fetch.peer.claim = None
         await self.publish(vector)
@@ -170,7 +174,7 @@ class Node:
         await self._wait(fetches, tasks, started, patience)
         await _cancel(tasks)
         missing = await self._collect(fetches, round)
-        self.outbox.forget_previous(self.peers.keys() - missing.keys())
+        self.outbox.forget_previous(self.neighbours.keys() - missing.keys())
         self.pace.finished(round)
         self.round = round + 1
         self._catch_up()
@@ -201,7 +205,7 @@ class Node:
     def weights(self) -> Tensor:
         """Metropolis–Hastings from exchanged degrees: whatever degree is claimed, at most 1/(d_i+1)."""
         own = self.config.degree
-        weights = [1.0 / (max(own, peer.degree) + 1) for peer in self.peers.values()]
+        weights = [1.0 / (max(own, peer.degree) + 1) for peer in self.neighbours.values()]
         return torch.tensor(weights, dtype=torch.float64)
 
     async def _wait(
@@ -210,9 +214,9 @@ class Node:
         """Until everyone worth waiting for has settled, or the deadline. Alone, not faster than `least`."""
         loop = asyncio.get_running_loop()
         waits = {
-            asyncio.create_task(fetch.settled.wait()): fetch.peer.standing.patience
+            asyncio.create_task(fetch.settled.wait()): fetch.peer.reputation.patience
             for fetch in fetches
-            if fetch.peer.standing.worth_waiting(self.round)
+            if fetch.peer.reputation.worth_waiting(self.round)
         }
         while waits:
             until = started + patience * max(waits.values())
@@ -237,10 +241,10 @@ class Node:
         """Pulls one message, trying again while that can help."""
         peer, loop = fetch.peer, asyncio.get_running_loop()
         started = loop.time()
-        grace = min(0.5, (until - started) / 4) if peer.standing.alive else 0.0
+        grace = min(0.5, (until - started) / 4) if peer.reputation.alive else 0.0
         refusals = 0
-        if peer.standing.backed_off():
-            fetch.reason = Missing.BACKED_OFF
+        if peer.reputation.backed_off():
+            fetch.reason = Rejection.BACKED_OFF
             fetch.settled.set()
             return
         while True:
@@ -255,21 +259,21 @@ class Node:
                 fetch.reason = rejected.reason
                 if rejected.round is not None:
                     peer.claim = rejected.round
-                if rejected.reason is Missing.REFUSED:
+                if rejected.reason is Rejection.REFUSED:
                     peer.greeted = False
                     refusals += 1
                     if refusals > 2:
                         break
-                elif rejected.reason is Missing.DEAD:
+                elif rejected.reason is Rejection.DEAD:
                     if loop.time() - started >= grace:
                         fetch.settled.set()
-                elif rejected.reason is Missing.BEHIND and (peer.claim or 0) >= round - wire.DRIFT:
-                    fetch.reason = Missing.LATE
-                elif rejected.reason is not Missing.LATE:
+                elif rejected.reason is Rejection.BEHIND and (peer.claim or 0) >= round - wire.DRIFT:
+                    fetch.reason = Rejection.LATE
+                elif rejected.reason is not Rejection.LATE:
                     break
             except Exception:  # a neighbour must not be able to end a round with a surprise
                 log.exception("unexpected", extra={"neighbour": peer.neighbour.name})
-                fetch.reason = Missing.MALFORMED
+                fetch.reason = Rejection.MALFORMED
                 break
             await asyncio.sleep(_RETRY)
         fetch.settled.set()
@@ -277,7 +281,7 @@ class Node:
     async def _pull(self, fetch: _Fetch, round: int, until: float) -> None:
         certificate = fetch.peer.link.certificate
         if certificate is None:
-            raise Rejected(Missing.DEAD, "its certificate is not known yet")
+            raise Rejected(Rejection.DEAD, "its certificate is not known yet")
         hold = max(until - asyncio.get_running_loop().time(), 0.0)
         zstd, dtype = self.config.wire.zstd, self.config.wire.dtype
         request = pb.PullRequest(run=self.config.run, round=round, hold_ms=int(hold * 1000), zstd=zstd)
@@ -296,7 +300,7 @@ class Node:
         fetch.body, fetch.finite = await asyncio.to_thread(check)
         fetch.header = assembler.header
 
-    async def _collect(self, fetches: list[_Fetch], round: int) -> dict[str, Missing]:
+    async def _collect(self, fetches: list[_Fetch], round: int) -> dict[str, Rejection]:
         """Checks what came, fills rows of what did not with NaN, and keeps the books."""
         missing = {}
         for fetch in fetches:
@@ -305,59 +309,59 @@ class Node:
                 fetch.finite = await asyncio.to_thread(self._unpack, fetch.body, fetch.row)
             reason = self._judge(fetch)
             if reason is None:
-                peer.standing.came()
+                peer.reputation.came()
                 self.deadline.came(name, fetch.seconds)
                 continue
             fetch.row.fill_(torch.nan)
             missing[name] = reason
-            peer.standing.missed(reason, round)
-            if reason is Missing.LATE:
+            peer.reputation.missed(reason, round)
+            if reason is Rejection.LATE:
                 self.deadline.late(name)
-            elif reason is not Missing.DEAD:
+            elif reason is not Rejection.DEAD:
                 log.info("missing", extra={"neighbour": name, "round": round, "why": reason.value})
         return missing
 
-    def _judge(self, fetch: _Fetch) -> Missing | None:
+    def _judge(self, fetch: _Fetch) -> Rejection | None:
         if fetch.header is None or fetch.body is None or fetch.peer.link.certificate is None:
             return fetch.reason
         if not self.evidence.see(fetch.header, fetch.peer.link.certificate):
-            return Missing.EQUIVOCATION
-        return None if fetch.finite else Missing.NON_FINITE
+            return Rejection.EQUIVOCATION
+        return None if fetch.finite else Rejection.NON_FINITE
 
     def _unpack(self, body: memoryview, row: Tensor) -> bool:
         tensors.widen(body, self.config.wire.dtype, row)
         return tensors.is_finite(row)
 
     async def _greet_everyone(self) -> None:
-        greetings = (self._greet_until_known(peer) for peer in self.peers.values())
+        greetings = (self._greet_until_known(peer) for peer in self.neighbours.values())
         await asyncio.gather(*greetings, return_exceptions=True)
 
-    async def _greet_until_known(self, peer: Peer) -> None:
+    async def _greet_until_known(self, peer: NeighbourState) -> None:
         while not peer.greeted:
             try:
                 await self._greet(peer)
             except Rejected as rejected:
-                if rejected.reason is Missing.REFUSED:
+                if rejected.reason is Rejection.REFUSED:
                     return
                 await asyncio.sleep(_RETRY)
 
-    async def _greet(self, peer: Peer) -> None:
+    async def _greet(self, peer: NeighbourState) -> None:
         """Says hello; both sides check that they fit."""
         reply = await peer.link.hello(pb.HelloRequest(terms=self.terms().encode()))
         misfit = reply.refusal[:300] or self.terms().misfit(reply.terms)
         if misfit:
             extra = {"neighbour": peer.neighbour.name, "why": misfit}
             log.warning("refused by neighbour" if reply.refusal else "refused neighbour", extra=extra)
-            raise Rejected(Missing.REFUSED, misfit)
+            raise Rejected(Rejection.REFUSED, misfit)
         self._heard(peer.neighbour.name, reply.terms)
         peer.greeted = True
 
     def _heard(self, name: str, terms: pb.Terms) -> None:
-        self.peers[name].degree = terms.degree
-        self.peers[name].claim = terms.round
+        self.neighbours[name].degree = terms.degree
+        self.neighbours[name].claim = terms.round
 
     def _catch_up(self) -> None:
-        claims = [peer.claim for peer in self.peers.values() if peer.claim is not None]
+        claims = [peer.claim for peer in self.neighbours.values() if peer.claim is not None]
         target = min(meeting_round(self.round, claims, self.pace.plausible()), self.config.rounds)
         # One round ahead is how neighbours in step look to each other.
         if target > self.round + 1 or (target > self.round and self.outbox.round < 0):
@@ -368,9 +372,9 @@ class Node:
 
     async def _ask_witnesses(self, round: int) -> None:
         """Compares the headers the neighbours received with our own."""
-        by_mark = {p.neighbour.fingerprint: p.link.certificate for p in self.peers.values()}
+        by_mark = {p.neighbour.fingerprint: p.link.certificate for p in self.neighbours.values()}
         request = pb.WitnessRequest(run=self.config.run, round=round)
-        for peer in self.peers.values():
+        for peer in self.neighbours.values():
             with contextlib.suppress(Rejected, TimeoutError):
                 async with asyncio.timeout(self.config.deadlines.least):
                     reply = await peer.link.witness(request)

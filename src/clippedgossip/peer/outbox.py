@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from clippedgossip.peer import wire
 from clippedgossip.peer import wire_pb2 as pb
 from clippedgossip.peer.peer_config import Limits
-from clippedgossip.peer.rejection import Missing, Rejected
+from clippedgossip.peer.rejection import Rejected, Rejection
 from clippedgossip.peer.transport.base import Send
 
 log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class Outbox:
     """The server side of the protocol (wire.proto)."""
 
     def __init__(
-        self, names: Collection[str], limits: Limits, terms: Callable[[], wire.Terms], *, patience: float
+        self, names: Collection[str], limits: Limits, terms: Callable[[], wire.RunTerms], *, patience: float
     ) -> None:
         self.callers = {name: Caller(limits.pulls_per_second) for name in names}
         self.round = -1
@@ -125,9 +125,9 @@ class Outbox:
     async def pull(self, name: str, request: pb.PullRequest, send: Send) -> None:
         caller = self._admit(name)
         if not caller.accepted or request.run != self._terms().run:
-            raise Rejected(Missing.REFUSED, "say hello first")
+            raise Rejected(Rejection.REFUSED, "say hello first")
         if caller.pulling:
-            raise Rejected(Missing.LATE, "one pull at a time")
+            raise Rejected(Rejection.LATE, "one pull at a time")
         caller.pulling = True
         try:
             message = await self._wait_for(name, request)
@@ -137,12 +137,12 @@ class Outbox:
                 async with asyncio.timeout(self._patience):
                     await sending
             except TimeoutError:
-                raise Rejected(Missing.LATE, "read too slowly") from None
+                raise Rejected(Rejection.LATE, "read too slowly") from None
             except asyncio.CancelledError:
                 if not sending.cancelled():
                     sending.cancel()
                     raise
-                raise Rejected(Missing.AHEAD, "read too slowly", round=max(self.round, 0)) from None
+                raise Rejected(Rejection.AHEAD, "read too slowly", round=max(self.round, 0)) from None
             caller.pulled = max(caller.pulled, request.round)
         finally:
             caller.pulling = False
@@ -156,17 +156,17 @@ class Outbox:
         until = asyncio.get_running_loop().time() + patience
         while request.round not in self._messages:
             if request.round <= self.round:
-                raise Rejected(Missing.AHEAD, f"round {request.round} is gone", round=max(self.round, 0))
+                raise Rejected(Rejection.AHEAD, f"round {request.round} is gone", round=max(self.round, 0))
             if request.round > self.round + wire.DRIFT:
                 raise Rejected(
-                    Missing.BEHIND, f"round {request.round} is far ahead", round=max(self.round, 0)
+                    Rejection.BEHIND, f"round {request.round} is far ahead", round=max(self.round, 0)
                 )
             try:
                 async with asyncio.timeout_at(until):
                     await self._published.wait()
             except TimeoutError:
                 detail = f"round {request.round} did not come in {patience:.2f} s"
-                raise Rejected(Missing.BEHIND, detail, round=max(self.round, 0)) from None
+                raise Rejected(Rejection.BEHIND, detail, round=max(self.round, 0)) from None
         return self._messages[request.round](name)
 
     @staticmethod
@@ -183,5 +183,5 @@ class Outbox:
         caller = self.callers[name]
         if not caller.bucket.take():
             self.flooded += 1
-            raise Rejected(Missing.LATE, "too many calls")
+            raise Rejected(Rejection.LATE, "too many calls")
         return caller

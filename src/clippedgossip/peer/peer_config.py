@@ -16,13 +16,20 @@ from clippedgossip.peer.identity import format_fingerprint, parse_fingerprint
 CONFIG_FILE = "peer.toml"
 WIRE_DTYPES = ("float32", "bfloat16", "float16")
 MOMENTUM_FORMS = ("pytorch", "paper")
-LIES = (
-    "sign-flip",
-    "noise",
+ATTACKS_OF_PEERS = (
     "alie",
+    "ipm",
+    "bit-flipping",
     "dissensus",
+    "zero-sum",
+    "spectral",
+    "mimic",
+    "gaussian",
+    "non-finite",
     "silence",
-    "nan",
+)
+"""Attacks that need nothing but the messages a peer receives."""
+VIOLATIONS_OF_PEERS = (
     "wrong-shape",
     "garbage",
     "oversize",
@@ -31,6 +38,9 @@ LIES = (
     "flooding",
     "stalling",
 )
+FORMER_MISBEHAVIOURS = {"sign-flip": "bit-flipping", "noise": "gaussian", "nan": "non-finite"}
+"""Names of version 0.1, still read."""
+MISBEHAVIOURS = (*ATTACKS_OF_PEERS, *VIOLATIONS_OF_PEERS)
 """How a peer can be made to misbehave, for demonstrations and drills."""
 _LARGEST_FILE = 1 << 20
 
@@ -271,8 +281,8 @@ def _check(config: Config) -> None:
     if config.training.momentum_form not in MOMENTUM_FORMS:
         form = config.training.momentum_form
         raise ConfigError(unknown_name("training.momentum_form", form, MOMENTUM_FORMS))
-    if config.misbehave and config.misbehave not in LIES:
-        raise ConfigError(unknown_name("misbehaviour", config.misbehave, LIES))
+    if config.misbehave and config.misbehave not in (*MISBEHAVIOURS, *FORMER_MISBEHAVIOURS):
+        raise ConfigError(unknown_name("misbehaviour", config.misbehave, MISBEHAVIOURS))
     for part, key, low, high in _RANGES:
         value = getattr(getattr(config, part) if part else config, key)
         if not math.isfinite(value) or not low <= value <= high:

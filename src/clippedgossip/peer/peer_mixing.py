@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from clippedgossip.errors import ConfigError
 from clippedgossip.mixing.inbox import Context, Inbox, Neighborhood
@@ -15,7 +15,7 @@ from clippedgossip.mixing.slots import Layout
 from clippedgossip.peer import wire_tensors as tensors
 from clippedgossip.peer.node import Exchange
 from clippedgossip.peer.peer_config import Config
-from clippedgossip.peer.rejection import VIOLATIONS, Missing
+from clippedgossip.peer.rejection import VIOLATIONS, Rejection
 from clippedgossip.randomness import purpose_word
 from clippedgossip.rules import ClippedGossip, Fixed, Oracle, Rule
 from clippedgossip.rules.base import LinearRule
@@ -25,6 +25,9 @@ from clippedgossip.rules.premix import Premix
 
 Losses = Callable[[Tensor, int], Tensor]
 """Models (m, d) and a round -> (m,) their losses on this peer's own sample of that round."""
+
+ModuleLoss = Callable[[nn.Module, int], Tensor | float]
+"""(model, round) -> its loss on this peer's own sample of the round, the same one throughout the round."""
 
 _BLOCK = 1 << 18
 """Coordinates a core mixes at a time."""
@@ -37,7 +40,7 @@ class Mixed:
     """What a round did."""
 
     round: int
-    missing: Mapping[str, Missing]
+    missing: Mapping[str, Rejection]
     """Neighbours whose message did not count, and why."""
     distances: Mapping[str, float]
     """‖x_j − x_i‖ of those that did."""
@@ -161,8 +164,31 @@ def without_losses(config: Config) -> str:
     """What is missing where a rule compares losses."""
     return (
         f"rule {config.rule.get('name')!r} compares losses on this peer's own samples; give it some: "
-        "Gossip(…, loss=…) or ModuleLearner(…, loss=…), a function (model, round) -> loss"
+        "Peer(…, loss=…) or ModuleLearner(…, loss=…), a function (model, round) -> loss"
     )
+
+
+def module_losses(model: nn.Module, loss: ModuleLoss) -> Losses:
+    """Losses of vectors, each written into the module in turn, in evaluation mode; afterwards the module has
+    its own parameters again."""
+
+    @torch.no_grad()
+    def losses(models: Tensor, round: int) -> Tensor:
+        parameters, was_training = tensors.trainable(model), model.training
+        own = [parameter.detach().clone() for parameter in parameters]
+        model.eval()
+        try:
+            found = []
+            for vector in models:
+                tensors.unflatten(vector, parameters)
+                found.append(float(loss(model, round)))
+        finally:
+            model.train(was_training)
+            for parameter, before in zip(parameters, own, strict=True):
+                parameter.copy_(before)
+        return torch.tensor(found, dtype=torch.float64, device=models.device)
+
+    return losses
 
 
 def _mixer(rule: Rule, inbox: Inbox) -> Callable[[Inbox], Tensor]:

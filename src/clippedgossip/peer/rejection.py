@@ -5,7 +5,7 @@ from enum import StrEnum
 from clippedgossip.errors import ClippedGossipError
 
 
-class Missing(StrEnum):
+class Rejection(StrEnum):
     """The only ways in which a message can fail to be mixed."""
 
     LATE = "late"
@@ -30,7 +30,13 @@ class Missing(StrEnum):
 
 
 VIOLATIONS = frozenset(
-    {Missing.MALFORMED, Missing.WRONG_ROUND, Missing.WRONG_SHAPE, Missing.NON_FINITE, Missing.EQUIVOCATION}
+    {
+        Rejection.MALFORMED,
+        Rejection.WRONG_ROUND,
+        Rejection.WRONG_SHAPE,
+        Rejection.NON_FINITE,
+        Rejection.EQUIVOCATION,
+    }
 )
 """What no honest peer ever sends. Only these lead to backing off; lateness and distance never do."""
 
@@ -38,7 +44,7 @@ VIOLATIONS = frozenset(
 class Rejected(ClippedGossipError):
     """A message that will not be mixed, and why."""
 
-    def __init__(self, reason: Missing, detail: str, *, round: int | None = None) -> None:
+    def __init__(self, reason: Rejection, detail: str, *, round: int | None = None) -> None:
         super().__init__(f"{reason}: {detail}")
         self.reason = reason
         self.round = round

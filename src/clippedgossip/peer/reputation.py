@@ -9,18 +9,18 @@ from collections import Counter
 from collections.abc import Callable
 
 from clippedgossip.peer.peer_config import Limits
-from clippedgossip.peer.rejection import VIOLATIONS, Missing
+from clippedgossip.peer.rejection import VIOLATIONS, Rejection
 
 _PATIENT_ROUNDS = 3
 _LONGEST_PAUSE = 64
 _CLEAN_ROUNDS = 10
 
 
-class Standing:
+class Reputation:
     """One neighbour's record."""
 
     def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
-        self.missing: Counter[Missing] = Counter()
+        self.missing: Counter[Rejection] = Counter()
         self.trust = 0.5
         """How regularly it delivers: a fraction of the deadline is granted accordingly."""
         self._limits = limits
@@ -62,17 +62,17 @@ class Standing:
             self._strikes, self._backoff = 0, self._limits.backoff_least
             self._backed_off_until = None
 
-    def missed(self, reason: Missing, round: int) -> None:
+    def missed(self, reason: Rejection, round: int) -> None:
         self.missing[reason] += 1
         if reason in VIOLATIONS:
             self._violated()
-        elif reason in (Missing.LATE, Missing.DEAD):
+        elif reason in (Rejection.LATE, Rejection.DEAD):
             self._silent += 1
             self.trust *= 0.5
             pause = min(2 ** max(self._silent - _PATIENT_ROUNDS, 0), _LONGEST_PAUSE)
             if round >= self._wait_again:
                 self._wait_again = round + pause
-        elif reason is not Missing.BACKED_OFF:
+        elif reason is not Rejection.BACKED_OFF:
             self._silent = 0
 
     def _violated(self) -> None:

@@ -16,17 +16,24 @@ from clippedgossip.peer import identity as identities
 from clippedgossip.peer import peer_config as configs
 from clippedgossip.peer import wire_tensors as tensors
 from clippedgossip.peer.identity import Identity
-from clippedgossip.peer.journal import Account
-from clippedgossip.peer.message_losses import ModuleLoss, module_losses
+from clippedgossip.peer.journal import Journal
 from clippedgossip.peer.node import Node
 from clippedgossip.peer.peer_config import Config
-from clippedgossip.peer.peer_mixing import Losses, Mixed, Mixing, describe_rule, without_losses
+from clippedgossip.peer.peer_mixing import (
+    Losses,
+    Mixed,
+    Mixing,
+    ModuleLoss,
+    describe_rule,
+    module_losses,
+    without_losses,
+)
 from clippedgossip.peer.transport.base import Transport
 
 _T = TypeVar("_T")
 
 
-class Gossip:
+class Peer:
     """A peer that mixes whatever model it is given.
 
     The exchange has a thread and an event loop of its own. `mix` blocks the caller until the round is over
@@ -45,11 +52,11 @@ class Gossip:
         transport: Callable[[], Transport] | None = None,
         node: Callable[..., Node] = Node,
         round: int = 0,
-        account: Account | None = None,
+        journal: Journal | None = None,
     ) -> None:
-        """Tells of itself as `peer start` does, unless an `account` is given: then its owner keeps it."""
+        """Tells of itself as `peer start` does, unless a `journal` is given: then its owner writes it."""
         self.config = config
-        self._account = Account(config) if account is None else None
+        self._journal = Journal(config) if journal is None else None
         self.identity = identity
         self.loss = loss
         self.mixing = Mixing(config)
@@ -62,7 +69,7 @@ class Gossip:
         self._make_node = node
         self._first_round = round
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="gossip", daemon=True)
+        self._thread = threading.Thread(target=self._loop.run_forever, name="peer", daemon=True)
         self._thread.start()
         self._closed = False
         if model is not None:
@@ -100,11 +107,11 @@ class Gossip:
                 await node.start()
                 return node
 
-            if self._account is not None:
-                self._account.begin()
+            if self._journal is not None:
+                self._journal.begin()
             self.node = self._run(begin())
-            if self._account is not None:
-                self._account.go_on_from(self.node.round)
+            if self._journal is not None:
+                self._journal.go_on_from(self.node.round)
         return self.node
 
     def hurry(self) -> None:
@@ -149,8 +156,8 @@ class Gossip:
         if len(vector) != node.length:
             raise PeerError(f"a model of {len(vector)} coordinates; this run began with {node.length}")
         report = self.mixing(vector, self._run(node.exchange(vector)), into, losses=losses)
-        if self._account is not None:
-            self._account.add(report, node)
+        if self._journal is not None:
+            self._journal.add(report, node)
         return report
 
     def close(self, *, linger: bool = True) -> None:
@@ -159,11 +166,11 @@ class Gossip:
             return
         self._closed = True
         if self.node is not None:
-            if self._account is not None:
-                self._account.end(self.node, self.round)
+            if self._journal is not None:
+                self._journal.end(self.node, self.round)
             self._run(self.node.leave() if linger else self.node.close())
-        if self._account is not None:
-            self._account.close()
+        if self._journal is not None:
+            self._journal.close()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=5)
 

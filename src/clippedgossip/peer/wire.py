@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 
 from clippedgossip.peer import wire_pb2 as pb
 from clippedgossip.peer.identity import Certificate, Identity
-from clippedgossip.peer.rejection import Missing, Rejected
+from clippedgossip.peer.rejection import Rejected, Rejection
 
 Body = bytes | bytearray | memoryview
 VERSION = 1
@@ -29,7 +29,7 @@ _WINDOW = 1 << 23
 
 
 @dataclass(frozen=True, kw_only=True)
-class Terms:
+class RunTerms:
     """What two peers must agree on before they exchange models, and where one of them stands."""
 
     run: str
@@ -171,43 +171,43 @@ class Assembler:
         chunk = read_chunk(part)
         end = self._filled + len(chunk)
         if end > self.expected.size:
-            raise Rejected(Missing.WRONG_SHAPE, f"more than the {self.expected.size} bytes of the model")
+            raise Rejected(Rejection.WRONG_SHAPE, f"more than the {self.expected.size} bytes of the model")
         self._buffer[self._filled : end] = chunk
         self._filled = end
 
     def finish(self) -> memoryview:
         """The model's bytes, once digest and signature are found right. Slow: call it off the event loop."""
         if self.header is None:
-            raise Rejected(Missing.MALFORMED, "the stream ended before a header")
+            raise Rejected(Rejection.MALFORMED, "the stream ended before a header")
         if self.header.zstd:
             target = self._into if self._into is not None else memoryview(bytearray(self.expected.size))
             decompress(self._buffer[: self._filled], target)
             self._buffer = target
         elif self._filled != self.expected.size:
             detail = f"{self._filled} bytes instead of {self.expected.size}"
-            raise Rejected(Missing.WRONG_SHAPE, detail)
+            raise Rejected(Rejection.WRONG_SHAPE, detail)
         if digest_of(self._buffer) != self.header.digest:
-            raise Rejected(Missing.MALFORMED, "digest does not match")
+            raise Rejected(Rejection.MALFORMED, "digest does not match")
         if not verify_header(self.header, self.certificate):
-            raise Rejected(Missing.MALFORMED, "signature does not match")
+            raise Rejected(Rejection.MALFORMED, "signature does not match")
         return self._buffer
 
     def _accept(self, part: bytes) -> pb.Header:
         if len(part) > 4096 or part[:1] != b"\x0a":
-            raise Rejected(Missing.MALFORMED, "the stream does not start with a header")
+            raise Rejected(Rejection.MALFORMED, "the stream does not start with a header")
         try:
             header = pb.Part.FromString(part).header
         except DecodeError:
-            raise Rejected(Missing.MALFORMED, "the header is not protobuf") from None
+            raise Rejected(Rejection.MALFORMED, "the header is not protobuf") from None
         if header.run != self.expected.run or header.sender != self.certificate.fingerprint:
-            raise Rejected(Missing.MALFORMED, "a header of another run or sender")
+            raise Rejected(Rejection.MALFORMED, "a header of another run or sender")
         if header.round != self.expected.round:
-            raise Rejected(Missing.WRONG_ROUND, f"round {header.round} instead of {self.expected.round}")
+            raise Rejected(Rejection.WRONG_ROUND, f"round {header.round} instead of {self.expected.round}")
         if header.length != self.expected.length or header.dtype != _CODE[self.expected.dtype]:
             detail = f"length {header.length} of dtype {header.dtype} instead of {self.expected.length}"
-            raise Rejected(Missing.WRONG_SHAPE, detail)
+            raise Rejected(Rejection.WRONG_SHAPE, detail)
         if header.zstd and not self.may_zstd:
-            raise Rejected(Missing.MALFORMED, "zstd was not asked for")
+            raise Rejected(Rejection.MALFORMED, "zstd was not asked for")
         return header
 
 
@@ -221,15 +221,15 @@ def decompress(frame: Body, target: memoryview) -> None:
                 filled += count
             more = reader.read(1)
     except zstandard.ZstdError as error:
-        raise Rejected(Missing.MALFORMED, f"zstd: {str(error)[:80]}") from None
+        raise Rejected(Rejection.MALFORMED, f"zstd: {str(error)[:80]}") from None
     if filled != size or more:
-        raise Rejected(Missing.WRONG_SHAPE, f"zstd frame is not {size} bytes long")
+        raise Rejected(Rejection.WRONG_SHAPE, f"zstd frame is not {size} bytes long")
 
 
 def read_chunk(part: bytes) -> memoryview:
     """The bytes of a chunk Part, without a copy."""
     if part[:1] != b"\x12" or len(part) > LARGEST_PART:
-        raise Rejected(Missing.MALFORMED, "not a chunk")
+        raise Rejected(Rejection.MALFORMED, "not a chunk")
     length = shift = 0
     for at in range(1, min(len(part), 6)):
         length |= (part[at] & 0x7F) << shift
@@ -239,7 +239,7 @@ def read_chunk(part: bytes) -> memoryview:
             if length and length == len(view):
                 return view
             break
-    raise Rejected(Missing.MALFORMED, "a chunk of the wrong length")
+    raise Rejected(Rejection.MALFORMED, "a chunk of the wrong length")
 
 
 def _varint(value: int) -> bytes:

@@ -1,65 +1,105 @@
-"""Liars, for tests and demonstrations: what a Byzantine neighbour can do over a real network."""
+"""A Byzantine peer, for tests and demonstrations: the attacks of `attacks/` over a real network, and the
+violations of the protocol that only a network has."""
 
 import asyncio
 import contextlib
 import os
 from collections.abc import Awaitable, Callable
 
+import networkx as nx
 import torch
 from torch import Tensor
 
+from clippedgossip.attacks import ATTACKS, Attack, Silence, View, make_attack
+from clippedgossip.attacks.base import FreeAttack
+from clippedgossip.mixing.inbox import Context
+from clippedgossip.mixing.slots import Layout
+from clippedgossip.network import Network
 from clippedgossip.peer import wire
 from clippedgossip.peer import wire_pb2 as pb
 from clippedgossip.peer import wire_tensors as tensors
-from clippedgossip.peer.node import Node, Peer
+from clippedgossip.peer.node import NeighbourState, Node
 from clippedgossip.peer.outbox import Message
+from clippedgossip.peer.peer_config import FORMER_MISBEHAVIOURS
+from clippedgossip.peer.peer_mixing import rule_of
 from clippedgossip.peer.rejection import Rejected
 from clippedgossip.peer.transport.base import Send
-from clippedgossip.randomness import generator
 
 _HUGE = 10 * 2**30
-_NOISE = 10.0
-_ALIE = 1.5
-_DISSENSUS = 1.5
 _FLOOD = 64
+Messages = Callable[[str], Message] | None
+"""What each neighbour is sent; None: nothing."""
 
 
-class Liar(Node):
-    """A node that lies in the way `config.misbehave` says; it listens like an honest one."""
+class ByzantinePeer(Node):
+    """A node that misbehaves as `config.misbehave` says; it listens as a regular one does."""
 
-    _replayed: Message | None = None
+    _first: Message | None = None
+
+    @property
+    def how(self) -> str:
+        return FORMER_MISBEHAVIOURS.get(self.config.misbehave, self.config.misbehave)
 
     async def publish(self, vector: Tensor) -> None:
-        forged = await _LIES[self.config.misbehave](self, vector)
-        if forged is not None:
-            self.outbox.publish(self.round, forged)
+        if self.how in ATTACKS:
+            messages = await self._attack(make_attack(self.how), vector)
+        else:
+            messages = await _VIOLATIONS[self.how](self, vector)
+        if messages is not None:
+            self.outbox.publish(self.round, messages)
         else:
             self.outbox.skip_to(self.round)
 
     async def start(self) -> None:
-        if self.config.misbehave in _STREAMS:
-            self.outbox._stream = _STREAMS[self.config.misbehave]  # type: ignore[method-assign]  # it lies
+        if self.how in _STREAMS:
+            self.outbox._stream = _STREAMS[self.how]  # type: ignore[method-assign]  # a violation
         await super().start()
-        if self.config.misbehave == "flooding":
-            for peer in self.peers.values():
+        if self.how == "flooding":
+            for neighbour in self.neighbours.values():
                 for _ in range(_FLOOD):
-                    self._spawn(_flood(self, peer))
+                    self._spawn(_flood(self, neighbour))
+
+    async def _attack(self, attack: Attack, vector: Tensor) -> Messages:
+        """The attack's messages to the neighbours that were heard; the others get this peer's own model."""
+        if isinstance(attack, Silence):
+            return None
+        heard = await self.hear()
+        sent = dict(zip(heard, self._forged(attack, vector, list(heard.values())), strict=True))
+        messages = {name: self.make_message(sent.get(name, vector)) for name in self.neighbours}
+        return messages.__getitem__
+
+    def _forged(self, attack: Attack, vector: Tensor, heard: list[Tensor]) -> Tensor:
+        """(k, d) one message for each of the k neighbours heard. A peer knows no links but its own: it takes
+        its neighbours for neighbours of one another."""
+        if not heard:
+            return vector[:0, None]
+        network = Network(nx.complete_graph(len(heard) + 1), byzantine=[len(heard)])
+        view = View(
+            network=network,
+            layout=Layout.of(network, vector.device),
+            models=torch.stack(heard),
+            rule=rule_of(self.config),
+            context=Context(round=self.round, rounds=self.config.rounds, seed=self.config.seed),
+            byzantine_models=vector[None],
+        )
+        assert isinstance(attack, FreeAttack)
+        return attack.messages(view).to(vector.dtype)
 
     async def hear(self) -> dict[str, Tensor]:
-        """What the honest neighbours publish this round, before this node publishes itself."""
+        """What the neighbours publish this round, before this peer publishes itself."""
         patience = self.deadline.seconds / 3
 
-        async def listen(name: str, peer: Peer) -> tuple[str, Tensor] | None:
-            expected, certificate = self._expected(self.round), peer.link.certificate
+        async def listen(name: str, neighbour: NeighbourState) -> tuple[str, Tensor] | None:
+            expected, certificate = self._expected(self.round), neighbour.link.certificate
             with contextlib.suppress(Rejected, TimeoutError):
                 async with asyncio.timeout(patience):
-                    if certificate is None or not peer.greeted:
+                    if certificate is None or not neighbour.greeted:
                         return None
                     request = pb.PullRequest(
                         run=self.config.run, round=self.round, hold_ms=int(1000 * patience)
                     )
                     assembler = wire.Assembler(expected, certificate)
-                    async with peer.link.pull(request) as parts:
+                    async with neighbour.link.pull(request) as parts:
                         async for part in parts:
                             assembler.feed(part)
                     row = torch.empty(self.length)
@@ -67,78 +107,43 @@ class Liar(Node):
                     return name, row
             return None
 
-        heard = await asyncio.gather(*(listen(name, peer) for name, peer in self.peers.items()))
+        heard = await asyncio.gather(*(listen(name, each) for name, each in self.neighbours.items()))
         return dict(item for item in heard if item is not None)
 
 
-Forgery = Callable[[str], Message] | None
-Lie = Callable[[Liar, Tensor], Awaitable[Forgery]]
-
-
-def _same(liar: Liar, vector: Tensor) -> Forgery:
-    message = liar.make_message(vector)
+def _to_all(peer: ByzantinePeer, vector: Tensor) -> Messages:
+    message = peer.make_message(vector)
     return lambda name: message
 
 
-async def _sign_flip(liar: Liar, vector: Tensor) -> Forgery:
-    return _same(liar, -vector)
+async def _regular(peer: ByzantinePeer, vector: Tensor) -> Messages:
+    return _to_all(peer, vector)
 
 
-async def _noise(liar: Liar, vector: Tensor) -> Forgery:
-    draw = generator(liar.config.seed, "misbehave", liar.round)
-    return _same(liar, _NOISE * torch.randn(len(vector), generator=draw))
-
-
-async def _alie(liar: Liar, vector: Tensor) -> Forgery:
-    """μ − zσ of what it hears."""
-    heard = torch.stack([vector, *(await liar.hear()).values()])
-    return _same(liar, heard.mean(0) - _ALIE * heard.std(0, correction=0))
-
-
-async def _dissensus(liar: Liar, vector: Tensor) -> Forgery:
-    """x_i − ε(x̄ − x_i): to each neighbour, away from what the others think."""
-    heard = await liar.hear()
-    centre = torch.stack([vector, *heard.values()]).mean(0)
-    towards = {name: heard.get(name, vector) for name in liar.peers}
-    messages = {name: liar.make_message(x - _DISSENSUS * (centre - x)) for name, x in towards.items()}
-    return messages.__getitem__
-
-
-async def _silence(liar: Liar, vector: Tensor) -> Forgery:
-    return None
-
-
-async def _nan(liar: Liar, vector: Tensor) -> Forgery:
-    return _same(liar, torch.full_like(vector, torch.nan))
-
-
-async def _wrong_shape(liar: Liar, vector: Tensor) -> Forgery:
+async def _wrong_shape(peer: ByzantinePeer, vector: Tensor) -> Messages:
+    config = peer.config
     expected = wire.Expected(
-        run=liar.config.run, round=liar.round, dtype=liar.config.wire.dtype, length=liar.length + 1
+        run=config.run, round=peer.round, dtype=config.wire.dtype, length=peer.length + 1
     )
-    body = tensors.to_bytes(torch.zeros(liar.length + 1), liar.config.wire.dtype)
-    message = Message(wire.make_header(liar.identity, expected, body), body)
+    body = tensors.to_bytes(torch.zeros(peer.length + 1), config.wire.dtype)
+    message = Message(wire.make_header(peer.identity, expected, body), body)
     return lambda name: message
 
 
-async def _honest(liar: Liar, vector: Tensor) -> Forgery:
-    return _same(liar, vector)
-
-
-async def _replay(liar: Liar, vector: Tensor) -> Forgery:
+async def _replay(peer: ByzantinePeer, vector: Tensor) -> Messages:
     """Its first message again and again; every other round the right one, but sent twice."""
-    first = liar._replayed = liar._replayed or liar.make_message(vector)
-    return _same(liar, vector) if liar.round % 2 else lambda name: first
+    first = peer._first = peer._first or peer.make_message(vector)
+    return _to_all(peer, vector) if peer.round % 2 else lambda name: first
 
 
-async def _equivocation(liar: Liar, vector: Tensor) -> Forgery:
-    messages = {name: liar.make_message(vector * (1 + place)) for place, name in enumerate(liar.peers)}
+async def _equivocation(peer: ByzantinePeer, vector: Tensor) -> Messages:
+    messages = {name: peer.make_message(vector * (1 + place)) for place, name in enumerate(peer.neighbours)}
     return messages.__getitem__
 
 
-async def _oversize(liar: Liar, vector: Tensor) -> Forgery:
-    expected = wire.Expected(run=liar.config.run, round=liar.round, dtype="float32", length=_HUGE // 4)
-    message = Message(wire.make_header(liar.identity, expected, b""), b"")
+async def _oversize(peer: ByzantinePeer, vector: Tensor) -> Messages:
+    expected = wire.Expected(run=peer.config.run, round=peer.round, dtype="float32", length=_HUGE // 4)
+    message = Message(wire.make_header(peer.identity, expected, b""), b"")
     return lambda name: message
 
 
@@ -169,32 +174,26 @@ async def _dripping_stream(message: Message, request: pb.PullRequest, send: Send
         await asyncio.sleep(1.0)
 
 
-async def _flood(liar: Liar, peer: Peer) -> None:
-    hello = pb.HelloRequest(terms=liar.terms().encode())
-    pull = pb.PullRequest(run=liar.config.run, round=0, hold_ms=10_000)
+async def _flood(peer: ByzantinePeer, neighbour: NeighbourState) -> None:
+    hello = pb.HelloRequest(terms=peer.terms().encode())
+    pull = pb.PullRequest(run=peer.config.run, round=0, hold_ms=10_000)
     while True:
         with contextlib.suppress(Rejected):
-            await peer.link.hello(hello)
-            async with peer.link.pull(pull) as parts:
+            await neighbour.link.hello(hello)
+            async with neighbour.link.pull(pull) as parts:
                 async for _ in parts:
                     break
         await asyncio.sleep(0)
 
 
-_LIES: dict[str, Lie] = {
-    "sign-flip": _sign_flip,
-    "noise": _noise,
-    "alie": _alie,
-    "dissensus": _dissensus,
-    "silence": _silence,
-    "nan": _nan,
+_VIOLATIONS: dict[str, Callable[[ByzantinePeer, Tensor], Awaitable[Messages]]] = {
     "wrong-shape": _wrong_shape,
-    "garbage": _honest,
+    "garbage": _regular,
     "oversize": _oversize,
     "replay": _replay,
     "equivocation": _equivocation,
-    "flooding": _honest,
-    "stalling": _honest,
+    "flooding": _regular,
+    "stalling": _regular,
 }
 _STREAMS = {
     "garbage": _garbage_stream,

@@ -12,11 +12,17 @@ from pathlib import Path
 
 from clippedgossip.errors import ConfigError, unknown_name
 from clippedgossip.peer import evidence, identity
-from clippedgossip.peer.drill import outsiders as strangers
-from clippedgossip.peer.drill.fault import LIES, Fault, Result
+from clippedgossip.peer.drill import outsiders
+from clippedgossip.peer.drill.fault import MISBEHAVIOURS, Fault, Result
 from clippedgossip.peer.drill.leaks import Memory
 from clippedgossip.peer.drill.proxy import Proxy
-from clippedgossip.peer.local_network import Crowd, free_ports, read_network, terminating, write_network
+from clippedgossip.peer.local_network import (
+    LocalNetwork,
+    free_ports,
+    read_network,
+    terminating,
+    write_network,
+)
 from clippedgossip.peer.peer_config import Address, Config, Deadlines, Limits, Training
 
 NETWORKS = ("ring", "torus", "chords")
@@ -62,14 +68,14 @@ class Drill:
             if Fault.FULL_DISK in self.faults:
                 _fill_disk(configs[int(self.victim)].folder / "checkpoints", stack)
             clocks = {self.victim: 365 * 86400.0} if Fault.CLOCK_JUMP in self.faults else {}
-            crowd = stack.enter_context(Crowd(configs, clocks=clocks))
-            crowd.start()
-            memory = self._drive(crowd, proxies)
-            self._find_traces(crowd, proxies)
-            return self._judge(crowd, memory, time.monotonic() - started)
+            net = stack.enter_context(LocalNetwork(configs, clocks=clocks))
+            net.start()
+            memory = self._drive(net, proxies)
+            self._find_traces(net, proxies)
+            return self._judge(net, memory, time.monotonic() - started)
 
-    def honest(self, crowd: Crowd) -> list[str]:
-        return [name for name, config in crowd.configs.items() if not config.misbehave]
+    def regular(self, net: LocalNetwork) -> list[str]:
+        return [name for name, config in net.configs.items() if not config.misbehave]
 
     @property
     def stopped(self) -> str:
@@ -90,7 +96,7 @@ class Drill:
         )
         write_network(edges, self.peers, folder / "net", template)
         configs = read_network(folder / "net")
-        lies = [LIES[fault] for fault in self.faults if fault in LIES]
+        lies = [MISBEHAVIOURS[fault] for fault in self.faults if fault in MISBEHAVIOURS]
         for place, lie in enumerate(lies):
             configs[-1 - place] = replace(configs[-1 - place], misbehave=lie)
         return configs
@@ -108,18 +114,18 @@ class Drill:
             found[str(a), str(b)] = proxy
         return found
 
-    def _drive(self, crowd: Crowd, proxies: Sequence[Proxy]) -> Memory:
+    def _drive(self, net: LocalNetwork, proxies: Sequence[Proxy]) -> Memory:
         """Waits for the network to be under way, does the faults, waits for its end; watches memory."""
-        memory, honest = Memory(), self.honest(crowd)
-        begun = iter(self._actions(crowd, proxies))
+        memory, regular = Memory(), self.regular(net)
+        begun = iter(self._actions(net, proxies))
         until = time.monotonic() + 60 + 3.0 * self.rounds
         waiting: float | None = None
-        while crowd.alive():
+        while net.alive():
             if time.monotonic() > until:
                 break
-            status = crowd.status()
-            rounds = [status.get(name, {}).get("round", 0) for name in crowd.configs]
-            for name in honest:
+            status = net.status()
+            rounds = [status.get(name, {}).get("round", 0) for name in net.configs]
+            for name in regular:
                 last = status.get(name, {})
                 if last.get("running"):
                     memory.look(last["pid"], last["round"])
@@ -128,7 +134,7 @@ class Drill:
             time.sleep(0.1)
         return memory
 
-    def _actions(self, crowd: Crowd, proxies: Sequence[Proxy]) -> Iterator[float]:
+    def _actions(self, net: LocalNetwork, proxies: Sequence[Proxy]) -> Iterator[float]:
         """Does one thing after another; yields how long to wait before the next."""
 
         def everywhere(mode: str) -> None:
@@ -136,13 +142,13 @@ class Drill:
                 proxy.set(mode)
 
         if Fault.KILL in self.faults:
-            crowd.processes[self.victim].kill()
-            crowd.processes[self.victim].join(5)
+            net.processes[self.victim].kill()
+            net.processes[self.victim].join(5)
             yield 0.5
-            crowd.start(self.victim)
+            net.start(self.victim)
             yield 0.1
         if Fault.STOP in self.faults:
-            pid = crowd.processes[self.stopped].pid or 0
+            pid = net.processes[self.stopped].pid or 0
             with contextlib.suppress(ProcessLookupError):  # it has finished: too late for this fault to fire
                 os.kill(pid, signal.SIGSTOP)
                 yield 3 * DEADLINES.least
@@ -159,21 +165,21 @@ class Drill:
             everywhere("pass")
         while True:  # what leaks a little each time shows only when it is done again and again
             for fault in self.faults:
-                if fault in _FROM_OUTSIDE and _FROM_OUTSIDE[fault](crowd.configs[self.victim].bind):
+                if fault in _FROM_OUTSIDE and _FROM_OUTSIDE[fault](net.configs[self.victim].bind):
                     self.fired.add(fault)
                     yield 0.1
             yield 3.0
 
-    def _find_traces(self, crowd: Crowd, proxies: Sequence[Proxy]) -> None:
+    def _find_traces(self, net: LocalNetwork, proxies: Sequence[Proxy]) -> None:
         """A fault that nobody noticed did not fire."""
-        status = crowd.status()
-        rows = {name: status.get(name, {}) for name in self.honest(crowd)}
+        status = net.status()
+        rows = {name: status.get(name, {}) for name in self.regular(net)}
         victim = rows[self.victim]
         counted = [item for row in rows.values() for item in row.get("reasons", {}).items()]
 
         def against(lie: Fault) -> set[str]:
-            """Why honest neighbours did without the message of whoever tells this lie."""
-            liars = {n for n, c in crowd.configs.items() if c.misbehave == LIES[lie]}
+            """Why regular neighbours did without the message of whoever tells this lie."""
+            liars = {n for n, c in net.configs.items() if c.misbehave == MISBEHAVIOURS[lie]}
             return {reason for name, reasons in counted if name in liars for reason in reasons}
 
         traces = {
@@ -184,24 +190,24 @@ class Drill:
             Fault.OVERSIZE: "wrong shape" in against(Fault.OVERSIZE),
             Fault.DRIP: "late" in against(Fault.DRIP),
             Fault.REPLAY: {"wrong round", "malformed"} <= against(Fault.REPLAY),
-            Fault.EQUIVOCATION: _convicted(crowd) == _marks(crowd, LIES[Fault.EQUIVOCATION]),
+            Fault.EQUIVOCATION: _convicted(net) == _marks(net, MISBEHAVIOURS[Fault.EQUIVOCATION]),
             Fault.NAN: "non-finite" in against(Fault.NAN),
             Fault.WRONG_SHAPE: "wrong shape" in against(Fault.WRONG_SHAPE),
             Fault.GARBAGE: "malformed" in against(Fault.GARBAGE),
             Fault.MESSAGE_FLOOD: any(row.get("refused_calls") for row in rows.values()),
-            Fault.FULL_DISK: _logged(crowd.configs[self.victim], "checkpoint failed"),
+            Fault.FULL_DISK: _logged(net.configs[self.victim], "checkpoint failed"),
             Fault.CLOCK_JUMP: victim.get("time", 0) > time.time() + 86400,
         }
         self.fired |= {fault for fault, trace in traces.items() if trace and fault in self.faults}
 
-    def _judge(self, crowd: Crowd, memory: Memory, seconds: float) -> Result:
-        honest, status = self.honest(crowd), crowd.status()
-        rows = [status.get(name, {}) for name in honest]
+    def _judge(self, net: LocalNetwork, memory: Memory, seconds: float) -> Result:
+        regular, status = self.regular(net), net.status()
+        rows = [status.get(name, {}) for name in regular]
         accuracies = [float(row.get("accuracy") or 0.0) for row in rows]
         return Result(
             fault=self.faults[0],
             fired=set(self.faults) - {Fault.NONE} <= self.fired,
-            ended_badly=tuple(name for name in honest if crowd.processes[name].exitcode != 0),
+            ended_badly=tuple(name for name in regular if net.processes[name].exitcode != 0),
             accuracy=sum(accuracies) / len(accuracies),
             worst=min(accuracies),
             rounds=min(int(row.get("round", 0)) for row in rows),
@@ -227,10 +233,10 @@ def edges_of(network: str, peers: int) -> list[tuple[int, int]]:
 
 
 _FROM_OUTSIDE: dict[Fault, Callable[[Address], bool]] = {
-    Fault.GARBAGE_BYTES: strangers.garbage_bytes,
-    Fault.NO_CERTIFICATE: strangers.without_certificate,
-    Fault.FOREIGN_CERTIFICATE: strangers.with_foreign_certificate,
-    Fault.CONNECTION_FLOOD: strangers.flood_of_connections,
+    Fault.GARBAGE_BYTES: outsiders.garbage_bytes,
+    Fault.NO_CERTIFICATE: outsiders.without_certificate,
+    Fault.FOREIGN_CERTIFICATE: outsiders.with_foreign_certificate,
+    Fault.CONNECTION_FLOOD: outsiders.flood_of_connections,
 }
 
 
@@ -253,18 +259,18 @@ def _fill_disk(folder: Path, stack: contextlib.ExitStack) -> None:
         folder.write_text("not a folder")
 
 
-def _convicted(crowd: Crowd) -> set[str]:
-    """The fingerprints of those against whom an honest peer holds a proof."""
+def _convicted(net: LocalNetwork) -> set[str]:
+    """The fingerprints of those against whom an regular peer holds a proof."""
     found = set()
-    for config in crowd.configs.values():
+    for config in net.configs.values():
         for path in (config.folder / "evidence").glob("*.json") if not config.misbehave else ():
             found.add(evidence.verify(path))
     return found
 
 
-def _marks(crowd: Crowd, lie: str) -> set[str]:
+def _marks(net: LocalNetwork, lie: str) -> set[str]:
     """The fingerprints of those who tell this lie."""
-    liars = [config for config in crowd.configs.values() if config.misbehave == lie]
+    liars = [config for config in net.configs.values() if config.misbehave == lie]
     return {identity.format_fingerprint(identity.load(liar.folder).fingerprint) for liar in liars}
 
 

@@ -30,12 +30,12 @@ class Fault(StrEnum):
     PARTITION = "partition that heals"
 
 
-LIES = {
+MISBEHAVIOURS = {
     Fault.OVERSIZE: "oversize",
     Fault.DRIP: "stalling",
     Fault.REPLAY: "replay",
     Fault.EQUIVOCATION: "equivocation",
-    Fault.NAN: "nan",
+    Fault.NAN: "non-finite",
     Fault.WRONG_SHAPE: "wrong-shape",
     Fault.GARBAGE: "garbage",
     Fault.MESSAGE_FLOOD: "flooding",
@@ -44,25 +44,25 @@ LIES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """How the honest peers came through."""
+    """How the regular peers came through."""
 
     fault: Fault
     fired: bool
     """Whether the fault left its trace: it was not skipped or too late."""
     ended_badly: tuple[str, ...]
     accuracy: float
-    """Mean over the honest peers."""
+    """Mean over the regular peers."""
     worst: float
     rounds: int
-    """Of the honest peer that got least far."""
+    """Of the regular peer that got least far."""
     missing: int
     rejected: int
     overrun: float
     """By how many seconds an exchange exceeded its deadline, at worst."""
     growth: float
-    """Memory: by how many MB an honest peer kept growing, at worst."""
+    """Memory: by how many MB an regular peer kept growing, at worst."""
     peak: float
-    """Memory: the most MB an honest peer ever held."""
+    """Memory: the most MB an regular peer ever held."""
     seconds: float
 
 
@@ -97,17 +97,17 @@ A {network} of {peers} real processes learns `digits` for {rounds} rounds while 
 
     clippedgossip peer drill --network {network} --peers {peers} --rounds {rounds} --out docs/faults.md
 
-A fault counts only by the trace it left: what honest peers counted as missing and why, what a proxy cut or
+A fault counts only by the trace it left: what regular peers counted as missing and why, what a proxy cut or
 swallowed, a handshake refused, a checkpoint that failed, a proof that was kept. Strangers at the port come
-again every three seconds until the end. Two models for one round can be proved only where two honest
+again every three seconds until the end. Two models for one round can be proved only where two regular
 neighbours of the liar are neighbours themselves: that fault happens on a ring with chords (i to i ± 1 and
 i ± 2) whose peers ask for witnesses, and counts when the liar, and nobody else, stands convicted.
 
-Accuracy is the mean over the honest peers, `change` its difference in points to the run without a fault.
+Accuracy is the mean over the regular peers, `change` its difference in points to the run without a fault.
 `overrun` is by how much an exchange exceeded its deadline at worst; a stopped process counts the time it was
-stopped. `grew` is by how much the honest process that grew most *kept* growing: once it has done its first
+stopped. `grew` is by how much the regular process that grew most *kept* growing: once it has done its first
 rounds its life is cut into four, and the part that added least counts four times, so that a cache that fills
-once does not count and a leak does. `peak` is the most any honest process ever
+once does not count and a leak does. `peak` is the most any regular process ever
 held.
 
 {table(results)}

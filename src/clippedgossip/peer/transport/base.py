@@ -14,7 +14,7 @@ Send = Callable[[bytes], Awaitable[None]]
 class Service(Protocol):
     """What a node answers. `name` is the neighbour whose pinned certificate was presented, never a claim.
 
-    To decline, raise `Rejected`; the other side's `Link` raises the same reason.
+    To decline, raise `Rejected`; the other side's `NeighbourLink` raises the same reason.
     """
 
     async def hello(self, name: str, request: pb.HelloRequest) -> pb.HelloReply: ...
@@ -32,7 +32,7 @@ class Parts(Protocol):
     async def __anext__(self) -> bytes: ...
 
 
-class Link(Protocol):
+class NeighbourLink(Protocol):
     """The way to one neighbour. Whatever goes wrong is raised as `Rejected`; timeouts are the caller's."""
 
     @property
@@ -52,6 +52,6 @@ class Transport(Protocol):
 
     async def start(self, service: Service) -> None: ...
 
-    def link(self, neighbour: Neighbour) -> Link: ...
+    def link(self, neighbour: Neighbour) -> NeighbourLink: ...
 
     async def close(self) -> None: ...

@@ -9,7 +9,7 @@ from typing import TypeVar
 from clippedgossip.peer import wire_pb2 as pb
 from clippedgossip.peer.identity import Certificate, Identity
 from clippedgossip.peer.peer_config import Neighbour
-from clippedgossip.peer.rejection import Missing, Rejected
+from clippedgossip.peer.rejection import Rejected, Rejection
 from clippedgossip.peer.transport.base import Parts, Service
 
 _T = TypeVar("_T")
@@ -71,7 +71,7 @@ class MemoryLink:
         there = self.here.network.members.get(self.neighbour.fingerprint)
         cut = frozenset((mark, self.neighbour.fingerprint)) in self.here.network.cut
         if there is None or there.service is None or mark not in there.names or cut:
-            raise Rejected(Missing.DEAD, f"no way to {self.neighbour.name}")
+            raise Rejected(Rejection.DEAD, f"no way to {self.neighbour.name}")
         return there.service, there.names[mark]
 
     async def _call(self, ask: Callable[[Service, str], Awaitable[_T]]) -> _T:

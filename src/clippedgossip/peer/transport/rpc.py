@@ -22,18 +22,18 @@ from clippedgossip.errors import PeerError
 from clippedgossip.peer import wire_pb2 as pb
 from clippedgossip.peer.identity import HOST, Certificate, Identity
 from clippedgossip.peer.peer_config import Address, Limits, Neighbour
-from clippedgossip.peer.rejection import Missing, Rejected
+from clippedgossip.peer.rejection import Rejected, Rejection
 from clippedgossip.peer.transport.base import Parts, Service
 from clippedgossip.peer.transport.pins import Pins
 from clippedgossip.peer.wire import LARGEST_PART
 
 _SERVICE = "clippedgossip.peer.v1.Peer"
 _CODE = {
-    Missing.AHEAD: grpc.StatusCode.OUT_OF_RANGE,
-    Missing.BEHIND: grpc.StatusCode.UNAVAILABLE,
-    Missing.LATE: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    Missing.REFUSED: grpc.StatusCode.FAILED_PRECONDITION,
-    Missing.MALFORMED: grpc.StatusCode.INVALID_ARGUMENT,
+    Rejection.AHEAD: grpc.StatusCode.OUT_OF_RANGE,
+    Rejection.BEHIND: grpc.StatusCode.UNAVAILABLE,
+    Rejection.LATE: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Rejection.REFUSED: grpc.StatusCode.FAILED_PRECONDITION,
+    Rejection.MALFORMED: grpc.StatusCode.INVALID_ARGUMENT,
 }
 _SMALL = 64 << 10
 _M_ARENA_MAX = -8  # <malloc.h>
@@ -219,7 +219,7 @@ class RpcLink:
         try:
             return reply.FromString(raw)
         except DecodeError:
-            raise Rejected(Missing.MALFORMED, f"the answer to {method} is not protobuf") from None
+            raise Rejected(Rejection.MALFORMED, f"the answer to {method} is not protobuf") from None
 
     async def _open(self) -> Any:
         async with self._opening:
@@ -227,7 +227,7 @@ class RpcLink:
                 try:
                     certificate = await self._pins.learn(self.neighbour.name)
                 except PeerError as error:
-                    raise Rejected(Missing.DEAD, str(error)) from None
+                    raise Rejected(Rejection.DEAD, str(error)) from None
                 credentials = grpc.ssl_channel_credentials(
                     certificate.pem, self._identity.key_pem, self._identity.certificate.pem
                 )
@@ -262,7 +262,7 @@ def _translated() -> Iterator[None]:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise
-        raise Rejected(Missing.DEAD, "the call was cancelled") from None
+        raise Rejected(Rejection.DEAD, "the call was cancelled") from None
 
 
 def _reason(error: Any) -> Rejected:
@@ -270,10 +270,10 @@ def _reason(error: Any) -> Rejected:
     stated = dict(error.trailing_metadata() or ()).get("round", "")
     round = int(stated) if isinstance(stated, str) and stated.isdecimal() and len(stated) < 16 else None
     if code == grpc.StatusCode.UNAVAILABLE and round is None:
-        return Rejected(Missing.DEAD, detail)
-    reason = next((reason for reason, known in _CODE.items() if known == code), Missing.DEAD)
+        return Rejected(Rejection.DEAD, detail)
+    reason = next((reason for reason, known in _CODE.items() if known == code), Rejection.DEAD)
     if code == grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in detail:
-        reason = Missing.MALFORMED  # gRPC's own refusal of an oversize part
+        reason = Rejection.MALFORMED  # gRPC's own refusal of an oversize part
     return Rejected(reason, detail, round=round)
 
 
