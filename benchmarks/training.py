@@ -132,7 +132,7 @@ def main() -> None:
 
 def stages(stack: Stack, device: str) -> dict[str, Work]:
     def local() -> None:
-        stack._local_step(stack.models, stack.momentum, stack.half, stack.losses, *stack.clock.hands)
+        stack.local_step(stack.models, stack.momentum, stack.half, stack.losses, stack.clock)
 
     def mixing() -> None:
         for mixer, part in zip(stack.mixers, stack.parts, strict=True):
@@ -144,8 +144,8 @@ def stages(stack: Stack, device: str) -> dict[str, Work]:
 
 def report(times: dict[str, float], stack: Stack, together: list[int], bandwidth: float, rate: float) -> None:
     n, d = stack.models.shape
-    samples = n * stack.crew.task.batch
-    operations = 6 * samples * products(stack.crew.task.module, stack.crew.task.data.shape)
+    samples = n * stack.workers.task.batch
+    operations = 6 * samples * products(stack.workers.task.module, stack.workers.task.data.shape)
     model_bytes = n * d * 4
     floors = {
         "gradients and half-step": max(operations / rate, 6 * model_bytes / bandwidth),

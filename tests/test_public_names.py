@@ -40,9 +40,9 @@ PUBLIC = {
         ConsensusRound Moment Setup State Training consensus train train_together
     """,
     "clippedgossip.tasks": """
-        DataSet Fetched FlipLabels LOSSES Layout MODELS Poison Quadratic RotateLabels SCHEMES Score
-        Task Trigger build cache_dir crop_flip fetch flatten load make_task partition quadratic
-        unflatten
+        DataSet Fetched FlipLabels LOSSES MODELS ParameterLayout Poison Quadratic RotateLabels
+        SCHEMES Task Trigger Workers build cache_dir crop_flip fetch flatten load make_task
+        partition quadratic unflatten
     """,
 }
 

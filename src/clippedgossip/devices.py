@@ -1,16 +1,20 @@
-"""Devices: a core for each piece of small work, and compiling for a GPU once for each kind of work."""
+"""Devices: find one, its free memory, threads of a CPU, compiled functions and CUDA graphs of a GPU."""
 
 import logging
 import os
+import sys
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from threading import Barrier
 from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
 
+from clippedgossip.errors import RunError
 from clippedgossip.randomness import purpose_word
 
 _In = TypeVar("_In")
@@ -18,9 +22,9 @@ _Out = TypeVar("_Out")
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _COMPILED: dict[Hashable, Callable[..., Any]] = {}
 _DISTRUST: dict[Hashable, int] = {}
-"""How often a kind was found wrong."""
+"""How many times a kind was found to compute wrongly."""
 CAPTURE = "captured rounds"
-"""The kind of all rounds that a GPU repeats as it captured them."""
+"""The kind of all rounds that are captured as CUDA graphs."""
 _CONSTANT: list[Callable[..., Any]] = [purpose_word]
 _TILE_LEAF = 0x1D
 """Where a CPU states the sizes of its AMX tiles (the number of a `cpuid` leaf)."""
@@ -51,24 +55,59 @@ def _avoid_hidden_tiles() -> None:
 _avoid_hidden_tiles()
 
 
-def constant(function: _Function) -> _Function:
-    """One that a compiler is not to look into: equal arguments, equal results.
+def find_device(asked: str | torch.device) -> torch.device:
+    """The device of this name; `auto` is the GPU if there is one. Refuses a GPU that is not there."""
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if asked == "auto":
+        return torch.device("cuda" if count else "cpu")
+    device = torch.device(asked)
+    if device.type == "cuda" and not count:
+        raise RunError(f"device is '{device}', but PyTorch finds no GPU here\ntake device cpu, or auto")
+    if device.type == "cuda" and device.index is not None and device.index >= count:
+        raise RunError(f"device is '{device}', but there are {count} GPUs; count from 0")
+    return device
 
-    Marked when something is compiled: the compiler takes a second to import, and many never need it.
+
+def free_memory(device: torch.device | str) -> int:
+    """Free bytes of a device; of a CPU, what the system can free from its caches counts as free."""
+    if torch.device(device).type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    bounds = [sys.maxsize]
+    with suppress(OSError, ValueError, AttributeError):  # not on every system
+        bounds.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    with suppress(OSError, ValueError):  # a container's limit, where there is one
+        bounds.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    with suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        bounds.append(1024 * int(next(line for line in lines if line.startswith("MemAvailable")).split()[1]))
+    return min(bounds)
+
+
+def aligned_zeros(rows: int, columns: int, device: torch.device) -> Tensor:
+    """Zeros (rows, columns). Each row starts at a multiple of 64 numbers, so a GPU reads it in wide words."""
+    return torch.zeros(rows, -(-columns // 64) * 64, device=device)[:, :columns]
+
+
+def constant(function: _Function) -> _Function:
+    """Mark a function that the compiler need not look into: equal arguments give equal results.
+
+    PyTorch learns of it when something is compiled: importing its compiler takes a second.
     """
     _CONSTANT.append(function)
     return function
 
 
 def ours(thing: object) -> bool:
-    """Whether its class is one of this package, and tested as such."""
+    """Whether its class belongs to this package."""
     return type(thing).__module__.partition(".")[0] == __name__.partition(".")[0]
 
 
 def distrust(kind: Hashable) -> str | None:
-    """What was done of this kind is wrong: from now on it is done otherwise. What was compiled is compiled
-    for each size alone, and if that is wrong too, not at all; rounds are no longer captured. Says how it is
-    done now; None if there is no other way left."""
+    """Note that this kind was computed wrongly. Returns how it will be computed from now on, in words.
+
+    A compiled kind is first compiled for each size separately, then not compiled. Rounds are no longer
+    captured. None means that there is no other way left.
+    """
     _COMPILED.pop(kind, None)
     times = _DISTRUST[kind] = _DISTRUST.get(kind, 0) + 1
     if kind == CAPTURE:
@@ -77,15 +116,16 @@ def distrust(kind: Hashable) -> str | None:
 
 
 def trusted(kind: Hashable) -> bool:
+    """Whether this kind was never found to compute wrongly."""
     return kind not in _DISTRUST
 
 
 def compiled(
     kind: Hashable, function: Callable[..., Any], *, dynamic: bool | None = None
 ) -> Callable[..., Any]:
-    """The compiled form of the first function of this kind; later ones of the kind must do the same work.
+    """The compiled form of the first function of this kind; all functions of a kind must do the same.
 
-    `dynamic` takes sizes for symbolic from the start; otherwise those that change turn so the second time.
+    With `dynamic`, sizes are symbolic from the start; without it, a size becomes symbolic when it changes.
     """
     found_wrong = _DISTRUST.get(kind, 0)
     if found_wrong > 1:
@@ -95,38 +135,69 @@ def compiled(
         for known in _CONSTANT:
             compiler.assume_constant_result(known)
         config = torch._dynamo.config
-        config.recompile_limit = max(config.recompile_limit, 64)  # other kinds are not recompilations
+        config.recompile_limit = max(
+            config.recompile_limit, 64
+        )  # PyTorch counts other kinds as recompilations
         logging.getLogger("torch.utils._sympy.interp").setLevel(logging.ERROR)  # of no use to a user
         _COMPILED[kind] = torch.compile(function, dynamic=False if found_wrong else dynamic)
     return _COMPILED[kind]
 
 
+class CapturedWork:
+    """Work on a GPU. The first call does it and captures it as a CUDA graph; later calls replay the graph.
+
+    `changed` lists the tensors that the work changes: capturing must leave them as they are.
+    """
+
+    def __init__(self, work: Callable[[], None], changed: Callable[[], Sequence[Tensor]]) -> None:
+        self.work, self.changed = work, changed
+        self._graph: torch.cuda.CUDAGraph | None = None
+
+    @property
+    def replays(self) -> bool:
+        """Whether the next call replays."""
+        return self._graph is not None
+
+    def __call__(self) -> None:
+        if self._graph is not None:
+            self._graph.replay()
+            return
+        self.work()  # compiles and allocates what must exist before the capture
+        saved = [tensor.clone() for tensor in self.changed()]
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self.work()
+        for tensor, value in zip(self.changed(), saved, strict=True):
+            tensor.copy_(value)
+        self._graph = graph
+
+
 def each(function: Callable[[_In], _Out], items: Sequence[_In]) -> Iterable[_Out]:
-    """`map`, one item to a thread, with as many threads as PyTorch may use; each computes with one. A single
-    item has all threads to itself."""
+    """`map` with as many threads as PyTorch may use. Each thread takes one item and computes on one core; a
+    single item may use all cores."""
     threads = torch.get_num_threads()
     alone = threads == 1 or len(items) == 1
     return map(function, items) if alone else _pool(threads, os.getpid()).map(function, items)
 
 
 def share(function: Callable[[Sequence[_In]], None], items: Sequence[_In]) -> None:
-    """Give each thread a run of neighbouring items."""
+    """Split the items into consecutive parts, one for each thread."""
     threads = max(1, min(torch.get_num_threads(), len(items)))
     runs = [items[len(items) * i // threads : len(items) * (i + 1) // threads] for i in range(threads)]
     for _ in each(function, runs):
-        pass  # for what may have been raised
+        pass  # raises what a thread raised
 
 
 @cache
 def _pool(threads: int, process: int) -> ThreadPoolExecutor:
-    """The threads of this process: a fork inherits the name of a pool, not its threads."""
+    """The threads of this process. `process` is its id: after a fork the parent's threads are gone."""
     pool = ThreadPoolExecutor(threads, "core", _compute_alone)
     everyone = Barrier(threads)
     list(pool.map(lambda _: everyone.wait(), range(threads)))
-    torch.set_num_threads(threads)  # the number is each thread's own, save for threads yet to be born
+    torch.set_num_threads(threads)  # each thread has its own number, but new threads take the last one set
     return pool
 
 
 def _compute_alone() -> None:
-    torch.get_num_threads()  # a thread's first look takes over the process's number, over what it was told
+    torch.get_num_threads()  # a thread's first call sets the process's number; only then can it be changed
     torch.set_num_threads(1)

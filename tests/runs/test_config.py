@@ -33,6 +33,7 @@ from clippedgossip.runs.network_config import PLACEMENTS
 from clippedgossip.runs.toml import load_config, override
 from clippedgossip.step import Averaged, HeavyBall
 from clippedgossip.tasks import MODELS, SCHEMES
+from clippedgossip.tasks.workers import Workers
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 BASE: dict[str, Any] = {
@@ -382,7 +383,7 @@ def test_copies_take_nothing_away() -> None:
 def test_label_flipping_flips_the_attackers_alone() -> None:
     setup = build(config(network=RING, attack="label-flipping"))
     honest = build(config(network=RING, attack="none"))
-    (_, flipped), (_, plain) = setup.task.draw(0), honest.task.draw(0)
+    (_, flipped), (_, plain) = (w.draw(w.shares, 0) for w in (Workers([run.task]) for run in (setup, honest)))
     assert torch.equal(flipped[:4], plain[:4])
     assert torch.equal(flipped[4:], 9 - plain[4:])
 

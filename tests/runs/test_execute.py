@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from clippedgossip.devices import free_memory
 from clippedgossip.errors import DataError, RunError
 from clippedgossip.records import Round, RunDirectory
 from clippedgossip.runs import budget as plan
@@ -262,7 +263,7 @@ def test_running_out_of_memory_says_what_to_do(tmp_path: Path) -> None:
 def test_what_does_not_fit_in_memory_is_refused_with_the_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert 1 << 20 < memory.free_memory("cpu") < 1 << 50
+    assert 1 << 20 < free_memory("cpu") < 1 << 50
     monkeypatch.setattr(memory, "free_memory", lambda device: 1000)
     with pytest.raises(
         RunError, match=r"workers with [\d,]+ parameters need about [\d,]+ bytes, .* 1,000 free"

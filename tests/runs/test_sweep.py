@@ -248,7 +248,7 @@ def on_gpu(
 
     monkeypatch.setattr(missing, "carry_out", noted)
     monkeypatch.setattr(missing, "stacks", lambda device: True)
-    monkeypatch.setattr(plan, "free_memory", lambda device: free)
+    monkeypatch.setattr(missing, "free_memory", lambda device: free)
     return batches
 
 

@@ -102,7 +102,7 @@ def test_capturable_rounds_never_synchronise_with_the_cpu(rule: str, attack: str
     stack.advance()  # what is worked out once is known now
     assert stack.mixers[0].capturable is (attack != "tuned" and rule != "mda")
     with torch.no_grad(), nothing_asked():
-        stack._mix(capturable=True)
+        stack.mix(capturable=True)
 
 
 class OwnRule(Median):

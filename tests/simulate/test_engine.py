@@ -18,10 +18,9 @@ from clippedgossip.network import Network
 from clippedgossip.rules import Bucketing, ClippedGossip, GeometricMedian, Gossip, Mozi, Rule, TrimmedMean
 from clippedgossip.simulate import Moment, Setup, State, Training, train, train_together
 from clippedgossip.simulate.engine import Stack
-from clippedgossip.simulate.stack import Crew
 from clippedgossip.step import Averaged, HeavyBall, LearningRate
-from clippedgossip.tasks import DataSet, build, make_task, partition
-from clippedgossip.tasks.parameters import Layout
+from clippedgossip.tasks import DataSet, Workers, build, make_task, partition
+from clippedgossip.tasks.parameters import ParameterLayout
 from clippedgossip.tasks.stacked_layers import forward_one, forward_stacked, supported
 from tests.samples import sample_setup
 
@@ -55,12 +54,12 @@ def lines(moments: Iterable[Moment]) -> list[str]:
 @pytest.mark.parametrize("momentum", [HeavyBall(beta=0.9), Averaged(alpha=0.1)])
 def test_two_rounds_are_algorithm_1_written_out(momentum: HeavyBall | Averaged) -> None:
     run = setup(Gossip(), momentum=momentum, lr=LearningRate(initial=0.1), rounds=2)
-    task = run.task
+    task, workers = run.task, Workers([run.task])
     weights = torch.tensor(run.network.weights)
     models = task.initial().double().expand(7, -1).clone()
     held: list[torch.Tensor | None] = [None] * 7
     for now in range(2):
-        x, y = task.draw(now)
+        x, y = workers.draw(workers.shares, now)
         half = []
         for i in range(7):
             parameters = {k: v.requires_grad_() for k, v in task.layout.views(models[i].clone()).items()}
@@ -149,9 +148,9 @@ def test_messages_tried_together_have_the_losses_they_have_one_by_one(
     (near,) = mixer.inbox(stack.models[part], 3, 6).neighborhoods()
     if isinstance(mixer.rule, Bucketing):
         near = near.mapped(*mixer.rule.premix(near))
-    x, y = stack.crew.draw(3, purpose="mozi")
+    x, y = stack.workers.draw(stack.workers.shares, 3, "mozi")
     places = range(near.weights.shape[1] + 1)
-    one_by_one = [stack.crew.losses_of(near.message(place), x[regular], y[regular]) for place in places]
+    one_by_one = [stack.workers.losses_of(near.message(place), x[regular], y[regular]) for place in places]
     found = mixer._losses_near(near)
     assert found.isfinite().all()
     there = near.closed_present
@@ -194,11 +193,11 @@ def test_training_says_what_it_cannot_be(part: dict[str, Any], said: str) -> Non
 
 def test_label_flipping_spoils_byzantine_rows_only() -> None:
     run = setup(attack=LabelFlipping())
-    _, spoilt = Crew([run.task], "float32").draw(0)
-    rows = run.task.rows(0)
-    clean = run.task.data.train_y[rows]
-    assert torch.equal(spoilt[:5], clean[:5])
-    assert torch.equal(spoilt[5:], 2 - clean[5:])
+    clean = Workers([replace(run.task, poison=None, poisoned=None)])
+    poisoned = Workers([run.task])
+    (_, flipped), (_, true) = (workers.draw(workers.shares, 0) for workers in (poisoned, clean))
+    assert torch.equal(flipped[:5], true[:5])
+    assert torch.equal(flipped[5:], 2 - true[5:])
 
 
 @pytest.mark.parametrize(("model", "shape"), [("cnn", (1, 8, 8)), ("mlp", (6,)), ("linear", (5,))])
@@ -206,7 +205,7 @@ def test_stacked_layers_equal_one_worker_at_a_time(model: str, shape: tuple[int,
     module = build(model, shape, 4, seed=1)
     assert isinstance(module, nn.Sequential)
     assert supported(module)
-    layout = Layout.of(module)
+    layout = ParameterLayout.of(module)
     generator = torch.Generator().manual_seed(3)
     models = 0.3 * torch.randn(3, layout.size, generator=generator, dtype=torch.float64)
     x = torch.randn(3, 5, *shape, generator=generator, dtype=torch.float64)

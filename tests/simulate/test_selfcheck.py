@@ -3,26 +3,26 @@
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from types import MethodType
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from clippedgossip import devices as compiling
+from clippedgossip import devices
 from clippedgossip.attacks import ATTACKS
 from clippedgossip.devices import CAPTURE
 from clippedgossip.errors import MiscompiledError, RunError
 from clippedgossip.rules import ClippedGossip, TrimmedMean
 from clippedgossip.runs.config import RunConfig
 from clippedgossip.runs.execute import execute
-from clippedgossip.simulate import Setup, Training, train, train_together
+from clippedgossip.simulate import Setup, Training, engine, train, train_together
 from clippedgossip.simulate.engine import Stack
 from clippedgossip.simulate.exchange import Mixer
-from clippedgossip.simulate.selfcheck import Proof, rows_compared, same_models
-from clippedgossip.simulate.stack import Crew
+from clippedgossip.simulate.selfcheck import Reference, rows_compared, wrong_models
 from clippedgossip.step import Averaged, LearningRate
-from clippedgossip.tasks import DataSet
+from clippedgossip.tasks import DataSet, Workers
 from tests.samples import sample_setup
 
 Gradients = list[Tensor]
@@ -64,12 +64,12 @@ def compile_with(monkeypatch: pytest.MonkeyPatch) -> Compile:
     """Compile here, on a CPU, and with this compiler."""
 
     def take(compiler: BadCompiler) -> BadCompiler:
-        monkeypatch.setattr(Crew, "_compiles", True)
+        monkeypatch.setattr(Workers, "compiles", True)
         monkeypatch.setattr(torch, "compile", compiler)
         return compiler
 
-    monkeypatch.setattr(compiling, "_COMPILED", {})
-    monkeypatch.setattr(compiling, "_DISTRUST", {})
+    monkeypatch.setattr(devices, "_COMPILED", {})
+    monkeypatch.setattr(devices, "_DISTRUST", {})
     return take
 
 
@@ -152,9 +152,9 @@ def test_a_gpu_that_is_wrong_by_itself_is_not_borne_with(
     compile_with: Compile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compile_with(BadCompiler("too large"))
-    check = Proof.of_gradients
+    check = Reference.wrong_gradients
     monkeypatch.setattr(
-        Proof, "of_gradients", lambda self, found, *rest: check(self, [2 * g for g in found], *rest)
+        Reference, "wrong_gradients", lambda self, found, *rest: check(self, [2 * g for g in found], *rest)
     )
     with pytest.warns(RuntimeWarning), pytest.raises(RunError, match=r"uncompiled too.*\ntake --device cpu"):
         models(setup())
@@ -170,83 +170,82 @@ def test_every_row_is_compared_in_time_and_the_last_at_first() -> None:
     assert len(of_runs) > 8  # of sixteen runs that are stacked
 
 
-def proof() -> Proof:
+def reference() -> Reference:
     run = setup()
-    crew = Crew([run.task], "float32")
     models = run.task.initial().expand(7, -1).clone()
-    return Proof(crew.work, crew.workers, models, torch.tensor(0), "float32")
+    return Reference(Workers([run.task]), models, torch.tensor(0))
 
 
 def test_one_worker_s_fault_is_found_beside_others_of_any_size() -> None:
-    found = proof()
+    found = reference()
     *gradients, losses = (piece.clone() for piece in found.exact)
-    assert found.of_gradients(gradients, losses) is None
+    assert found.wrong_gradients(gradients, losses) is None
     for pieces in (found.exact, found.plain, gradients):
         for piece in pieces[:4]:
             piece[0] *= 1e8
             piece[1] *= torch.nan
-    assert found.of_gradients(gradients, losses) is None  # the second is past comparing
+    assert found.wrong_gradients(gradients, losses) is None  # the second is past comparing
     gradients[2][2] *= -1
-    fault = found.of_gradients(gradients, losses)
+    fault = found.wrong_gradients(gradients, losses)
     assert fault is not None
     assert "off by 2 of" in str(fault)
 
 
 def test_a_few_workers_may_be_off_by_more_than_most() -> None:
-    found = proof()
+    found = reference()
     *gradients, losses = (piece.clone() for piece in found.exact)
     for worker in range(3):
         gradients[0][worker] *= 1.08
-        assert found.of_gradients(gradients, losses) is None
+        assert found.wrong_gradients(gradients, losses) is None
     gradients[0][3] *= 1.08
-    assert found.of_gradients(gradients, losses) is not None
+    assert found.wrong_gradients(gradients, losses) is not None
 
 
 def test_most_are_most_of_those_that_can_be_compared() -> None:
-    found = proof()
+    found = reference()
     *gradients, losses = (piece.clone() for piece in found.exact)
     for piece in (*found.exact, *found.plain):
         piece[:4] *= torch.nan
-    assert found.of_gradients(gradients, losses) is None
+    assert found.wrong_gradients(gradients, losses) is None
     gradients[0] *= 1.08
-    assert found.of_gradients(gradients, losses) is not None
+    assert found.wrong_gradients(gradients, losses) is not None
     losses[5] *= 1.08
-    assert "the loss" in str(found.of_gradients(found.plain[:-1], losses))
+    assert "the loss" in str(found.wrong_gradients(found.plain[:-1], losses))
 
 
 def test_a_gradient_lost_in_a_large_momentum_is_no_fault() -> None:
-    found = proof()
+    found = reference()
     *gradients, losses = (piece.clone() for piece in found.exact)
     shaken = [2 * piece for piece in gradients]
-    assert found.of_gradients(shaken, losses) is not None
-    assert found.of_gradients(shaken, losses, gradients) is None
+    assert found.wrong_gradients(shaken, losses) is not None
+    assert found.wrong_gradients(shaken, losses, gradients) is None
 
 
 def test_wrong_losses_and_batches_are_found() -> None:
-    found = proof()
+    found = reference()
     *gradients, losses = found.exact
-    fault = found.of_gradients(gradients, 1.2 * losses)
+    fault = found.wrong_gradients(gradients, 1.2 * losses)
     assert fault is not None
     assert fault.what == "the loss"
-    assert found.of_batch(found.x, found.y) is None
+    assert found.batch_differs(found.x, found.y) is None
     x = found.x.clone()
     x[3, 2] = x[3, 1]
-    assert found.of_batch(x, found.y) is not None
-    assert found.of_batch(found.x, (found.y + 1) % 3) is not None
+    assert found.batch_differs(x, found.y) is not None
+    assert found.batch_differs(found.x, (found.y + 1) % 3) is not None
 
 
 def test_wrong_half_steps_and_models_are_found() -> None:
-    found = proof()
+    found = reference()
     momentum = torch.ones_like(found.models)
     half = found.models - 0.1 * momentum
-    assert found.of_half_step(half, momentum, 0.1) is None
-    fault = found.of_half_step(half, momentum, 0.10001)
+    assert found.wrong_half_step(half, momentum, 0.1) is None
+    fault = found.wrong_half_step(half, momentum, 0.10001)
     assert fault is not None
     assert fault.what == "the half-step"
     diverged = half.clone()
     diverged[1] *= torch.nan
-    assert same_models("mixing", diverged, diverged) is None
-    assert same_models("mixing", diverged, half) is not None
+    assert wrong_models("mixing", diverged, diverged) is None
+    assert wrong_models("mixing", diverged, half) is not None
 
 
 Spoil = Callable[[Stack], object]
@@ -266,22 +265,29 @@ def spoil_models(stack: Stack) -> None:
 
 
 class Replay:
-    """In place of what a GPU captures: the first round is done as it should be, later ones are spoilt."""
+    """In place of CUDA graphs: the first round is done as it should be, later ones are spoilt."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, spoil: Spoil) -> None:
         self.rounds, self.spoil = 0, spoil
-        monkeypatch.setattr(Crew, "_compiles", True)
+        monkeypatch.setattr(Workers, "compiles", True)
         monkeypatch.setattr(torch, "compile", lambda function, dynamic=None: function)
-        monkeypatch.setattr(Stack, "_captures", property(lambda stack: compiling.trusted(CAPTURE)))
-        monkeypatch.setattr(Stack, "_captured", lambda stack: self.replay(stack))
+        monkeypatch.setattr(Stack, "captures", property(lambda stack: devices.trusted(CAPTURE)))
+        monkeypatch.setattr(engine, "CapturedWork", lambda work, changed: Replayed(self, work))
 
-    def replay(self, stack: Stack) -> None:
-        self.rounds += 1
-        stack._plain()
-        if stack._graph is None:
-            vars(stack)["_graph"] = self
-        else:
-            self.spoil(stack)
+
+class Replayed:
+    """A round that is repeated."""
+
+    def __init__(self, replay: Replay, work: MethodType) -> None:
+        self.replay, self.work, self.replays = replay, work, False
+        self.stack: Stack = work.__self__  # type: ignore[assignment]  # a method of the stack
+
+    def __call__(self) -> None:
+        self.replay.rounds += 1
+        self.work()
+        if self.replays:
+            self.replay.spoil(self.stack)
+        self.replays = True
 
 
 @pytest.mark.parametrize(
@@ -380,13 +386,13 @@ def test_rounds_of_a_module_of_one_s_own_are_not_captured() -> None:
         run = setup(model=kind(nn.Linear(6, 3)))
         stack = Stack([run], torch.device("cpu"), None)
         stack.device = torch.device("cuda")
-        captures.append(stack._captures)
+        captures.append(stack.captures)
     assert captures == [True, False]
 
 
 def test_distrust_ends() -> None:
     kind = ("a kind", object())
-    said = [compiling.distrust(kind) for _ in range(5)]
+    said = [devices.distrust(kind) for _ in range(5)]
     assert said == ["compiled for each size alone", "left uncompiled, right and slower", None, None, None]
 
 

@@ -17,10 +17,11 @@ from clippedgossip.tasks import (
     MODELS,
     DataSet,
     FlipLabels,
-    Layout,
+    ParameterLayout,
     RotateLabels,
     Task,
     Trigger,
+    Workers,
     build,
     crop_flip,
     flatten,
@@ -53,7 +54,7 @@ def test_models_have_their_size_and_fit_their_data(
     name: str, shape: tuple[int, ...], parameters: int
 ) -> None:
     model = build(name, shape, 10, seed=0)
-    assert sum(p.numel() for p in model.parameters()) == parameters == Layout.of(model).size
+    assert sum(p.numel() for p in model.parameters()) == parameters == ParameterLayout.of(model).size
     outputs = model.eval()(torch.randn(2, *shape, generator=torch.Generator().manual_seed(0))).detach()
     assert outputs.shape == (2, 10)
     assert outputs.isfinite().all()
@@ -104,7 +105,7 @@ def test_a_model_that_does_not_fit_says_so(name: str, shape: tuple[int, ...], sa
 
 def test_vectors_and_modules_are_two_views_of_the_same() -> None:
     model = build("cnn", TINY, 10, seed=0)
-    layout = Layout.of(model)
+    layout = ParameterLayout.of(model)
     stacked = torch.randn(3, layout.size)
     views = layout.views(stacked)
     assert views["0.weight"].shape == (3, 32, 1, 3, 3)
@@ -164,20 +165,36 @@ def small_task(digits: DataSet, **options: object) -> Task:
     return make_task(digits, shares, "mlp", seed=0, batch=8, **options)  # type: ignore[arg-type] # any option
 
 
+def draw(task: Task, round: int | Tensor) -> tuple[Tensor, Tensor]:
+    workers = Workers([task])
+    return workers.draw(workers.shares, round)
+
+
+def own(data: DataSet, share: Tensor) -> tuple[Tensor, Tensor]:
+    return data.normalise(data.train_x[share]), data.train_y[share]
+
+
 def test_a_node_draws_from_its_own_share_and_the_same_when_alone(digits: DataSet) -> None:
     shares = partition(digits.train_y, 6, "dirichlet", seed=1)
     task = small_task(digits)
+    alone = make_task(digits, [shares[4]], "mlp", seed=0, batch=8, nodes=[4])
     for round in range(5):
-        rows = task.rows(round)
-        assert all(set(rows[i].tolist()) <= set(shares[i].tolist()) for i in range(6))
-        alone = make_task(digits, [shares[4]], "mlp", seed=0, batch=8, nodes=[4])
-        assert torch.equal(alone.draw(round)[0][0], task.draw(round)[0][4])
-        assert torch.equal(alone.draw(torch.tensor(round))[1][0], task.draw(round)[1][4])
+        x, y = draw(task, round)
+        for i, share in enumerate(shares):
+            held = {
+                (image.numpy().tobytes(), int(label))
+                for image, label in zip(*own(digits, share), strict=True)
+            }
+            assert {
+                (image.numpy().tobytes(), int(label)) for image, label in zip(x[i], y[i], strict=True)
+            } <= held
+        assert torch.equal(draw(alone, round)[0][0], x[4])
+        assert torch.equal(draw(alone, torch.tensor(round))[1][0], y[4])
 
 
 def test_only_the_poisoned_are_poisoned(digits: DataSet) -> None:
     clean, bad = small_task(digits), small_task(digits, poison=FlipLabels(classes=10), poisoned=[1, 5])
-    (x, y), (bad_x, bad_y) = clean.draw(3), bad.draw(3)
+    (x, y), (bad_x, bad_y) = draw(clean, 3), draw(bad, 3)
     assert torch.equal(x, bad_x)
     for node in range(6):
         assert torch.equal(bad_y[node], 9 - y[node] if node in (1, 5) else y[node])
@@ -186,13 +203,10 @@ def test_only_the_poisoned_are_poisoned(digits: DataSet) -> None:
 def test_evaluation_agrees_with_a_plain_loop(digits: DataSet) -> None:
     task = small_task(digits)
     models = torch.stack([flatten(build("mlp", digits.shape, 10, seed=seed)) for seed in (1, 2)])
-    score = task.evaluate(models, chunk=100)
+    found = Workers([task]).accuracies(models)
     for place, seed in enumerate((1, 2)):
         outputs = build("mlp", digits.shape, 10, seed=seed)(digits.normalised()[2]).detach()
-        assert float(score.loss[place]) == pytest.approx(
-            float(nn.functional.cross_entropy(outputs, digits.test_y)), rel=1e-5
-        )
-        assert float(score.accuracy[place]) == pytest.approx(
+        assert float(found[place]) == pytest.approx(
             float((outputs.argmax(1) == digits.test_y).double().mean())
         )
 
@@ -200,29 +214,29 @@ def test_evaluation_agrees_with_a_plain_loop(digits: DataSet) -> None:
 def test_training_on_digits_learns(digits: DataSet) -> None:
     task = make_task(digits, [torch.arange(len(digits.train_y))], "linear", seed=0)
     optimiser = torch.optim.SGD(task.module.parameters(), 0.05, momentum=0.9)
-    start = float(task.evaluate(task.initial()[None]).accuracy)
+    start = float(Workers([task]).accuracies(task.initial()[None]))
     for round in range(150):
-        x, y = task.draw(round)
+        x, y = draw(task, round)
         optimiser.zero_grad()
         torch.autograd.backward(task.loss(task.module(x[0]), y[0]))
         optimiser.step()
     assert start < 0.3
-    assert float(task.evaluate(flatten(task.module)[None]).accuracy) > 0.93
+    assert float(Workers([task]).accuracies(flatten(task.module)[None])) > 0.93
 
 
 def test_a_users_own_module_and_tensors() -> None:
-    draw = torch.Generator().manual_seed(0)
-    x, y = torch.randn(40, 5, generator=draw), torch.arange(40) % 3
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(40, 5, generator=generator), torch.arange(40) % 3
     data = DataSet.of(x, y, x[:10], y[:10])
     assert data.classes == 3
     assert torch.equal(data.normalise(x), x)
     task = make_task(data, partition(y, 4, seed=0), nn.Linear(5, 3), seed=0, batch=2)
-    assert task.draw(0)[0].shape == (4, 2, 5)
-    assert task.evaluate(task.initial()[None]).accuracy.shape == (1,)
+    assert draw(task, 0)[0].shape == (4, 2, 5)
+    assert Workers([task]).accuracies(task.initial()[None]).shape == (1,)
     assert torch.equal(DataSet.of(x.numpy(), y.numpy(), x.numpy(), y.numpy()).train_x, x)
     shares = [share.tolist() for share in partition(y.numpy(), 4, seed=0)]
     listed = make_task(data, shares, nn.Linear(5, 3), seed=0, batch=2)
-    assert torch.equal(listed.rows(0), task.rows(0))
+    assert torch.equal(draw(listed, 0)[0], draw(task, 0)[0])
     stateless = nn.Sequential(nn.Linear(5, 3), nn.BatchNorm1d(3, track_running_stats=False))
     assert make_task(data, partition(y, 4, seed=0), stateless, seed=0).layout.size == 24
 

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from clippedgossip.tasks import MODELS, DataSet, make_task
 from clippedgossip.tasks import stacked_layers as layers
-from clippedgossip.tasks.gradients import Work, Workers
+from clippedgossip.tasks.workers import Workers
 
 WORKERS, BATCH, CLASSES = 3, 5, 4
 
@@ -115,8 +115,9 @@ def test_a_module_of_ones_own_gets_its_own_gradients(name: str) -> None:
     shares = torch.arange(40).chunk(WORKERS)
     task = make_task(DataSet.of(x, y, x, y), shares, module, seed=0, batch=BATCH)
     models = task.initial() * torch.tensor([[1.0], [0.5], [2.0]])
-    inputs, labels = task.draw(0)
-    found, _ = Work(task, torch.float32).gradients(Workers.of(task), models, inputs, labels, 0)
+    workers = Workers([task])
+    inputs, labels = workers.draw(workers.shares, 0)
+    found, _ = workers.gradients(workers.shares, models, inputs, labels, 0)
     parameters = {name: held.clone() for name, held in task.layout.views(models).items()}
     for mine, theirs in zip(found, one_by_one(module, parameters, inputs, labels), strict=True):
         torch.testing.assert_close(mine, theirs / BATCH, atol=1e-6, rtol=1e-4)

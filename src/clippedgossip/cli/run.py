@@ -194,10 +194,10 @@ def _note_idle_attack(config: "RunConfig") -> None:
 def _plan(config: "RunConfig", ranks: int, as_json: bool) -> None:
     from dataclasses import asdict
 
-    from clippedgossip.runs.budget import LINK, free_memory, measure, plan
-    from clippedgossip.runs.execute import find_device
+    from clippedgossip.devices import find_device, free_memory
+    from clippedgossip.runs.budget import LINK, measure, plan
 
-    device = find_device(config.device)
+    device = str(find_device(config.device))
     planned = plan(config, ranks=ranks, device=device)
     ceilings, free = measure(device), free_memory(device)
     seconds = planned.seconds(ceilings)

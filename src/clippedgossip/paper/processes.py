@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from clippedgossip.devices import find_device
 from clippedgossip.errors import RunError
 from clippedgossip.paper.base import Progress
 from clippedgossip.records import RunDirectory, canonical, run_name
 from clippedgossip.runs.config import RunConfig
-from clippedgossip.runs.execute import find_device
 from clippedgossip.runs.fill import run_missing
 
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -27,7 +27,7 @@ def run_all(
 
     Small models gain nothing from threads, and lose much where cores are busy: so one thread per process.
     """
-    device = find_device(device)
+    device = str(find_device(device))
     distinct = list({canonical(config.to_mapping()): config for config in configs}.values())
     missing = [config for config in distinct if not folder(config, root).finished]
     count = workers or (1 if device.startswith("cuda") else len(os.sched_getaffinity(0)))

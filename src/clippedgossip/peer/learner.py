@@ -17,8 +17,8 @@ from clippedgossip.peer.peer_config import Config, Training, from_table
 from clippedgossip.peer.peer_mixing import Losses, ModuleLoss, module_losses
 from clippedgossip.step import LearningRate, half_step, momentum_of
 from clippedgossip.tasks.datasets import load_part
-from clippedgossip.tasks.gradients import Work, Workers
 from clippedgossip.tasks.task import Task
+from clippedgossip.tasks.workers import Workers
 
 
 @runtime_checkable
@@ -136,7 +136,7 @@ class TaskLearner:
 
     def __init__(self, options: BuiltIn, training: Training, seed: int) -> None:
         self.task = options.build(seed, training.batch)
-        self.work, self.workers = Work(self.task, torch.float32), Workers.of(self.task)
+        self.workers = Workers([self.task])
         self.lr = LearningRate(initial=training.lr, drops=training.lr_drops, factor=training.lr_factor)
         self.momentum = momentum_of(training.momentum_form, training.momentum)
         self.x = self.task.initial().clone()
@@ -149,8 +149,8 @@ class TaskLearner:
 
     def step(self, round: int) -> Tensor:
         models, half = self.x[None], torch.empty_like(self.x)[None]
-        x, y = self.work.draw(self.workers, round)
-        gradients, _ = self.work.gradients(self.workers, models, x, y, round)
+        x, y = self.workers.draw(self.workers.shares, round)
+        gradients, _ = self.workers.gradients(self.workers.shares, models, x, y, round)
         keep, gain = (torch.tensor(number) for number in self.momentum.gain(not self.begun))
         half_step(models, self.m[None], half, gradients, (keep, gain), torch.tensor(self.lr.at(round)))
         self.begun = True
@@ -158,15 +158,15 @@ class TaskLearner:
 
     def losses(self, models: Tensor, round: int) -> Tensor:
         """Of models (m, d), on a sample of the round drawn apart from the step's."""
-        x, y = self.work.draw(self.workers, round, purpose="mozi")
+        x, y = self.workers.draw(self.workers.shares, round, purpose="mozi")
         count = len(models)
-        return self.work.losses_of(models, x.expand(count, *x.shape[1:]), y.expand(count, -1))
+        return self.workers.losses_of(models, x.expand(count, *x.shape[1:]), y.expand(count, -1))
 
     def load(self, mixed: Tensor) -> None:
         self.x = mixed
 
     def evaluate(self) -> float | None:
-        return float(self.task.evaluate(self.x[None]).accuracy[0])
+        return float(self.workers.accuracies(self.x[None])[0])
 
     def state(self) -> dict[str, Tensor]:
         return {"x": self.x, "m": self.m, "begun": torch.tensor(self.begun)}

@@ -15,7 +15,6 @@ from clippedgossip.rules import Mozi, Rule
 from clippedgossip.rules.premix import Premix
 from clippedgossip.runs.config import RunConfig
 from clippedgossip.simulate.footprint import MODEL_COPIES, RANK_COPIES, messages
-from clippedgossip.simulate.footprint import free_memory as free_memory
 from clippedgossip.tasks import MODELS
 from clippedgossip.tasks import stacked_layers as layers
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
+from clippedgossip.devices import find_device
 from clippedgossip.errors import MiscompiledError, RunError, UserError
 from clippedgossip.network import Network
 from clippedgossip.records import Lock, Round, RunDirectory, canonical, run_name
@@ -93,7 +94,7 @@ class Attempt:
     def of(cls, config: RunConfig, root: Path | str) -> "Attempt":
         """The run of a config, whether it is there yet or not."""
         run = RunDirectory(Path(root) / run_name(config.to_mapping(), config.label))
-        return cls(config, run, find_device(config.device))
+        return cls(config, run, str(find_device(config.device)))
 
     @classmethod
     def open(cls, config: RunConfig, root: Path | str) -> "Attempt":
@@ -258,18 +259,6 @@ def summarise(attempt: Attempt, seconds: float) -> dict[str, Any]:
 
 
 MEASURES = ("mean_accuracy", "worst_accuracy", "loss", "consensus_distance", "clipped")
-
-
-def find_device(asked: str) -> str:
-    """`auto` is the GPU where there is one."""
-    there = torch.cuda.is_available()
-    if asked == "auto":
-        return "cuda" if there else "cpu"
-    if asked.startswith("cuda") and not there:
-        raise RunError(f"device is {asked!r}, but PyTorch finds no GPU here\ntake --device cpu, or auto")
-    if ":" in asked and int(asked.partition(":")[2]) >= torch.cuda.device_count():
-        raise RunError(f"device is {asked!r}, but there are {torch.cuda.device_count()} GPUs; count from 0")
-    return asked
 
 
 def lock_all(attempts: Sequence[Attempt], stack: ExitStack) -> list[Attempt]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 
+from clippedgossip.devices import free_memory
 from clippedgossip.errors import UserError
 from clippedgossip.records import RunDirectory, canonical
 from clippedgossip.runs import budget as plan
@@ -100,7 +101,7 @@ def _batches(attempts: Sequence[Attempt], together: bool) -> Iterator[list[Attem
     for attempt in attempts:
         shapes.setdefault(_shape(attempt), []).append(attempt)
     for alike in shapes.values():
-        budget = MEMORY_SHARE * plan.free_memory(alike[0].device)
+        budget = MEMORY_SHARE * free_memory(alike[0].device)
         batch: list[Attempt] = []
         used = 0
         for attempt in alike:

@@ -8,11 +8,12 @@ from scipy import sparse
 from torch import Tensor
 
 from clippedgossip.attacks import Attack, Silence, View
-from clippedgossip.errors import NetworkError, RunError
+from clippedgossip.errors import RunError
 from clippedgossip.mixing.inbox import Context, Inbox
 from clippedgossip.mixing.slots import Layout
 from clippedgossip.network import Network
 from clippedgossip.rules import Rule
+from clippedgossip.simulate.setup import refuse_disconnected
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,17 +61,6 @@ def trajectory(
         rule.check(count)
     models, shadows = _split(network, initial)
     return _rounds(network, layout, rule, models, shadows, attack or Silence(), rounds, seed)
-
-
-def refuse_disconnected(network: Network) -> None:
-    """The paper's Assumption (connectivity): without it no rule can reach consensus."""
-    if not network.connected:
-        parts = network.components
-        sizes = ", ".join(str(len(part)) for part in parts[:5]) + (", …" if len(parts) > 5 else "")
-        raise NetworkError(
-            f"the regular nodes fall into {len(parts)} parts of {sizes} nodes, so they cannot agree\n"
-            "add edges between the parts or remove Byzantine nodes (`clippedgossip audit` shows where)"
-        )
 
 
 def _rounds(

@@ -1,24 +1,23 @@
-"""Algorithm 1 on one device: local momentum steps of all workers, then robust mixing, attackers and all."""
+"""Algorithm 1 on one device: local momentum steps of all workers, then robust mixing under attack."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from clippedgossip.devices import CAPTURE, distrust, trusted
-from clippedgossip.errors import MiscompiledError, RunError
+from clippedgossip.devices import CAPTURE, CapturedWork, aligned_zeros, find_device, trusted
+from clippedgossip.errors import RunError
 from clippedgossip.mixing.kernels import full_precision
 from clippedgossip.records import Round
-from clippedgossip.simulate.consensus import refuse_disconnected
 from clippedgossip.simulate.exchange import Mixer
 from clippedgossip.simulate.footprint import refuse_what_does_not_fit
-from clippedgossip.simulate.selfcheck import SLACK, Fault, Proof, same_models
-from clippedgossip.simulate.setup import Setup
-from clippedgossip.simulate.stack import Crew
+from clippedgossip.simulate.selfcheck import SelfCheck, check_compiled
+from clippedgossip.simulate.setup import Setup, refuse_disconnected
 from clippedgossip.simulate.state import Moment, State
+from clippedgossip.step import half_step
+from clippedgossip.tasks.workers import Workers
 
 
 def train(
@@ -35,9 +34,12 @@ def train_together(
     device: str | torch.device = "cpu",
     states: Sequence[State] | None = None,
 ) -> Iterator[list[Moment]]:
-    """Several runs of one shape in step: same data, model, batch and training, any networks, rules, attacks
-    and seeds. Each gives what it would give alone, up to rounding."""
-    stack = Stack(setups, torch.device(device), states)
+    """Train several runs round by round in one stack.
+
+    They share data, model, batch and training; networks, rules, attacks and seeds may differ. Each run gives
+    what it would give alone, up to rounding.
+    """
+    stack = Stack(setups, device, states)
     while stack.round < stack.training.rounds:
         stack.advance()
         records = stack.evaluate() if stack.training.evaluates(stack.round) else [None] * len(setups)
@@ -47,164 +49,106 @@ def train_together(
 
 
 class Stack:
-    """The workers of all runs in one tensor, and a round of them all."""
+    """The workers of all runs in one tensor, a row for each worker, and a round of them all."""
 
-    def __init__(self, setups: Sequence[Setup], device: torch.device, states: Sequence[State] | None) -> None:
-        first = setups[0].training
-        if any(setup.training != first for setup in setups):
+    def __init__(
+        self,
+        setups: Sequence[Setup],
+        device: str | torch.device = "cpu",
+        states: Sequence[State] | None = None,
+    ) -> None:
+        self.training = setups[0].training
+        if any(setup.training != self.training for setup in setups):
             raise RunError("runs that go together must share their [training] section")
-        self.training, self.device = first, find_device(device)
         for setup in setups:
             refuse_disconnected(setup.network)
+        self.device = find_device(device)
+        if self.device.type == "cuda":
+            if self.device.index is not None:
+                torch.cuda.set_device(self.device)  # kernels and graphs go to the current device
+            set_product_precision(self.training.precision)
         self.setups = [replace(setup, task=setup.task.to(self.device)) for setup in setups]
-        self.crew = Crew([setup.task for setup in self.setups], first.precision)
-        refuse_what_does_not_fit(self.crew, self.setups, self.device)
-        self.models, self.momentum, self.half = (
-            aligned(len(self.crew), setups[0].task.layout.size, self.device) for _ in range(3)
-        )
-        self.losses = torch.zeros(len(self.models), device=self.device)
-        self.round = self._began = 0
-        self.parts = self.crew.parts
+        self.workers = Workers([setup.task for setup in self.setups], self.training.precision)
+        self.parts = self.workers.parts  # each run's rows
+        refuse_what_does_not_fit(self.workers, self.setups, self.device)
+        rows, size = len(self.workers), self.workers.task.layout.size
+        self.models, self.momentum, self.half = (aligned_zeros(rows, size, self.device) for _ in range(3))
+        self.losses = torch.zeros(rows, device=self.device)
         for setup, part in zip(self.setups, self.parts, strict=True):
             self.models[part] = setup.task.initial()
         self.mixers = [
-            Mixer(setup, self.crew, part) for setup, part in zip(self.setups, self.parts, strict=True)
+            Mixer(setup, self.workers, part) for setup, part in zip(self.setups, self.parts, strict=True)
         ]
+        check_compiled(self.workers, self.models)
+        self.local_step = LocalStep(self.workers)
         self.clock = Clock(self.device)
-        self._round = self._captured if self._captures else self._plain
-        self._graph: torch.cuda.CUDAGraph | None = None
-        if self.device.type == "cuda":
-            torch.set_float32_matmul_precision("high" if first.precision == "tf32" else "highest")
-        self.crew.rehearse(self.models)
-        self._local_step = self.crew.local_step()
+        self.round = 0
         if states is not None:
             self.restore(states)
+        self.captured = CapturedWork(self.first_part, self._changed) if self.captures else None
+        self.check = SelfCheck(self)
 
     def advance(self) -> None:
         """One round of Algorithm 1."""
-        lr, gain = self.training.lr.at(self.round), self.training.momentum.gain(self.round == 0)
-        self.clock.set(self.round, lr, gain)
-        proof = self._proof()
-        before = None if proof is None else self.momentum[proof.rows]
-        replayed = self._graph is not None
-        self._round()
-        if proof is not None and before is not None:
-            with suppress(torch.OutOfMemoryError):  # there is room for the run alone
-                self._inspect_gradients(proof, before, gain)
-                if replayed:
-                    self._inspect_replay(proof, lr)
+        self.clock.set(
+            self.round, self.training.lr.at(self.round), self.training.momentum.gain(self.round == 0)
+        )
+        with self.check.round():
+            (self.captured or self.first_part)()
+            self.mix(capturable=False)
         self.round += 1
 
     @torch.no_grad()
-    def _proof(self) -> Proof | None:
-        """What to hold a round to: the first that is done here, the second, the fourth, … and the last, since
-        what is wrong may at first be too little to be seen."""
-        done = self.round - self._began
-        last = self.round + 1 == self.training.rounds
-        return None if done & (done + 1) and not last else self.crew.prove(self.models, self.clock.round)
+    def first_part(self) -> None:
+        """The part of a round that a CUDA graph can hold: the local steps, and the mixing of most rules."""
+        self.local_step(self.models, self.momentum, self.half, self.losses, self.clock)
+        self.mix(capturable=True)
 
     @torch.no_grad()
-    def _inspect_gradients(self, proof: Proof, before: Tensor, gain: tuple[float, float]) -> None:
-        """They are what moved the momentum, captured or not."""
-        rows, (keep, take) = proof.rows, gain
-        old = keep * before
-        gradients = (self.momentum[rows] - old) / take
-        rounding = SLACK * torch.finfo(old.dtype).eps * old.abs() / take
-        self.crew.inspect(proof, gradients, rounding, self.losses[rows], self.clock.round)
-
-    @torch.no_grad()
-    def _inspect_replay(self, proof: Proof, lr: float) -> None:
-        """The rest of a round that was repeated as it was captured."""
-        fault = proof.of_half_step(self.half[proof.rows], self.momentum[proof.rows], lr)
+    def mix(self, *, capturable: bool) -> None:
+        """x ← rule(x½) in the runs whose rule and attack a CUDA graph can hold, or in the others."""
         for mixer, part in zip(self.mixers, self.parts, strict=True):
-            fault = fault or self._mixed_again(mixer, part)
-        if fault is not None:
-            distrust(CAPTURE)
-            raise MiscompiledError(
-                f"PyTorch {torch.__version__} repeats what was captured of round {self.round + 1} wrongly: "
-                f"{fault}\nstarted again, the run has its rounds left uncaptured, right and slower"
-            )
+            if mixer.capturable is capturable:
+                self.mix_run(mixer, self.half[part], self.models[part])
 
-    def _mixed_again(self, mixer: Mixer, part: slice) -> Fault | None:
-        """What mixing that is not captured finds wrong."""
-        if not mixer.capturable:
-            return None
-        rows, columns = self.models[part].shape
-        clips, again = mixer.clips.clone(), aligned(rows, columns, self.device)
-        try:
-            with full_precision():
-                mixer.mix(self.half[part], again, self.clock.round, self.training.rounds)
-        finally:
-            mixer.clips.copy_(clips)
-        return same_models("mixing", self.models[part], again)
+    def mix_run(self, mixer: Mixer, half: Tensor, out: Tensor) -> None:
+        """x ← rule(x½) of one run."""
+        with full_precision():
+            mixer.mix(half, out, self.clock.round, self.training.rounds)
 
     @property
-    def _captures(self) -> bool:
-        """A module of the user's own asks the host as it likes."""
-        return self.device.type == "cuda" and self.crew.work.stacks and trusted(CAPTURE)
+    def captures(self) -> bool:
+        """Whether CUDA graphs hold the rounds. A module of the user's own may read values on the CPU."""
+        return self.device.type == "cuda" and self.workers.stacks and trusted(CAPTURE)
 
-    def _plain(self) -> None:
-        self._first_part()
-        self._second_part()
-
-    @torch.no_grad()
-    def _first_part(self) -> None:
-        """The local steps, and the mixing that never asks the host."""
-        self._local_step(self.models, self.momentum, self.half, self.losses, *self.clock.hands)
-        self._mix(capturable=True)
-
-    @torch.no_grad()
-    def _second_part(self) -> None:
-        self._mix(capturable=False)
-
-    def _mix(self, *, capturable: bool) -> None:
-        with full_precision():
-            for mixer, part in zip(self.mixers, self.parts, strict=True):
-                if mixer.capturable is capturable:
-                    mixer.mix(self.half[part], self.models[part], self.clock.round, self.training.rounds)
-
-    def _captured(self) -> None:
-        """The first part of the round as one CUDA graph."""
-        if self._graph is None:
-            self._first_part()  # this round's work, and all that is compiled or allocated once
-            self._graph = self._capture()
-        else:
-            self._graph.replay()
-        self._second_part()
-
-    def _capture(self) -> torch.cuda.CUDAGraph:
-        saved = [tensor.clone() for tensor in self._mutable()]
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self._first_part()
-        for tensor, value in zip(self._mutable(), saved, strict=True):
-            tensor.copy_(value)
-        return graph
-
-    def _mutable(self) -> list[Tensor]:
+    def _changed(self) -> list[Tensor]:
+        """The tensors that a round changes."""
         return [self.models, self.momentum, self.half, self.losses, *(mixer.clips for mixer in self.mixers)]
 
     @torch.no_grad()
     def evaluate(self) -> list[Round]:
+        """A record of each run."""
         return [
             mixer.evaluate(self.models[part], self.losses[part], self.round, self.training)
             for mixer, part in zip(self.mixers, self.parts, strict=True)
         ]
 
     def state(self, index: int) -> State:
-        return State(self.round, {name: tensor.clone() for name, tensor in self._held(index).items()})
+        """A copy of what one run needs to go on from this round."""
+        return State(self.round, {name: tensor.clone() for name, tensor in self._stored(index).items()})
 
     def restore(self, states: Sequence[State]) -> None:
+        """Go on from these states, one for each run."""
         rounds = {state.round for state in states}
         if len(rounds) != 1 or len(states) != len(self.setups):
             raise RunError(f"runs that go together must stand at one round, these stand at {sorted(rounds)}")
-        self.round = self._began = rounds.pop()
+        self.round = rounds.pop()
         for index, state in enumerate(states):
-            for name, tensor in self._held(index).items():
+            for name, tensor in self._stored(index).items():
                 tensor.copy_(state.fitting(name, tensor.shape))
 
-    def _held(self, index: int) -> dict[str, Tensor]:
-        """What one run must remember."""
+    def _stored(self, index: int) -> dict[str, Tensor]:
+        """The tensors of one run's checkpoint."""
         part = self.parts[index]
         return {
             "models": self.models[part],
@@ -213,34 +157,46 @@ class Stack:
         }
 
 
-def aligned(rows: int, columns: int, device: torch.device) -> Tensor:
-    """Zeros whose rows all start on a boundary a GPU can read in wide words."""
-    return torch.zeros(rows, -(-columns // 64) * 64, device=device)[:, :columns]
-
-
 class Clock:
-    """What changes from round to round, as tensors, so that a captured round can read it."""
+    """The numbers that change from round to round, as tensors, so that a captured round can read them."""
 
     def __init__(self, device: torch.device) -> None:
         self.round = torch.zeros((), dtype=torch.int64, device=device)
         self.lr, self.keep, self.gain = (torch.zeros((), device=device) for _ in range(3))
 
-    @property
-    def hands(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        return self.round, self.lr, self.keep, self.gain
-
     def set(self, round: int, lr: float, gain: tuple[float, float]) -> None:
+        """Go to a round, with its learning rate and its (a, b) of m ← a·m + b·g."""
         self.round.fill_(round)
         self.lr.fill_(lr)
         self.keep.fill_(gain[0])
         self.gain.fill_(gain[1])
 
 
-def find_device(device: torch.device) -> torch.device:
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise RunError(
-            "device is 'cuda', but this machine has no GPU that PyTorch can use; take device 'cpu'"
-        )
-    if device.type == "cuda" and device.index is not None:
-        torch.cuda.set_device(device)  # kernels are launched, and graphs captured, on the current device
-    return device
+class LocalStep:
+    """The local step of all workers, Algorithm 1 up to the exchange. Make it after `check_compiled`."""
+
+    def __init__(self, workers: Workers) -> None:
+        self.workers = workers
+        # Compiled separately: a compiler that sees both draws each image anew for every pixel that uses it.
+        self.draw, self.gradients = workers.compiled("draw"), workers.compiled("gradients")
+
+    def __call__(self, models: Tensor, momentum: Tensor, half: Tensor, losses: Tensor, clock: Clock) -> None:
+        """m ← a·m + b·g(x) and x½ ← x − η m, written into `momentum` and `half`; the losses into `losses`."""
+        workers, shares, gain = self.workers, self.workers.shares, (clock.keep, clock.gain)
+        x, y = self.draw(shares, clock.round)
+        if workers.stacks:
+            gradients, found = self.gradients(shares, models, x, y, clock.round)
+            half_step(models, momentum, half, gradients, gain, clock.lr)
+        else:
+
+            def step(i: int, gradient: Sequence[Tensor]) -> None:
+                row, pieces = slice(i, i + 1), [piece[None] for piece in gradient]
+                half_step(models[row], momentum[row], half[row], pieces, gain, clock.lr)
+
+            found = workers.one_by_one(shares, models, x, y, clock.round, step)
+        losses.copy_(found)
+
+
+def set_product_precision(precision: str) -> None:
+    """Whether a GPU may round the inputs of float32 products to TF32."""
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")

@@ -15,8 +15,8 @@ from clippedgossip.rules import ClippedGossip, CSPlus, LinearRule, Rule
 from clippedgossip.rules.losses import needs_losses, with_losses
 from clippedgossip.simulate.consensus import byzantine_rows
 from clippedgossip.simulate.setup import Setup, Training
-from clippedgossip.simulate.stack import Crew
 from clippedgossip.simulate.trials import Trials
+from clippedgossip.tasks.workers import Workers
 
 LISTED = 10_000
 """Edges of the largest network whose records name them one by one."""
@@ -25,9 +25,9 @@ LISTED = 10_000
 class Mixer:
     """The regular nodes of one run mix; its Byzantine nodes that train follow by plain gossip."""
 
-    def __init__(self, setup: Setup, crew: Crew, part: slice) -> None:
-        device = crew.task.device
-        self.network, self.seed, self.crew = setup.network, setup.seed, crew
+    def __init__(self, setup: Setup, workers: Workers, part: slice) -> None:
+        device = workers.task.device
+        self.network, self.seed, self.workers = setup.network, setup.seed, workers
         self.attack = setup.attack or Silence()
         self.layout = Layout.of(setup.network, device)
         self.regular = len(setup.network.regular)
@@ -80,8 +80,8 @@ class Mixer:
     def evaluate(self, models: Tensor, losses: Tensor, round: int, training: Training) -> Round:
         """Accuracy of the groups' averaged models and of single nodes, consensus distance, clipping."""
         models = models[: self.regular]
-        accuracy = self.crew.accuracies(self.averages(models))
-        single = self.crew.accuracies(models) if training.evaluates_nodes(round) else None
+        accuracy = self.workers.accuracies(self.averages(models))
+        single = self.workers.accuracies(models) if training.evaluates_nodes(round) else None
         return self.record(round, training, accuracy, single, losses[: self.regular], self.apart(models))
 
     def averages(self, models: Tensor) -> Tensor:
@@ -143,7 +143,7 @@ class Mixer:
 
     @cached_property
     def _trials(self) -> Trials:
-        return Trials(self.crew, slice(self.part.start, self.part.start + self.regular))
+        return Trials(self.workers, slice(self.part.start, self.part.start + self.regular))
 
     def _losses_near(self, near: Neighborhood) -> Tensor:
         """(b, k+1) loss of own and received models on each node's sample."""

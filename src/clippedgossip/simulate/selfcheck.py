@@ -1,35 +1,48 @@
-"""Whether a GPU did what it should: compilers have been wrong without a word."""
+"""The self-check: compare what a GPU computed with plain code. Compilers have been wrong without an error.
 
-from collections.abc import Sequence
-from typing import NamedTuple
+Compiled functions are compared before the first round. Then rounds 1, 2, 4, 8, … and the last are compared,
+each for eight workers: gradients and losses with uncompiled ones; in a round that was replayed from a CUDA
+graph also the half-steps, and the mixing of all runs.
+"""
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
-from clippedgossip.tasks.gradients import Work, Workers
+from clippedgossip.devices import CAPTURE, aligned_zeros, distrust
+from clippedgossip.errors import MiscompiledError, RunError
+from clippedgossip.simulate.exchange import Mixer
+from clippedgossip.tasks.workers import Workers
+
+if TYPE_CHECKING:
+    from clippedgossip.simulate.engine import Stack
 
 COMPARED = 8
-"""Workers whose gradients are computed without a compiler as well."""
+"""Workers compared in a round."""
 ROUNDING = {"float32": 0.01, "tf32": 0.03, "bfloat16": 0.05}
-"""Of a parameter's gradient: as much as may always be off."""
+"""A gradient may always be off by this share of its size, for each precision."""
 FLIPPED = 10
-"""How many times as much a few workers may be off: where one sample makes most of a gradient, a ReLU that
-falls to the other side takes a large part of it along. On an H200 in bfloat16 one worker was off by 0.075,
+"""A few workers may be off by this many times as much. Where one sample makes most of a gradient, a ReLU that
+rounding switches on or off changes a large part of it. On an H200 in bfloat16 one worker was off by 0.075,
 its uncompiled gradient by 0.008; of 215 workers the furthest was off by 0.18 in this parameter."""
 FEW = 2
-"""Workers that say nothing of most."""
+"""So many workers that are off do not show that most are."""
 MIXING = 1e-5
-"""Of a model: as much as mixing that was done again may be off."""
+"""Mixing done again may be off by this share of a model's size."""
 STRIDE = 7919
-"""From round to round: a prime, so that all rows have their turn."""
+"""Rows move by this much from round to round. It is a prime, so that all rows are compared in time."""
 SLACK = 2
-"""How many times as far from uncompiled gradients of their precision compiled ones may be as those are from
-the truth. Both round alike: of 215 workers with the CNN in bfloat16, half are less than 0.004 to 0.03 apart
-and 0.005 to 0.07 from the truth."""
+"""The distance of compiled gradients from uncompiled ones may be this many times the distance of the
+uncompiled ones from the truth. Both round alike: of 215 workers with the CNN in bfloat16, half are less than
+0.004 to 0.03 apart and 0.005 to 0.07 from the truth."""
 
 
-class Fault(NamedTuple):
-    """Something of a round that is further off than rounding explains."""
+class Discrepancy(NamedTuple):
+    """A result of a round that is further off than rounding explains."""
 
     what: str
     off: float
@@ -39,80 +52,216 @@ class Fault(NamedTuple):
         return f"{self.what}, off by {self.off:.2g} of the result, where rounding explains {self.allowed:.2g}"
 
 
-class Proof:
-    """Some workers' batch, gradients and losses of a round, uncompiled: as precise as the run and in float64.
+@torch.no_grad()
+def check_compiled(workers: Workers, models: Tensor) -> None:
+    """Compile `draw` and `gradients` and compare them with plain code; what is wrong is compiled otherwise.
 
-    Each round has others of the workers. Each is looked at by itself: one that diverges must not hide others.
+    Give the models that the runs start from, also when runs go on from a checkpoint: then they go on with the
+    functions that they had before.
+    """
+    start = torch.zeros((), dtype=torch.int64, device=models.device)
+    reference = Reference.made(workers, models, start)
+    while reference is not None:
+        name, found = "draw", reference.wrong_batch()
+        if found is None:
+            name, found = "gradients", reference.wrong_compiled_gradients(models)
+        if found is None:
+            return
+        said, now = _distrust(workers, name, found)
+        warnings.warn(f"{said}; it is {now}", RuntimeWarning, stacklevel=2)
+
+
+class SelfCheck:
+    """Compares rounds of a stack with plain code, and raises `MiscompiledError` where they differ."""
+
+    def __init__(self, stack: "Stack") -> None:
+        self.stack = stack
+        self.first = stack.round
+
+    @contextmanager
+    def round(self) -> Iterator[None]:
+        """Put this around a round: `with check.round(): …`. Most rounds are not compared."""
+        stack = self.stack
+        reference = Reference.made(stack.workers, stack.models, stack.clock.round) if self._due else None
+        if reference is None:
+            yield
+            return
+        momentum = stack.momentum[reference.rows]
+        replayed = stack.captured is not None and stack.captured.replays
+        yield
+        with suppress(torch.OutOfMemoryError), torch.no_grad():  # the run may need all the memory
+            self._check_gradients(reference, momentum)
+            if replayed:
+                self._check_replay(reference)
+
+    @property
+    def _due(self) -> bool:
+        """Whether to compare: the first round done here, the second, the fourth, … and the last. An error may
+        be too small to be seen at first."""
+        done, last = self.stack.round - self.first, self.stack.round + 1 == self.stack.training.rounds
+        return last or not done & (done + 1)
+
+    def _check_gradients(self, reference: "Reference", momentum: Tensor) -> None:
+        """The gradients are what changed the momentum: g = (m − a·m_before) / b."""
+        stack, rows = self.stack, reference.rows
+        keep, take = stack.training.momentum.gain(stack.round == 0)
+        kept = keep * momentum
+        rounding = SLACK * torch.finfo(kept.dtype).eps * kept.abs() / take
+        layout = stack.workers.task.layout
+        gradients, unsure = (
+            list(layout.views(vectors).values())
+            for vectors in ((stack.momentum[rows] - kept) / take, rounding)
+        )
+        found = reference.wrong_gradients(gradients, stack.losses[rows], unsure)
+        if found is not None:
+            batch = reference.wrong_batch()
+            said, now = _distrust(stack.workers, "draw" if batch else "gradients", batch or found)
+            raise MiscompiledError(f"{said} in round {stack.round + 1}\nstarted again, the run has it {now}")
+
+    def _check_replay(self, reference: "Reference") -> None:
+        """The rest of a round that was replayed from a CUDA graph."""
+        stack, rows = self.stack, reference.rows
+        lr = stack.training.lr.at(stack.round)
+        found = reference.wrong_half_step(stack.half[rows], stack.momentum[rows], lr)
+        for mixer, part in zip(stack.mixers, stack.parts, strict=True):
+            found = found or self._wrong_mixing(mixer, part)
+        if found is not None:
+            distrust(CAPTURE)
+            raise MiscompiledError(
+                f"PyTorch {torch.__version__} repeats what was captured of round {stack.round + 1} wrongly: "
+                f"{found}\nstarted again, the run has its rounds left uncaptured, right and slower"
+            )
+
+    def _wrong_mixing(self, mixer: Mixer, part: slice) -> Discrepancy | None:
+        """Mix once more, outside the CUDA graph, and compare."""
+        if not mixer.capturable:
+            return None
+        models = self.stack.models[part]
+        clips, again = mixer.clips.clone(), aligned_zeros(len(models), models.shape[1], models.device)
+        try:
+            self.stack.mix_run(mixer, self.stack.half[part], again)
+        finally:
+            mixer.clips.copy_(clips)
+        return wrong_models("mixing", models, again)
+
+
+def _distrust(workers: Workers, name: str, found: Discrepancy) -> tuple[str, str]:
+    """What is wrong, and how it is computed from now on. If it is wrong uncompiled too, capturing may be."""
+    now = distrust(workers.kind(name)) or distrust(CAPTURE)
+    if now is None:
+        raise RunError(
+            f"uncompiled too, PyTorch {torch.__version__} has this GPU compute wrongly {found}\n"
+            "take --device cpu, or another version of PyTorch"
+        )
+    wrong = f"PyTorch {torch.__version__} compiles `{name}` wrongly for this GPU and these sizes"
+    return f"{wrong}: {found}", now
+
+
+class Reference:
+    """Some workers' batch, gradients and losses of a round, uncompiled, also in float64.
+
+    Each round has other workers. Each worker is compared by itself, so that one that diverges hides no other.
     """
 
-    def __init__(self, work: Work, workers: Workers, models: Tensor, round: Tensor, precision: str) -> None:
+    @torch.no_grad()
+    def __init__(self, workers: Workers, models: Tensor, round: Tensor) -> None:
+        self.workers, self.round = workers, round
         self.rows = rows_compared(len(models), int(round)).to(models.device)
-        self.names = [*(f"the gradient of {name}" for name in work.task.layout.views(models[:1])), "the loss"]
-        self.floor = ROUNDING[precision]
-        mine, self.models = workers.some(self.rows), models[self.rows]
-        self.x, self.y = work.draw(mine, round)
-        gradients, losses = work.gradients(mine, self.models, self.x, self.y, round)
+        layout = workers.task.layout
+        self.names = [*(f"the gradient of {name}" for name in layout.names), "the loss"]
+        self.floor = ROUNDING[workers.precision]
+        shares, self.models = workers.shares.some(self.rows), models[self.rows]
+        self.x, self.y = workers.draw(shares, round)
+        gradients, losses = workers.gradients(shares, self.models, self.x, self.y, round)
         self.plain = [*gradients, losses]
-        precise = Work(work.task, torch.float64, work.poisons)
-        gradients, losses = precise.gradients(mine, self.models, self.x, self.y, round)
+        gradients, losses = workers.in_float64().gradients(shares, self.models, self.x, self.y, round)
         self.exact = [*gradients, losses]
 
-    def of_batch(self, x: Tensor, y: Tensor) -> Fault | None:
-        """What is wrong with these workers' batch."""
-        wrong = max(_share_apart(x, self.x), _share_apart(y, self.y))
-        return Fault("the batch", wrong, 0.0) if wrong else None
+    @classmethod
+    def made(cls, workers: Workers, models: Tensor, round: Tensor) -> "Reference | None":
+        """None if nothing is compiled, or if there is no memory for it."""
+        if not workers.compiles:
+            return None
+        try:
+            return cls(workers, models, round)
+        except torch.OutOfMemoryError:
+            return None
 
-    def of_gradients(
-        self, gradients: Sequence[Tensor], losses: Tensor, blur: Sequence[Tensor] | None = None
-    ) -> Fault | None:
-        """What is most wrong with these workers' gradients, in pieces, and losses. `blur`, in pieces too, is
-        what the gradients may be off by for another reason."""
+    def wrong_batch(self) -> Discrepancy | None:
+        """Compare the batch that the compiled `draw` gives."""
+        x, y = self.workers.compiled("draw")(self.workers.shares, self.round)
+        return self.batch_differs(x[self.rows], y[self.rows])
+
+    def batch_differs(self, x: Tensor, y: Tensor) -> Discrepancy | None:
+        """Compare a batch of these workers."""
+        wrong = max(_share_apart(x, self.x), _share_apart(y, self.y))
+        return Discrepancy("the batch", wrong, 0.0) if wrong else None
+
+    def wrong_compiled_gradients(self, models: Tensor) -> Discrepancy | None:
+        """Compare what the compiled `gradients` gives at the models of all workers."""
+        shares = self.workers.shares
+        x, y = self.workers.compiled("draw")(shares, self.round)
+        pieces, losses = self.workers.compiled("gradients")(shares, models, x, y, self.round)
+        return self.wrong_gradients([piece[self.rows] for piece in pieces], losses[self.rows])
+
+    def wrong_gradients(
+        self, gradients: Sequence[Tensor], losses: Tensor, unsure: Sequence[Tensor] | None = None
+    ) -> Discrepancy | None:
+        """Compare gradients, in pieces, and losses of these workers; returns the largest discrepancy.
+
+        `unsure`, in pieces too, is how far the gradients may be off for another reason.
+        """
         sizes = [_norms(piece) for piece in self.exact]
         whole = torch.stack(sizes[:-1]).square().sum(0).sqrt()
-        faults = []
-        for place, found in enumerate([*gradients, losses]):
+        found = []
+        for place, given in enumerate([*gradients, losses]):
             exact, plain = self.exact[place], self.plain[place]
             size = torch.maximum(sizes[place], 1e-3 * whole).clamp_min(1e-9)
-            off, fair = _norms(found.double() - plain.double()) / size, _norms(plain.double() - exact) / size
-            flipped, unsure = FLIPPED * self.floor, SLACK * fair
-            if found is losses:  # these do not jump
+            off, fair = _norms(given.double() - plain.double()) / size, _norms(plain.double() - exact) / size
+            flipped, allowed = FLIPPED * self.floor, SLACK * fair
+            if given is losses:  # a ReLU that switches hardly changes the loss
                 flipped = self.floor
-            elif blur is not None:
-                unsure = unsure + _norms(blur[place]) / size
-            faults.append(_most_wrong(self.names[place], off, self.floor + unsure, flipped + unsure))
-        return max(filter(None, faults), key=lambda fault: fault.off / fault.allowed, default=None)
+            elif unsure is not None:
+                allowed = allowed + _norms(unsure[place]) / size
+            found.append(_worst(self.names[place], off, self.floor + allowed, flipped + allowed))
+        return max(filter(None, found), key=lambda one: one.off / one.allowed, default=None)
 
-    def of_half_step(self, half: Tensor, momentum: Tensor, lr: float) -> Fault | None:
-        """What is wrong with these workers' x½, which should be x − η m but for the rounding of both."""
+    def wrong_half_step(self, half: Tensor, momentum: Tensor, lr: float) -> Discrepancy | None:
+        """Compare these workers' x½ with x − η m; both are rounded."""
         size = _norms(self.models) + lr * _norms(momentum)
         off = _norms(half.double() - (self.models.double() - lr * momentum.double())) / size.clamp_min(1e-9)
         allowed = torch.where(torch.isfinite(size), 4 * torch.finfo(half.dtype).eps, torch.nan)
-        return _most_wrong("the half-step", off, allowed, allowed)
+        return _worst("the half-step", off, allowed, allowed)
 
 
-def same_models(what: str, found: Tensor, expected: Tensor) -> Fault | None:
-    """What is wrong with models (n, d) that should be the expected ones; those past comparing are let be."""
-    few = (torch.split(models, COMPARED) for models in (found, expected))  # float64 takes room
-    pairs = list(zip(*few, strict=True))
+def wrong_models(what: str, found: Tensor, expected: Tensor) -> Discrepancy | None:
+    """Compare models (n, d) with the expected ones. Models that are not finite are not compared."""
+    parts = (
+        torch.split(models, COMPARED) for models in (found, expected)
+    )  # few at once: float64 takes memory
+    pairs = list(zip(*parts, strict=True))
     size = torch.cat([_norms(right) for _, right in pairs]).clamp_min(1e-9)
     off = torch.cat([_norms(one.double() - right.double()) for one, right in pairs]) / size
     allowed = torch.where(torch.isfinite(size), MIXING, torch.nan)
-    return _most_wrong(what, off, allowed, allowed)
+    return _worst(what, off, allowed, allowed)
 
 
-def _most_wrong(what: str, off: Tensor, allowed: Tensor, at_most: Tensor) -> Fault | None:
-    """The worst of the workers if most of them, and more than a few, are off by more than is allowed, or any
-    one by more than `at_most`. Those whose allowance is no number are past comparing."""
+def _worst(what: str, off: Tensor, allowed: Tensor, at_most: Tensor) -> Discrepancy | None:
+    """The worker that is furthest off, if it is too far.
+
+    If most workers, and more than a few, are off by more than `allowed`, that is too far; otherwise only more
+    than `at_most` is. Workers whose `allowed` is not finite cannot be compared.
+    """
     known = torch.isfinite(allowed)
     wrong = ~(off <= allowed) & known
     bound = allowed if wrong.sum() > max(FEW, int(known.sum()) // 2) else at_most
     excess = torch.where(known, (off / bound).nan_to_num(torch.inf), 0)
     worst = int(excess.argmax())
-    return Fault(what, float(off[worst]), float(bound[worst])) if excess[worst] > 1 else None
+    return Discrepancy(what, float(off[worst]), float(bound[worst])) if excess[worst] > 1 else None
 
 
 def rows_compared(n: int, round: int) -> Tensor:
-    """Rows all over the stack, others in every round; at first the last one is among them."""
+    """Rows from all over the stack, other ones in every round; in round 0 the last row is among them."""
     count = min(n, COMPARED)
     return (n - 1 - torch.arange(count) * n // count - round * STRIDE) % n
 
@@ -123,6 +272,6 @@ def _share_apart(found: Tensor, exact: Tensor) -> float:
 
 
 def _norms(tensor: Tensor) -> Tensor:
-    """(n,) of each worker."""
+    """(n,) norms of each worker's entries."""
     rows = tensor.double().reshape(len(tensor), -1)
     return rows.square().sum(1).sqrt()

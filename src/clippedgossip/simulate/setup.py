@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from clippedgossip.attacks import Attack
-from clippedgossip.errors import ConfigError, unknown_name
+from clippedgossip.errors import ConfigError, NetworkError, unknown_name
 from clippedgossip.network import Network
 from clippedgossip.rules import Rule
 from clippedgossip.step import HeavyBall, LearningRate, Momentum
@@ -81,6 +81,17 @@ class Setup:
                 "give make_task nodes=network.regular.tolist() and a share for each (and network.byzantine "
                 "behind them, where the attack trains)"
             )
+
+
+def refuse_disconnected(network: Network) -> None:
+    """The paper's Assumption (connectivity): without it no rule can reach consensus."""
+    if not network.connected:
+        parts = network.components
+        sizes = ", ".join(str(len(part)) for part in parts[:5]) + (", …" if len(parts) > 5 else "")
+        raise NetworkError(
+            f"the regular nodes fall into {len(parts)} parts of {sizes} nodes, so they cannot agree\n"
+            "add edges between the parts or remove Byzantine nodes (`clippedgossip audit` shows where)"
+        )
 
 
 def _must_be(name: str, value: object, kind: type[Any], example: str) -> None:

@@ -7,8 +7,7 @@ from torch import Tensor
 
 from clippedgossip.mixing.inbox import Neighborhood
 from clippedgossip.simulate.footprint import activation_bytes
-from clippedgossip.simulate.stack import Crew
-from clippedgossip.tasks.gradients import Workers
+from clippedgossip.tasks.workers import Workers, WorkerShares
 
 PASS_BYTES = 64 << 20
 """Of models and activations that one pass may hold on a CPU, where larger ones gain nothing."""
@@ -19,24 +18,25 @@ GPU_SHARE = 32
 class Trials:
     """The losses of one run's messages. Shapes depend on the network alone: a round can be captured."""
 
-    def __init__(self, crew: Crew, rows: slice) -> None:
-        self.crew, self.rows = crew, rows
-        device = crew.task.device
+    def __init__(self, workers: Workers, rows: slice) -> None:
+        self.workers, self.rows = workers, rows
+        device = workers.task.device
         total = (
             torch.cuda.get_device_properties(device).total_memory // GPU_SHARE if device.type == "cuda" else 0
         )
-        each = 4 * crew.task.layout.size + crew.task.batch * activation_bytes(crew)
+        each = 4 * workers.task.layout.size + workers.task.batch * activation_bytes(workers)
         self.size = max(1, max(total, PASS_BYTES) // each)  # models to a pass
-        self._samples: dict[int, Workers] = {}
+        self._losses_of = workers.compiled("losses_of")
+        self._samples: dict[int, WorkerShares] = {}
 
     def losses(self, near: Neighborhood) -> Tensor:
         """(b, k+1) of own and received models on each node's sample; 0 where there is no neighbour."""
-        x, y = self.crew.work.draw(self._drawing(near.group), near.context.round, purpose="mozi")
+        x, y = self.workers.draw(self._drawing(near.group), near.context.round, purpose="mozi")
         closed = near.weights.shape[1] + 1
         found = torch.zeros(len(x) * closed, dtype=torch.float64, device=x.device)
         for models, places in self._passes(near, closed):
             node = places // closed
-            found[places] = self.crew.losses_of(models, x[node], y[node]).double()
+            found[places] = self._losses_of(models, x[node], y[node]).double()
         return found.view(-1, closed)
 
     def _passes(self, near: Neighborhood, closed: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -62,9 +62,9 @@ class Trials:
             models = torch.cat([near.message(place) for place in chosen])
             yield models, torch.cat([nodes * closed + place for place in chosen])
 
-    def _drawing(self, group: slice) -> Workers:
-        """The workers whose samples are drawn: those of this group alone, whoever else is in the crew."""
+    def _drawing(self, group: slice) -> WorkerShares:
+        """The workers whose samples are drawn: those of this group alone, whoever else is in the workers."""
         if group.start not in self._samples:
             rows = slice(self.rows.start + group.start, self.rows.start + group.stop)
-            self._samples[group.start] = self.crew.workers.some(rows)
+            self._samples[group.start] = self.workers.shares.some(rows)
         return self._samples[group.start]

@@ -3,13 +3,14 @@
 from clippedgossip.tasks.augment import crop_flip
 from clippedgossip.tasks.datasets import DataSet, load
 from clippedgossip.tasks.models import MODELS, build
-from clippedgossip.tasks.parameters import Layout, flatten, unflatten
+from clippedgossip.tasks.parameters import ParameterLayout, flatten, unflatten
 from clippedgossip.tasks.partitions import SCHEMES, partition
 from clippedgossip.tasks.poison import FlipLabels, Poison, RotateLabels, Trigger
 from clippedgossip.tasks.quadratic import Quadratic, quadratic
 from clippedgossip.tasks.sources.cache import cache_dir
 from clippedgossip.tasks.sources.fetch import Fetched, fetch
-from clippedgossip.tasks.task import LOSSES, Score, Task, make_task
+from clippedgossip.tasks.task import LOSSES, Task, make_task
+from clippedgossip.tasks.workers import Workers
 
 __all__ = [
     "LOSSES",
@@ -18,13 +19,13 @@ __all__ = [
     "DataSet",
     "Fetched",
     "FlipLabels",
-    "Layout",
+    "ParameterLayout",
     "Poison",
     "Quadratic",
     "RotateLabels",
-    "Score",
     "Task",
     "Trigger",
+    "Workers",
     "build",
     "cache_dir",
     "crop_flip",

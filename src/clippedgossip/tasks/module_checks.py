@@ -1,13 +1,13 @@
-"""What must be true of a module, its data and its shares, said before a run and not in its midst."""
+"""Checks of a module of the user's own, before a run starts."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
 from clippedgossip.errors import DataError
-from clippedgossip.tasks.datasets import Data, DataSet
+from clippedgossip.tasks.datasets import DataSet
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """Mean loss of outputs (batch, classes) against labels (batch,)."""
@@ -20,26 +20,8 @@ def check_module(module: nn.Module, data: DataSet, loss: Loss) -> None:
     _check_buffers(module, data)
 
 
-def checked_shares(ids: Sequence[int], shares: Sequence[Data | Sequence[int]], samples: int) -> list[Tensor]:
-    """The shares as tensors of row numbers, one for each worker, none empty, all within the data."""
-    if len(ids) != len(shares) or len(set(ids)) != len(ids):
-        raise DataError(f"{len(shares)} shares for {len(set(ids))} different workers; give one share to each")
-    rows = [torch.as_tensor(share).cpu() for share in shares]
-    for node, row in zip(ids, rows, strict=True):
-        if row.ndim == 1 and not len(row):
-            raise DataError(f"worker {node} holds no samples; use fewer workers or another partition")
-        if row.ndim != 1 or row.dtype == torch.bool or row.is_floating_point():
-            raise DataError(
-                f"worker {node}'s share has shape {tuple(row.shape)} and dtype {row.dtype}; "
-                "list the numbers of its rows (of a mask: mask.nonzero().flatten())"
-            )
-        if int(row.min()) < 0 or int(row.max()) >= samples:
-            raise DataError(f"worker {node} holds rows outside 0 to {samples - 1}")
-    return [row.long() for row in rows]
-
-
 def _check_parameters(module: nn.Module) -> None:
-    """Every parameter is trained, sent and mixed: there must be some, and none that is meant to stay."""
+    """All parameters are trained, sent and mixed: there must be some, and none may be frozen."""
     found = dict(module.named_parameters())
     if not found:
         raise DataError("the model has no parameters, so there is nothing to train")
@@ -55,7 +37,7 @@ def _check_parameters(module: nn.Module) -> None:
         if parameter.dtype != torch.float32:
             raise DataError(
                 f"the model's parameter {name} is {parameter.dtype}, but models are trained and mixed in "
-                "float32\ngive module.float() and inputs to match (training.precision is for rough products)"
+                "float32\ngive module.float() and inputs to match (training.precision is for products only)"
             )
 
 
@@ -63,7 +45,7 @@ def _check_parameters(module: nn.Module) -> None:
 def _check_outputs(module: nn.Module, data: DataSet, loss: Loss) -> None:
     was_training = module.training
     module.eval()
-    count = 3 if data.classes == 2 else 2  # a loss must not mistake samples for classes
+    count = 3 if data.classes == 2 else 2  # unlike the number of classes, so that a swap is noticed
     x, y = data.normalise(data.train_x[:count]), data.train_y[:count]
     try:
         outputs = module(x)
@@ -101,13 +83,13 @@ def _check_outputs(module: nn.Module, data: DataSet, loss: Loss) -> None:
 
 @torch.no_grad()
 def _check_buffers(module: nn.Module, data: DataSet) -> None:
-    """Running statistics would be common to all workers and in no checkpoint: no network has such a thing."""
+    """Refuse running statistics: all workers would share them, and no checkpoint would hold them."""
     trial = copy.deepcopy(module).train()
     before = {name: buffer.clone() for name, buffer in trial.named_buffers()}
     if not before:
         return
     with torch.random.fork_rng(devices=[]):
-        x = data.train_x[:1].repeat_interleave(2, 0)  # of one, no layer can tell a variance
+        x = data.train_x[:1].repeat_interleave(2, 0)  # a layer needs two samples for a variance
         trial(data.normalise(x))
     for name, buffer in trial.named_buffers():
         if not torch.equal(buffer, before[name]):

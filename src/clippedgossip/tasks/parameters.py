@@ -1,7 +1,7 @@
 """A module's parameters as one flat vector, and back, without copying.
 
-Only parameters travel: they are what nodes exchange and mix. Buffers are no part of the vector; a task takes
-no model that changes them as it trains (the running statistics of batch normalisation, say).
+Nodes exchange and mix parameters only. Buffers are not part of the vector, so `make_task` refuses a model
+that changes its buffers in training (such as the running statistics of batch normalisation).
 """
 
 import math
@@ -13,14 +13,14 @@ from torch import Tensor, nn
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
+class ParameterLayout:
     """Names and shapes of a module's parameters, in the order they lie in the vector."""
 
     names: tuple[str, ...]
     shapes: tuple[torch.Size, ...]
 
     @classmethod
-    def of(cls, module: nn.Module) -> "Layout":
+    def of(cls, module: nn.Module) -> "ParameterLayout":
         items = list(module.named_parameters())
         return cls(names=tuple(name for name, _ in items), shapes=tuple(item.shape for _, item in items))
 
@@ -51,6 +51,8 @@ def flatten(module: nn.Module) -> Tensor:
 @torch.no_grad()
 def unflatten(vector: Tensor, module: nn.Module) -> nn.Module:
     """Copy a vector (d,) into a module's parameters."""
-    for parameter, value in zip(module.parameters(), Layout.of(module).views(vector).values(), strict=True):
+    for parameter, value in zip(
+        module.parameters(), ParameterLayout.of(module).views(vector).values(), strict=True
+    ):
         parameter.copy_(value)
     return module

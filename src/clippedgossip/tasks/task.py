@@ -6,27 +6,16 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn import functional
 
 from clippedgossip.errors import DataError, unknown_name
-from clippedgossip.randomness import Word, batch_indices
-from clippedgossip.tasks.augment import crop_flip
 from clippedgossip.tasks.datasets import Data, DataSet, moved_tensors
 from clippedgossip.tasks.models import build
-from clippedgossip.tasks.module_checks import Loss, check_module, checked_shares
-from clippedgossip.tasks.parameters import Layout, flatten
+from clippedgossip.tasks.module_checks import Loss, check_module
+from clippedgossip.tasks.parameters import ParameterLayout, flatten
 from clippedgossip.tasks.poison import Poison
 
 LOSSES: dict[str, Loss] = {"nll": functional.nll_loss, "cross-entropy": functional.cross_entropy}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Score:
-    """Mean loss and accuracy on the test set, one entry per evaluated model."""
-
-    loss: Tensor
-    accuracy: Tensor
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -41,14 +30,14 @@ class Task:
     table: Tensor
     sizes: Tensor
     module: nn.Module
-    layout: Layout
+    layout: ParameterLayout
     loss: Loss
     batch: int
     seed: int
     augment: bool = False
     poison: Poison | None = None
     poisoned: Tensor | None = None
-    """Places in `nodes` of those whose batches are poisoned."""
+    """The places in `nodes` of the nodes whose batches are poisoned."""
 
     @property
     def device(self) -> torch.device:
@@ -66,48 +55,20 @@ class Task:
         """The starting point x⁰ (d,), one for all nodes."""
         return flatten(self.module)
 
-    def rows(self, round: Word) -> Tensor:
-        """Rows of the training set in each node's batch: (n, batch), the same in every engine and peer."""
-        return self.table.gather(1, batch_indices(self.seed, self.nodes, round, self.sizes, self.batch))
-
-    def draw(self, round: Word) -> tuple[Tensor, Tensor]:
-        """One round's inputs (n, batch, *shape), augmented, normalised, poisoned, and labels (n, batch)."""
-        rows = self.rows(round)
-        x = self.data.train_x[rows]
-        if self.augment:
-            x = crop_flip(x, self.seed, self.nodes, round)
-        x, y = self.data.normalise(x), self.data.train_y[rows]
-        if self.poison is None or self.poisoned is None:
-            return x, y
-        bad_x, bad_y = self.poison(x[self.poisoned], y[self.poisoned], round)
-        return x.index_copy(0, self.poisoned, bad_x), y.index_copy(0, self.poisoned, bad_y)
-
-    @torch.no_grad()
-    def evaluate(self, models: Tensor, chunk: int = 1000) -> Score:
-        """Loss and accuracy of models (k, d) on the whole test set, without dropout."""
-        was_training = self.module.training
-        self.module.eval()
-        try:
-            scores = [self._score(model, chunk) for model in models]
-        finally:
-            self.module.train(was_training)
-        return Score(
-            loss=torch.stack([loss for loss, _ in scores]),
-            accuracy=torch.stack([accuracy for _, accuracy in scores]),
+    def some(self, rows: slice) -> "Task":
+        """The task of some of its nodes."""
+        poisoned = self.poisoned
+        if poisoned is not None:
+            poisoned = poisoned[(poisoned >= rows.start) & (poisoned < rows.stop)] - rows.start
+        any_poisoned = poisoned is not None and len(poisoned) > 0
+        return replace(
+            self,
+            nodes=self.nodes[rows],
+            table=self.table[rows],
+            sizes=self.sizes[rows],
+            poison=self.poison if any_poisoned else None,
+            poisoned=poisoned if any_poisoned else None,
         )
-
-    def _score(self, model: Tensor, chunk: int) -> tuple[Tensor, Tensor]:
-        parameters = self.layout.views(model)
-        count = len(self.data.test_y)
-        loss = torch.zeros((), dtype=torch.float64, device=self.device)
-        right = torch.zeros((), dtype=torch.long, device=self.device)
-        for x, y in zip(
-            torch.split(self.data.test_x, chunk), torch.split(self.data.test_y, chunk), strict=True
-        ):
-            outputs = functional_call(self.module, parameters, (self.data.normalise(x),))
-            loss += self.loss(outputs, y).double() * len(y)
-            right += (outputs.argmax(-1) == y).sum()
-        return loss / count, right.double() / count
 
 
 def make_task(
@@ -123,10 +84,10 @@ def make_task(
     poison: Poison | None = None,
     poisoned: Sequence[int] = (),
 ) -> Task:
-    """Gather a task. `shares[i]` are the training rows of node `nodes[i]` (i itself, if not said).
+    """Make a task. `shares[i]` are the training rows of node `nodes[i]`; without `nodes`, of node i.
 
-    A module of the user's own is taken with its present parameters as x⁰; its loss is cross-entropy unless
-    said. `poisoned` names the nodes whose batches go through `poison`.
+    The present parameters of a module of the user's own become x⁰; without `loss` its loss is cross-entropy.
+    `poisoned` names the nodes whose batches go through `poison`.
     """
     if batch < 1:
         raise DataError(f"batch is {batch}; it must be at least 1")
@@ -139,10 +100,10 @@ def make_task(
     if module is model or loss is not None:
         check_module(module, data, measure)
     ids = list(range(len(shares))) if nodes is None else list(nodes)
-    rows = checked_shares(ids, shares, len(data.train_y))
-    strangers = sorted(set(poisoned) - set(ids))
-    if strangers:
-        raise DataError(f"worker {strangers[0]} is to be poisoned but does not train")
+    rows = _checked_shares(ids, shares, len(data.train_y))
+    unknown = sorted(set(poisoned) - set(ids))
+    if unknown:
+        raise DataError(f"worker {unknown[0]} is to be poisoned but does not train")
     if len(poisoned) and poison is None:
         raise DataError(
             "some workers are to be poisoned, but no poison is given; give tasks.FlipLabels(…) or your own"
@@ -153,7 +114,7 @@ def make_task(
         table=nn.utils.rnn.pad_sequence(rows, batch_first=True),
         sizes=torch.tensor([len(row) for row in rows]),
         module=module,
-        layout=Layout.of(module),
+        layout=ParameterLayout.of(module),
         loss=measure,
         batch=batch,
         seed=seed,
@@ -161,6 +122,24 @@ def make_task(
         poison=poison if poisoned else None,
         poisoned=torch.tensor([ids.index(node) for node in poisoned]) if poisoned else None,
     )
+
+
+def _checked_shares(ids: Sequence[int], shares: Sequence[Data | Sequence[int]], samples: int) -> list[Tensor]:
+    """The shares as tensors of row numbers: one for each worker, none empty, all within the data."""
+    if len(ids) != len(shares) or len(set(ids)) != len(ids):
+        raise DataError(f"{len(shares)} shares for {len(set(ids))} different workers; give one share to each")
+    rows = [torch.as_tensor(share).cpu() for share in shares]
+    for node, row in zip(ids, rows, strict=True):
+        if row.ndim == 1 and not len(row):
+            raise DataError(f"worker {node} holds no samples; use fewer workers or another partition")
+        if row.ndim != 1 or row.dtype == torch.bool or row.is_floating_point():
+            raise DataError(
+                f"worker {node}'s share has shape {tuple(row.shape)} and dtype {row.dtype}; "
+                "list the numbers of its rows (of a mask: mask.nonzero().flatten())"
+            )
+        if int(row.min()) < 0 or int(row.max()) >= samples:
+            raise DataError(f"worker {node} holds rows outside 0 to {samples - 1}")
+    return [row.long() for row in rows]
 
 
 def _find_loss(loss: str | Loss) -> Loss:

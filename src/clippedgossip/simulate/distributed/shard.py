@@ -1,7 +1,6 @@
 """Algorithm 1 over many processes: each rank trains some workers and mixes a slice of all of them."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -9,18 +8,17 @@ from torch import Tensor
 from clippedgossip.errors import RunError
 from clippedgossip.mixing.kernels import full_precision
 from clippedgossip.records import Round
-from clippedgossip.simulate.consensus import refuse_disconnected
 from clippedgossip.simulate.distributed.ranks import STOP, Ranks
 from clippedgossip.simulate.distributed.same_run import disagreement, fingerprint
 from clippedgossip.simulate.distributed.shared_stack import Window
 from clippedgossip.simulate.distributed.slice_exchange import SliceMixer
 from clippedgossip.simulate.distributed.transpose import Transpose, length
-from clippedgossip.simulate.engine import Clock
+from clippedgossip.simulate.engine import Clock, LocalStep, set_product_precision
 from clippedgossip.simulate.footprint import RANK_COPIES, refuse_what_does_not_fit
-from clippedgossip.simulate.setup import Setup
-from clippedgossip.simulate.stack import Crew
+from clippedgossip.simulate.selfcheck import check_compiled
+from clippedgossip.simulate.setup import Setup, refuse_disconnected
 from clippedgossip.simulate.state import Moment, State
-from clippedgossip.tasks import Task
+from clippedgossip.tasks.workers import Workers
 
 BEGIN, ROUND, STATE = 0, 1, 2  # what rank 0 tells the others
 
@@ -123,17 +121,16 @@ class Shard:
         self.ranks, self.device, self.training = ranks, device, setup.training
         self.turn = Transpose(workers, size, ranks)
         self.initial = setup.task.initial()
-        task = share_of(setup.task, self.turn.mine).to(device)
-        self.crew = Crew([task], setup.training.precision)
-        refuse_what_does_not_fit(self.crew, [setup], device, copies=RANK_COPIES, ranks=ranks.size)
-        self.mixer = SliceMixer(setup, self.crew, self.turn)
+        task = setup.task.some(self.turn.mine).to(device)
+        self.workers = Workers([task], setup.training.precision)
+        refuse_what_does_not_fit(self.workers, [setup], device, copies=RANK_COPIES, ranks=ranks.size)
+        self.mixer = SliceMixer(setup, self.workers, self.turn)
         self.momentum = torch.zeros(len(task.nodes), size, device=device)
         self.losses = torch.zeros(len(task.nodes), device=device)
         self.round = 0
         self.clock = Clock(device)
         if device.type == "cuda":
-            precise = setup.training.precision != "tf32"
-            torch.set_float32_matmul_precision("highest" if precise else "high")
+            set_product_precision(setup.training.precision)
 
     @torch.no_grad()
     def advance(self) -> Round | None:
@@ -152,7 +149,7 @@ class Shard:
 
     def step(self) -> None:
         """x½ of the own workers."""
-        self._local_step(self.models, self.momentum, self.half, self.losses, *self.clock.hands)
+        self.local_step(self.models, self.momentum, self.half, self.losses, self.clock)
 
     def turn_out(self) -> None:
         """The first all-to-all."""
@@ -183,8 +180,8 @@ class Shard:
         """From rank 0's state, or from its starting point x⁰."""
         self._make_room()
         self.models.copy_(self.initial)
-        self.crew.rehearse(self.models)
-        self._local_step = self.crew.local_step()
+        check_compiled(self.workers, self.models)
+        self.local_step = LocalStep(self.workers)
         if self.ranks.rank == 0:
             self.round = 0 if state is None else state.round
             self.ranks.tell(self.round)
@@ -249,19 +246,3 @@ class Shard:
 
 def _shaped(room: Tensor, rows: int, columns: int) -> Tensor:
     return room[: rows * columns].view(rows, columns)
-
-
-def share_of(task: Task, rows: slice) -> Task:
-    """The task of some of its workers."""
-    poisoned = task.poisoned
-    if poisoned is not None:
-        poisoned = poisoned[(poisoned >= rows.start) & (poisoned < rows.stop)] - rows.start
-    spoilt = poisoned is not None and len(poisoned) > 0
-    return replace(
-        task,
-        nodes=task.nodes[rows],
-        table=task.table[rows],
-        sizes=task.sizes[rows],
-        poison=task.poison if spoilt else None,
-        poisoned=poisoned if spoilt else None,
-    )

@@ -13,8 +13,7 @@ from clippedgossip.records import Round
 from clippedgossip.simulate.distributed.transpose import Transpose, length, shares
 from clippedgossip.simulate.exchange import Mixer
 from clippedgossip.simulate.setup import Setup, Training
-from clippedgossip.simulate.stack import Crew
-from clippedgossip.tasks.gradients import Work
+from clippedgossip.tasks.workers import Workers
 
 
 class SliceMixer(Mixer):
@@ -24,11 +23,12 @@ class SliceMixer(Mixer):
     Mozi is the exception: its losses need whole models, so each message goes to where its receiver lives.
     """
 
-    def __init__(self, setup: Setup, crew: Crew, turn: Transpose) -> None:
-        super().__init__(setup, crew, slice(0, turn.workers))
+    def __init__(self, setup: Setup, workers: Workers, turn: Transpose) -> None:
+        super().__init__(setup, workers, slice(0, turn.workers))
         self.turn = turn
         self.own = _overlap(turn.mine, slice(0, self.regular))
-        self._examiner = _examiner(crew, turn)
+        self._losses_of = workers.compiled("losses_of")
+        self._examiner = _examiner(workers, turn)
 
     def context(self, round: Word, rounds: int) -> Context:
         offset, reduce = self.turn.here.start, self.turn.ranks.sum
@@ -52,7 +52,7 @@ class SliceMixer(Mixer):
         slices, count = slices[: self.regular], length(self.own)
         single = None
         if training.evaluates_nodes(round):
-            found = self.crew.accuracies(models[:count]) if count else losses[:0]
+            found = self.workers.accuracies(models[:count]) if count else losses[:0]
             single = self.turn.spread(found, self.own, self.regular)
         return self.record(
             round,
@@ -71,7 +71,7 @@ class SliceMixer(Mixer):
         right = torch.zeros(len(models), dtype=torch.float64, device=models.device)
         if self._examiner is not None:
             right = (self._examiner.accuracies(models) * len(self._examiner.data.test_y)).round()
-        return self.turn.ranks.sum(right) / len(self.crew.task.data.test_y)
+        return self.turn.ranks.sum(right) / len(self.workers.task.data.test_y)
 
     def _losses_near(self, near: Neighborhood) -> Tensor:
         """(b, k+1), on every rank; one message of each node at a time is brought to the node's owner."""
@@ -80,12 +80,12 @@ class SliceMixer(Mixer):
         counts = [length(rows) for rows in owned]
         own = owned[turn.ranks.rank]
         local = slice(own.start - turn.mine.start, own.stop - turn.mine.start)
-        x, y = (part[local] for part in self.crew.draw(near.context.round, purpose="mozi"))
+        x, y = (part[local] for part in self.workers.draw(self.workers.shares, near.context.round, "mozi"))
         losses = []
         for place in range(near.weights.shape[1] + 1):
             message = near.message(place)
             whole = turn.gather(torch.split(message, counts), message.new_empty(len(x), turn.size))
-            losses.append(self.crew.losses_of(whole, x, y) if len(x) else whole.new_zeros(0))
+            losses.append(self._losses_of(whole, x, y) if len(x) else whole.new_zeros(0))
         start = near.group.start
         return turn.spread(
             torch.stack(losses, 1), slice(own.start - start, own.stop - start), length(near.group)
@@ -98,11 +98,11 @@ def _overlap(one: slice, other: slice) -> slice:
     return slice(start, max(start, min(one.stop, other.stop)))
 
 
-def _examiner(crew: Crew, turn: Transpose) -> Work | None:
+def _examiner(workers: Workers, turn: Transpose) -> Workers | None:
     """This rank's part of the test set; none if there are more ranks than samples."""
-    data = crew.task.data
+    data = workers.task.data
     part = shares(len(data.test_y), turn.ranks.size)[turn.ranks.rank]
     if not length(part):
         return None
     tested = replace(data, test_x=data.test_x[part], test_y=data.test_y[part])
-    return Work(replace(crew.task, data=tested), crew.work.dtype)
+    return Workers([replace(workers.task, data=tested)], workers.precision)
