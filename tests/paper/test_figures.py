@@ -29,15 +29,14 @@ from clippedgossip.paper import (
     no_honest_majority,
     prepare,
     reproduce,
-    write_overview,
 )
 from clippedgossip.paper import base as base_module
-from clippedgossip.paper.claim_checks import check
+from clippedgossip.paper.overview import write_overview
 from clippedgossip.paper.results import DISTANCE, Line, Results, RunResult
 from clippedgossip.paper.scales import CIFAR, MNIST, Case, Scale, ScaleName, clipped
 from clippedgossip.paper.training_figure import TrainingExperiment
 from clippedgossip.records import RunDirectory
-from clippedgossip.report.claims import Claim, Claims
+from clippedgossip.report.claims import Claim, Claims, check
 from clippedgossip.runs.network_config import NetworkConfig
 
 TRAINING = [name for name in EXPERIMENTS if name != "consensus"]
@@ -64,6 +63,10 @@ def filled(
         ]
         lines.append(Line(setting=case.setting, rule=case.rule, config=case.mapping, runs=runs))
     return Results(experiment=experiment.name, scale="quick", seeds=seeds, lines=lines)
+
+
+def page_of(experiment: TrainingExperiment, results: Results) -> str:
+    return experiment.page(results, experiment.claims(results), experiment.figures(results))
 
 
 def verdicts(claims: Claims) -> dict[str, bool | None]:
@@ -257,10 +260,10 @@ def test_captions_say_how_many_seeds_there_are(name: str) -> None:
     results = filled(experiment, lambda *_: 0.5, seeds=5)
     one = replace(results, lines=[replace(line, runs=line.runs[:1]) for line in results.lines])
     some = replace(results, lines=[one.lines[0], *results.lines[1:]])
-    assert "95 %" not in experiment.page(one)
-    assert "one seed." in experiment.page(one)
-    assert " 5 seeds, with 95 % confidence intervals." in experiment.page(results)
-    assert " 1 to 5 seeds, with 95 % confidence intervals." in experiment.page(some)
+    assert "95 %" not in page_of(experiment, one)
+    assert "one seed." in page_of(experiment, one)
+    assert " 5 seeds, with 95 % confidence intervals." in page_of(experiment, results)
+    assert " 1 to 5 seeds, with 95 % confidence intervals." in page_of(experiment, some)
 
 
 class Tiny(TrainingExperiment):
@@ -359,6 +362,27 @@ def test_the_page_for_all_shows_every_claim(tiny: str, tmp_path: Path) -> None:
     assert 'href="tiny/index.html"' in text
     assert text.count("it learns") == 2
     assert not re.search(r"https?://(?!www\.w3\.org)", text)
+
+
+def test_claims_are_judged_once_and_written_down(
+    tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged: list[Results] = []
+    claims = Tiny.claims
+
+    def judge(self: Tiny, result: Results) -> Claims:
+        judged.append(result)
+        return claims(self, result)
+
+    monkeypatch.setattr(Tiny, "claims", judge)
+    options = Options(seeds=1, device="cpu", workers=1, out=tmp_path)
+    done = reproduce(tiny, options)
+    write_overview([done, done], options)
+    assert judged == [done.result]
+    for path in (tmp_path / "tiny" / "claims.json", tmp_path / "claims.json"):
+        written = json.loads(path.read_text(encoding="utf-8"))
+        assert written["experiments"]["tiny"] == {"length": 1.0, "claims": done.claims.to_json()}
+        assert written["experiments"]["tiny"]["claims"][0]["verdict"] == "holds"
 
 
 def test_data_that_is_not_there(tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

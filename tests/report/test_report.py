@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
 from importlib.resources import files
-from io import StringIO
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -18,7 +17,6 @@ import pytest
 import typer
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
 from scipy import stats
 from typer.testing import CliRunner
 
@@ -51,12 +49,12 @@ from clippedgossip.report.figures import (
     small_multiples,
 )
 from clippedgossip.report.grouping import find, group
-from clippedgossip.report.legend import swatch
-from clippedgossip.report.page import Part
-from clippedgossip.report.palette import RULE_STYLES, rule_of, styles
+from clippedgossip.report.page import PagePart
+from clippedgossip.report.palette import RULE_STYLES, rule_of, styles, swatch
 from clippedgossip.report.run_report import report
-from clippedgossip.report.summary import to_rich
+from clippedgossip.report.summary import to_short_table
 from clippedgossip.report.svg import standalone
+from clippedgossip.report.terminal import claims_table, show, table
 from clippedgossip.rules.registry import RULES
 
 NASTY = '<script>alert(1)</script> & "τ" \''
@@ -360,7 +358,7 @@ def test_a_page_is_well_formed_and_fetches_nothing() -> None:
 
 
 def test_everything_is_escaped() -> None:
-    parts: list[Part] = [
+    parts: list[PagePart] = [
         Text(NASTY),
         Code(NASTY),
         Table([NASTY], [[NASTY]], NASTY),
@@ -401,10 +399,7 @@ def test_a_page_that_cannot_be_written_says_so(tmp_path: Path) -> None:
 
 def test_claims_say_in_words_what_holds() -> None:
     assert CLAIMS.tally == "1 holds, 1 does not hold, 1 not run"
-    console = Console(file=StringIO(), width=80, color_system=None)
-    console.print(CLAIMS.to_rich())
-    assert isinstance(console.file, StringIO)
-    text = console.file.getvalue()
+    text = claims_table(CLAIMS).plain
     assert max(map(len, text.splitlines())) <= 80
     words = Outline(CLAIMS.to_html()).text
     for verdict in ("holds", "does not hold", "not run"):
@@ -414,15 +409,12 @@ def test_claims_say_in_words_what_holds() -> None:
     json.dumps(CLAIMS.to_json(), allow_nan=False)
 
 
-def test_brackets_in_a_claim_are_not_markup() -> None:
-    console = Console(file=StringIO(), width=80, color_system=None)
-    console.print(Claims([Claim(text="accuracy in [0, 1] and [red]", ours="[1, 2]")]).to_rich())
-    assert isinstance(console.file, StringIO)
-    assert "[red]" in console.file.getvalue()
+def test_brackets_in_a_claim_are_not_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    show(claims_table(Claims([Claim(text="accuracy in [0, 1] and [red]", ours="[1, 2]")])))
+    assert "[red]" in capsys.readouterr().out
 
 
 def test_a_claim_wraps_under_itself_and_keeps_numbers_with_their_units() -> None:
-    console = Console(file=StringIO(), width=80, color_system=None)
     note = "the worst rule against gossip in all of the plots; must be at least 1 point"
     claim = Claim(
         text="non-IID: GM only reaches 50 %",
@@ -431,17 +423,13 @@ def test_a_claim_wraps_under_itself_and_keeps_numbers_with_their_units() -> None
         interval="± 0.1 points",
         note=note,
     )
-    console.print(
-        Claims([replace(claim, text=" ".join("x" * length) + " 50 %") for length in range(9, 40)]).to_rich()
-    )
-    console.print(Claims([claim]).to_rich())
-    assert isinstance(console.file, StringIO)
-    lines = [line[:31].rstrip() for line in console.file.getvalue().splitlines()]
+    many = [replace(claim, text=" ".join("x" * length) + " 50 %") for length in range(9, 40)]
+    lines = [line[:31].rstrip() for line in claims_table(Claims([*many, claim])).plain.splitlines()]
     assert not [line for line in lines if line.lstrip().startswith("%")]
-    first = next(place for place, line in enumerate(lines) if line.startswith("   the worst"))
+    first = next(place for place, line in enumerate(lines) if line.startswith("  the worst"))
     under = lines[first : next(place for place in range(first, len(lines)) if "point" in lines[place]) + 1]
     assert len(under) > 2
-    assert all(re.match(r" {3}\S", line) for line in under)
+    assert all(re.match(r" {2}\S", line) for line in under)
     assert under[-1].endswith("1 point")
 
 
@@ -656,13 +644,23 @@ def test_long_settings_stay_whole_in_a_narrow_terminal(tmp_path: Path) -> None:
             config = {"rule": rule, "training": {"lr": lr, "momentum": 1 - lr, "momentum_form": f"form {lr}"}}
             run = RunDirectory.open(tmp_path, config, "run")
             run.append(*(Round(round=i, accuracy={"all": 0.5, "clique A": 0.25}) for i in range(3)))
-    output = StringIO()
-    Console(width=80, file=output, color_system=None).print(to_rich(report([tmp_path]).rows))
-    text = output.getvalue()
+    text = table(to_short_table(report([tmp_path]).rows))
     assert all(len(line) <= 80 for line in text.splitlines())
     assert "…" not in text
     assert text.count("lr=0.01 momentum=0.99 momentum_form=form 0.01\n") == 1
     assert text.count("50.0") == 4
+
+
+def test_columns_that_do_not_fit_stand_below() -> None:
+    wide = Table(["", *(f"rule-{i:02d}" for i in range(12))], [["a setting", *["96.4 ± 0.3"] * 12]], "Title")
+    lines = table(wide).splitlines()
+    assert lines[0] == "Title"
+    assert max(map(len, lines)) <= 80
+    assert sum(line.startswith("a setting") for line in lines) == 3
+    assert sum(line.count("96.4 ± 0.3") for line in lines) == 12
+    narrow = Table(["rule", "accuracy"], [["a rule whose name is long " * 4, None], ["GM", 0.5]])
+    assert table(narrow).splitlines()[-1].split() == ["GM", "0.5"]
+    assert max(map(len, table(narrow).splitlines())) <= 80
 
 
 # --- the command -----------------------------------------------------------------------------------------

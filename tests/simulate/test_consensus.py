@@ -15,8 +15,8 @@ from clippedgossip.attacks import Dissensus, Gaussian, LabelFlipping
 from clippedgossip.errors import ConfigError, NetworkError, RuleError, RunError
 from clippedgossip.network import Network
 from clippedgossip.network.network import consensus_chain
-from clippedgossip.paper import EXPERIMENTS, Options, load, reproduce, resolve
-from clippedgossip.paper.consensus_figures import EXPERIMENT, SETTINGS, Outcome, simulate
+from clippedgossip.paper import EXPERIMENTS, Needs, Options, load, reproduce, resolve
+from clippedgossip.paper.consensus_figures import EXPERIMENT, SETTINGS, ChainErrors, simulate
 from clippedgossip.paper.consensus_figures.chains import ATTACK, START, rules
 from clippedgossip.rules import ClippedGossip, Gossip, TrimmedMean
 from clippedgossip.simulate import consensus
@@ -25,7 +25,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 @pytest.fixture(scope="module")
-def outcome() -> Outcome:
+def outcome() -> ChainErrors:
     return simulate()
 
 
@@ -110,7 +110,7 @@ def test_what_cannot_run_is_refused_before_round_one(
 
 
 @pytest.mark.parametrize("place", [0, 9, 20, 31, 45, 52])
-def test_all_settings_at_once_equal_one_at_a_time(outcome: Outcome, place: int) -> None:
+def test_all_settings_at_once_equal_one_at_a_time(outcome: ChainErrors, place: int) -> None:
     beta, delta = SETTINGS[place]
     network = consensus_chain(beta=beta, delta=delta)
     start = torch.tensor(START, dtype=torch.float64)[:, None]
@@ -119,7 +119,7 @@ def test_all_settings_at_once_equal_one_at_a_time(outcome: Outcome, place: int) 
         np.testing.assert_allclose(outcome.errors[name][:, place], alone, rtol=1e-9, atol=1e-9)
 
 
-def test_there_are_53_settings_in_the_papers_ranges(outcome: Outcome) -> None:
+def test_there_are_53_settings_in_the_papers_ranges(outcome: ChainErrors) -> None:
     assert len(SETTINGS) == 53
     rows = EXPERIMENT.rows(outcome)
     assert len(rows) == 5 * 53
@@ -131,13 +131,13 @@ def test_there_are_53_settings_in_the_papers_ranges(outcome: Outcome) -> None:
     assert [*gammas.values()] == pytest.approx(stated, abs=5e-4, rel=0.03)
 
 
-def test_every_claim_holds(outcome: Outcome) -> None:
+def test_every_claim_holds(outcome: ChainErrors) -> None:
     failed = [claim.text for claim in EXPERIMENT.claims(outcome).claims if not claim.holds]
     assert not failed
 
 
-def _scaled(errors: Mapping[str, Any], rule: str, by: float) -> Outcome:
-    return Outcome({name: values * (by if name == rule else 1) for name, values in errors.items()})
+def _scaled(errors: Mapping[str, Any], rule: str, by: float) -> ChainErrors:
+    return ChainErrors({name: values * (by if name == rule else 1) for name, values in errors.items()})
 
 
 @pytest.mark.parametrize(
@@ -150,13 +150,13 @@ def _scaled(errors: Mapping[str, Any], rule: str, by: float) -> Outcome:
         ("TM*", 1e30, 2),
     ],
 )
-def test_claims_can_fail(outcome: Outcome, rule: str, by: float, least: int) -> None:
+def test_claims_can_fail(outcome: ChainErrors, rule: str, by: float, least: int) -> None:
     claims = EXPERIMENT.claims(_scaled(outcome.errors, rule, by)).claims
     assert sum(claim.holds is False for claim in claims) >= least
 
 
-def test_page_holds_all_figures_and_fetches_nothing(outcome: Outcome) -> None:
-    text = EXPERIMENT.page(outcome)
+def test_page_holds_all_figures_and_fetches_nothing(outcome: ChainErrors) -> None:
+    text = EXPERIMENT.page(outcome, EXPERIMENT.claims(outcome), EXPERIMENT.figures(outcome))
     assert text.count("<svg") >= 5
     assert "Error against δ/γ²" in text
     assert "Error over the rounds" in text
@@ -173,14 +173,14 @@ def test_experiments_are_found_by_name() -> None:
 
 
 def test_a_claim_that_does_not_hold_ends_in_exit_code_1(
-    outcome: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    outcome: ChainErrors, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import typer
 
     from clippedgossip.cli import reproduce as command
 
     worse = _scaled(outcome.errors, "TM", 0.5)
-    monkeypatch.setattr(type(EXPERIMENT), "run", lambda self, options, progress: worse)
+    monkeypatch.setattr(type(EXPERIMENT), "needs", lambda self, options: Needs(lambda progress: worse))
     monkeypatch.setattr(type(EXPERIMENT), "figures", lambda self, result: {})  # drawn in another test
     done = reproduce("consensus", Options(out=tmp_path))
     assert done.failed

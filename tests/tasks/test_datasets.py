@@ -26,6 +26,7 @@ from typer.testing import CliRunner
 
 from clippedgossip.cli import data as command
 from clippedgossip.errors import DataError
+from clippedgossip.report.terminal import download_progress
 from clippedgossip.tasks import DataSet, load
 from clippedgossip.tasks.datasets import load_spec
 from clippedgossip.tasks.sources.catalog import CATALOG, Download, File, Package, Spec
@@ -801,11 +802,12 @@ def test_the_bar_shows_the_bytes_that_are_known(
         def isatty(self) -> bool:
             return True
 
-    monkeypatch.setattr("sys.stderr", Terminal())
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
-    with command._progress() as show:
+    with download_progress() as show:
         show("npm thing", done, total)
-    bar = command.sys.stderr.getvalue()  # type: ignore[attr-defined] # a Terminal
+    bar = terminal.getvalue()
     assert "npm thing" in bar
     assert shown in bar
     assert "/?" not in bar

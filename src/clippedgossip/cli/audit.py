@@ -9,7 +9,6 @@ from typer.core import TyperCommand
 
 from clippedgossip.cli import networks
 from clippedgossip.errors import NetworkError
-from clippedgossip.report.terminal import progress
 
 
 class _WithCatalogue(TyperCommand):
@@ -81,6 +80,8 @@ def audit(
         from clippedgossip.report.network_drawing import check_target
 
         check_target(draw)
+    from clippedgossip.report.terminal import progress
+
     with progress() as tell:
         tell("building the network", 0, 5)
         built = networks.build_network(

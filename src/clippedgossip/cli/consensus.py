@@ -11,7 +11,6 @@ from typer.core import TyperCommand
 from clippedgossip.cli import consensus_output as output
 from clippedgossip.cli import networks
 from clippedgossip.errors import ConfigError, UserError
-from clippedgossip.report.terminal import progress
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -110,6 +109,7 @@ def consensus(
     options = networks.parse_options(context.args, source=network, known=own)
 
     from clippedgossip.attacks.from_table import attack_from
+    from clippedgossip.report.terminal import progress, table
     from clippedgossip.rules.from_table import rule_from
     from clippedgossip.simulate.consensus import consensus
 
@@ -146,10 +146,8 @@ def consensus(
     if as_json:
         output.print_json(facts, history)
         return
-    from rich.console import Console
-
-    print(output.headline(facts))
-    Console(highlight=False).print(output.table(history))
+    print(output.summary(facts))
+    print(f"\n{table(output.table(history))}\n")
     print(output.MEANING)
     print(output.verdict(history))
     if out is not None:

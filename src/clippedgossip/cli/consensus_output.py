@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from clippedgossip.report import Table
 
 Facts = dict[str, Any]
 
@@ -27,7 +27,7 @@ MEANING = (
 )
 
 
-def headline(facts: Facts) -> str:
+def summary(facts: Facts) -> str:
     """Network, rule and attack in two lines."""
     against = f" against {facts['attack']}" if facts["attack"] else ", nobody lies"
     return (
@@ -45,15 +45,12 @@ def _shown(history: History) -> History:
 
 def table(history: History) -> "Table":
     """A few rounds."""
-    from rich import box
-    from rich.table import Table
+    from clippedgossip.report import Table
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for header in ("round", "error", "spread"):
-        table.add_column(header, justify="right")
-    for step in _shown(history):
-        table.add_row(str(step.round), f"{step.error:.4g}", f"{step.consensus_distance:.4g}")
-    return table
+    shown = _shown(history)
+    return Table(
+        ["round", "error", "spread"], [[step.round, step.error, step.consensus_distance] for step in shown]
+    )
 
 
 def verdict(history: History) -> str:
@@ -92,11 +89,10 @@ def write_page(path: Path, facts: Facts, history: History) -> None:
         Series(name="spread", x=rounds, y=[step.consensus_distance or None for step in history]),
     ]
     svg = curves(series, y_label="mean squared distance", y_scale="log", size=(6.4, 3.8))
-    shown = [[step.round, step.error, step.consensus_distance] for step in _shown(history)]
     named = [[key, "–" if value is None else str(value)] for key, value in facts.items()]
     sections = [
         Section("Error over the rounds", [Figure(svg, MEANING), Text(verdict(history))]),
-        Section("Numbers", [Table(["round", "error", "spread"], shown)]),
+        Section("Numbers", [table(history)]),
         Section("Setting", [Table(["what", "value"], named)]),
     ]
-    write(path, page(f"Consensus on {facts['network']}", headline(facts).replace("\n", ". "), sections))
+    write(path, page(f"Consensus on {facts['network']}", summary(facts).replace("\n", ". "), sections))

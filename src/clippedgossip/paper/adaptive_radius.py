@@ -4,13 +4,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from clippedgossip.paper import page_parts as drawing
-from clippedgossip.paper.claim_checks import best, check
 from clippedgossip.paper.more_topologies import NETWORKS
 from clippedgossip.paper.results import Results
 from clippedgossip.paper.scales import PAPER_ATTACKS, Case, Scale, ScaleName, adaptive, by_radius
 from clippedgossip.paper.training_figure import TrainingExperiment
-from clippedgossip.report.claims import Claims
-from clippedgossip.report.page import Part
+from clippedgossip.report.claims import Claims, best, check
+from clippedgossip.report.page import PagePart
 
 FIXED = by_radius(0.1, 1.0, 10.0)
 ADAPTIVE = "adaptive"
@@ -45,7 +44,7 @@ class AdaptiveRadius(TrainingExperiment):
             for case in scale.cases(attack, rules, network=NETWORKS["torus"], partition="sorted", attack=how)
         ]
 
-    def figures(self, result: Results) -> Mapping[str, Part]:
+    def figures(self, result: Results) -> Mapping[str, PagePart]:
         return {
             "Accuracy at the end": drawing.end_bars(result, self.reported),
             "Accuracy over the rounds": self.curves(result),

@@ -1,5 +1,6 @@
-"""What an experiment is: it runs, is checked claim by claim, draws its figures and becomes a page."""
+"""What an experiment is, and how it is reproduced: its runs, then its claims, its figures and its page."""
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,39 +10,38 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 from clippedgossip.errors import ConfigError, unknown_name
 from clippedgossip.report.claims import Claims
-from clippedgossip.report.page import Part, Section, page, write
+from clippedgossip.report.page import PagePart, Section, Table, page, write
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from clippedgossip.runs.config import RunConfig
 
 Progress = Callable[[str, int, int], None]
-"""Called with what is being done, how much of it is done, and how much there is."""
+"""Called with a label, how much of it is done, and how much there is."""
 
 Result = TypeVar("Result")
+CLAIMS_FORMAT = 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How to run an experiment. One that is deterministic and small ignores them."""
+    """How to run an experiment. The consensus experiment needs only `out`."""
 
     scale: Literal["quick", "paper"] = "quick"
     seeds: int | None = None
-    """Runs per curve; 3 at the quick scale and 5 at the paper's unless said."""
+    """Runs per curve. The default is 3 at the quick scale and 5 at the paper's."""
     device: str = "auto"
     precision: Literal["float32", "tf32", "bfloat16"] | None = None
-    """Of the gradients' products; that of the scale unless said."""
+    """Precision of the products in the gradients. The default is that of the scale."""
     length: float = 1.0
-    """The part of the rounds that training runs take; learning-rate drops come as much earlier."""
+    """The fraction of the rounds to run. Drops of the learning rate move with it."""
     workers: int | None = None
-    """Processes on a CPU; one per core unless said."""
+    """Processes on a CPU. The default is one for each core."""
     out: Path = Path("out")
-    """Where runs, figures and pages go; each experiment has a folder of its own in it."""
+    """Folder of runs, figures and pages. Each experiment has a folder of its own in it."""
     source: Path | None = None
-    """Results to draw from, a file or a folder, instead of running."""
+    """Results to draw from, a file or a folder. Nothing is run then."""
     lenient: bool = False
-    """Where data or results of an experiment are missing, say so on its page and go on."""
+    """If data or results of an experiment are not there, say so on its page and go on."""
 
     @property
     def seed_count(self) -> int:
@@ -49,8 +49,16 @@ class Options:
 
     @property
     def runs(self) -> Path:
-        """All experiments share their runs, so that one that two of them need is run once."""
+        """All experiments share their runs, so that a run that two of them need is run once."""
         return self.out / "runs"
+
+
+@dataclass(frozen=True)
+class Needs(Generic[Result]):
+    """What an experiment needs: runs first, then a function that reads their result."""
+
+    read: Callable[[Progress], Result]
+    configs: Sequence["RunConfig"] = ()
 
 
 class Experiment(ABC, Generic[Result]):
@@ -60,20 +68,16 @@ class Experiment(ABC, Generic[Result]):
     title: ClassVar[str]
     lead: ClassVar[str]
 
-    def configs(self, options: Options) -> Sequence["RunConfig"]:
-        """The runs it needs, if it is made of runs: those of several experiments go best together."""
-        return ()
-
     @abstractmethod
-    def run(self, options: Options, progress: Progress) -> Result:
-        """Do the work; what was finished before is not done again."""
+    def needs(self, options: Options) -> Needs[Result]:
+        """The runs it needs, and how to read its result from them."""
 
     @abstractmethod
     def claims(self, result: Result) -> Claims:
         """What the paper says beside what was seen."""
 
     @abstractmethod
-    def figures(self, result: Result) -> Mapping[str, Part]:
+    def figures(self, result: Result) -> Mapping[str, PagePart]:
         """The figures, by title."""
 
     @abstractmethod
@@ -81,19 +85,20 @@ class Experiment(ABC, Generic[Result]):
         """The numbers behind the figures, for `--json`."""
 
     @abstractmethod
-    def table(self, result: Result) -> "RenderableType":
-        """The numbers in a few lines of at most 80 columns, for a terminal."""
+    def table(self, result: Result) -> Table:
+        """The numbers that matter most, for a terminal."""
+
+    def save(self, result: Result, folder: Path) -> None:
+        """Keep the result in the folder of the experiment, to draw from later."""
 
     def notes(self, result: Result) -> Sequence[Section]:
-        """What else the page should say, below the figures."""
+        """Further sections of the page, below the claims."""
         return ()
 
-    def page(self, result: Result, figures: Mapping[str, Part] | None = None) -> str:
-        """The whole as one HTML page, with the figures if they are already drawn."""
-        figures = self.figures(result) if figures is None else figures
+    def page(self, result: Result, claims: Claims, figures: Mapping[str, PagePart]) -> str:
+        """All of it as one HTML page."""
         drawn = [Section(title, [figure]) for title, figure in figures.items()]
-        claims = Section("Claims", [self.claims(result)])
-        return page(self.title, self.lead, [*drawn, claims, *self.notes(result)])
+        return page(self.title, self.lead, [*drawn, Section("Claims", [claims]), *self.notes(result)])
 
 
 EXPERIMENTS: Mapping[str, str] = {
@@ -113,23 +118,48 @@ EXPERIMENTS: Mapping[str, str] = {
         "precision",
     )
 }
-"""Name -> module; each module holds its `EXPERIMENT` and is imported when it is asked for."""
+"""Name -> module. Each module holds its `EXPERIMENT` and is imported when it is used."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """An experiment whose runs are done. `judge` makes a `Reproduction` of it."""
+
+    experiment: Experiment[Any]
+    options: Options
+    read: Callable[[Progress], Any]
+
+    def judge(self, progress: Progress) -> "Reproduction":
+        """Read the result, judge the claims, draw. Writes `results.json`, `index.html` and `claims.json`."""
+        experiment, folder = self.experiment, self.options.out / self.experiment.name
+        result = self.read(progress)
+        experiment.save(result, folder)
+        claims, figures = experiment.claims(result), experiment.figures(result)
+        done = Reproduction(
+            experiment=experiment,
+            result=result,
+            claims=claims,
+            figures=figures,
+            path=write(folder / "index.html", experiment.page(result, claims, figures)),
+        )
+        write_claims(folder / "claims.json", [done])
+        return done
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reproduction:
-    """An experiment done: its numbers, its verdicts and where its page is."""
+    """An experiment that is done: its result, its claims, its figures and the path of its page."""
 
     experiment: Experiment[Any]
     result: Any
     claims: Claims
-    figures: Mapping[str, Part]
+    figures: Mapping[str, PagePart]
     path: Path
 
     @property
-    def whole(self) -> bool:
-        """Whether it ran its whole length, which is what the claims are about."""
-        return bool(getattr(self.result, "length", 1.0) == 1)
+    def length(self) -> float:
+        """The fraction of the rounds that was run. The claims are about all of them."""
+        return float(getattr(self.result, "length", 1.0))
 
     @property
     def failed(self) -> int:
@@ -138,7 +168,7 @@ class Reproduction:
 
 
 def resolve(names: Iterable[str]) -> list[str]:
-    """The experiments meant, each once; `all` means all of them."""
+    """The experiments of these names, each once. `all` means all of them."""
     chosen: dict[str, None] = {}
     for name in names:
         if name != "all" and name not in EXPERIMENTS:
@@ -153,26 +183,40 @@ def load(name: str) -> Experiment[Any]:
     return experiment
 
 
-def prepare(names: Iterable[str], options: Options, progress: Progress) -> None:
-    """Run whatever is missing for these experiments, all in one go."""
-    from clippedgossip.paper.processes import run_all
+def prepare(
+    experiments: Iterable[str | Experiment[Any]], options: Options, progress: Progress
+) -> list[Prepared]:
+    """Do all unfinished runs of these experiments, in one go."""
+    chosen = [load(entry) if isinstance(entry, str) else entry for entry in experiments]
+    needs = [experiment.needs(options) for experiment in chosen]
+    configs = [config for need in needs for config in need.configs]
+    if configs:
+        from clippedgossip.paper.processes import run_all
 
-    configs = [config for name in names for config in load(name).configs(options)]
-    run_all(configs, options.runs, device=options.device, workers=options.workers, progress=progress)
+        run_all(configs, options.runs, device=options.device, workers=options.workers, progress=progress)
+    return [
+        Prepared(experiment=experiment, options=options, read=need.read)
+        for experiment, need in zip(chosen, needs, strict=True)
+    ]
 
 
 def reproduce(
-    name: str | Experiment[Any], options: Options, progress: Progress | None = None
+    experiment: str | Experiment[Any],
+    options: Options,
+    progress: Progress = lambda label, done, total: None,
 ) -> Reproduction:
-    """Run an experiment, check it, and write its page to `index.html` in its folder."""
-    experiment = load(name) if isinstance(name, str) else name
-    result = experiment.run(options, progress or (lambda label, done, total: None))
-    figures = experiment.figures(result)
-    path = write(options.out / experiment.name / "index.html", experiment.page(result, figures))
-    return Reproduction(
-        experiment=experiment,
-        result=result,
-        claims=experiment.claims(result),
-        figures=figures,
-        path=path,
-    )
+    """Run one experiment, judge its claims and write its page."""
+    (prepared,) = prepare([experiment], options, progress)
+    return prepared.judge(progress)
+
+
+def write_claims(path: Path, done: Sequence[Reproduction]) -> None:
+    """Every claim with its verdict, by experiment, as JSON."""
+    content = {
+        "format": CLAIMS_FORMAT,
+        "tally": Claims([claim for part in done for claim in part.claims.claims]).tally,
+        "experiments": {
+            part.experiment.name: {"length": part.length, "claims": part.claims.to_json()} for part in done
+        },
+    }
+    write(path, json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n")

@@ -3,13 +3,12 @@
 from collections.abc import Mapping, Sequence
 
 from clippedgossip.paper import page_parts as drawing
-from clippedgossip.paper.claim_checks import best, check, worst
 from clippedgossip.paper.page_parts import constant
 from clippedgossip.paper.results import DISTANCE, Results
 from clippedgossip.paper.scales import CIFAR, Case, Scale, ScaleName, paper_rules
 from clippedgossip.paper.training_figure import TrainingExperiment
-from clippedgossip.report.claims import Claim, Claims
-from clippedgossip.report.page import Part
+from clippedgossip.report.claims import Claim, Claims, best, check, worst
+from clippedgossip.report.page import PagePart
 
 GROUPS = {"all": "Global", "clique A": "Clique A", "clique B": "Clique B"}
 WHOSE = {"all": "all regular nodes", "clique A": "clique A", "clique B": "clique B"}
@@ -55,8 +54,8 @@ class Cifar(TrainingExperiment):
             for case in scale.cases(setting, rules, network=network, partition=partition)
         ]
 
-    def figures(self, result: Results) -> Mapping[str, Part]:
-        curves: dict[str, Part] = {
+    def figures(self, result: Results) -> Mapping[str, PagePart]:
+        curves: dict[str, PagePart] = {
             f"{title} over the rounds": drawing.curves(
                 result,
                 constant(group),
@@ -64,7 +63,7 @@ class Cifar(TrainingExperiment):
             )
             for group, title in GROUPS.items()
         }
-        bars: dict[str, Part] = {
+        bars: dict[str, PagePart] = {
             f"{title} at the end": drawing.end_bars(result, constant(group))
             for group, title in GROUPS.items()
         }

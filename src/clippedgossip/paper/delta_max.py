@@ -6,13 +6,12 @@ from itertools import pairwise
 from typing import Any
 
 from clippedgossip.paper import page_parts as drawing
-from clippedgossip.paper.claim_checks import check, worst
 from clippedgossip.paper.results import DISTANCE, Results
 from clippedgossip.paper.scales import PAPER_ATTACKS, Case, Scale, ScaleName, clipped
 from clippedgossip.paper.training_figure import TrainingExperiment
-from clippedgossip.report.claims import Claim, Claims
+from clippedgossip.report.claims import Claim, Claims, check, worst
 from clippedgossip.report.figures import curve_panels, curves
-from clippedgossip.report.page import Figure, Part
+from clippedgossip.report.page import Figure, PagePart
 from clippedgossip.report.statistics import Series
 from clippedgossip.runs.network_config import NetworkConfig
 
@@ -60,7 +59,7 @@ class DeltaMax(TrainingExperiment):
             for label, delta in DELTAS.items()
         ]
 
-    def figures(self, result: Results) -> Mapping[str, Part]:
+    def figures(self, result: Results) -> Mapping[str, PagePart]:
         panels = {
             title: [line for rule in result.rules if (line := result.series(SETTING, rule, group))]
             for group, title in GROUPS.items()

@@ -5,13 +5,12 @@ from dataclasses import replace
 from typing import ClassVar
 
 from clippedgossip.paper import page_parts as drawing
-from clippedgossip.paper.claim_checks import check, near
 from clippedgossip.paper.no_honest_majority import ATTACKS, FALLS, PUBLISHED, STANDS, ring
 from clippedgossip.paper.results import Results
 from clippedgossip.paper.scales import MNIST, Case, Scale, ScaleName, often, paper_rules
 from clippedgossip.paper.training_figure import TrainingExperiment
-from clippedgossip.report.claims import Claim, Claims
-from clippedgossip.report.page import Part, Section
+from clippedgossip.report.claims import Claim, Claims, check, near
+from clippedgossip.report.page import PagePart, Section
 
 A = "clique A"
 DUMBBELL = "dumbbell, non-IID"
@@ -74,7 +73,7 @@ class Headline(TrainingExperiment):
     def notes(self, result: Results) -> Sequence[Section]:
         return [section for section in super().notes(result) if section.title != "Networks"]
 
-    def figures(self, result: Results) -> Mapping[str, Part]:
+    def figures(self, result: Results) -> Mapping[str, PagePart]:
         caption = "Test accuracy of the averaged model: of clique A on the dumbbell, of all on the ring."
         return {
             "The networks": drawing.networks(result),

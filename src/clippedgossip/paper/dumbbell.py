@@ -5,12 +5,11 @@ from collections.abc import Mapping, Sequence
 from clippedgossip import graphs
 from clippedgossip.network import Network
 from clippedgossip.paper import page_parts as drawing
-from clippedgossip.paper.claim_checks import TIE, best, check, near, worst
 from clippedgossip.paper.results import DISTANCE, Results
 from clippedgossip.paper.scales import Case, Scale, ScaleName, bucketed, paper_rules
 from clippedgossip.paper.training_figure import TrainingExperiment
-from clippedgossip.report.claims import Claim, Claims
-from clippedgossip.report.page import Part
+from clippedgossip.report.claims import TIE, Claim, Claims, best, check, near, worst
+from clippedgossip.report.page import PagePart
 
 A = "clique A"
 SETTINGS = IID, PLAIN, BUCKETS, EDGE, BOTH = (
@@ -63,7 +62,7 @@ class Dumbbell(TrainingExperiment):
             *scale.cases(BOTH, buckets, network=edge, partition="clique"),
         ]
 
-    def figures(self, result: Results) -> Mapping[str, Part]:
+    def figures(self, result: Results) -> Mapping[str, PagePart]:
         caption = "Test accuracy of the model averaged over clique A, which trains on half of the digits."
         return {
             "Accuracy over the rounds": drawing.curves(

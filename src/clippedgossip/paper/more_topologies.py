@@ -4,11 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from clippedgossip.paper.claim_checks import TIE, best, check, worst
-from clippedgossip.paper.results import Floats, Results
+from clippedgossip.paper.results import Results
 from clippedgossip.paper.scales import PAPER_ATTACKS, Case, Scale, ScaleName, paper_rules
 from clippedgossip.paper.training_figure import TrainingExperiment
-from clippedgossip.report.claims import Claim, Claims
+from clippedgossip.report.claims import TIE, Claim, Claims, Floats, best, check, worst
 from clippedgossip.runs.network_config import NetworkConfig
 
 NETWORKS = {

@@ -6,14 +6,13 @@ from typing import Any
 import numpy as np
 
 from clippedgossip.paper import page_parts as drawing
-from clippedgossip.paper.claim_checks import check
 from clippedgossip.paper.more_topologies import NETWORKS
 from clippedgossip.paper.no_honest_majority import ring
-from clippedgossip.paper.results import Floats, Results
+from clippedgossip.paper.results import Results
 from clippedgossip.paper.scales import PAPER_ATTACKS, Case, Scale, ScaleName, adaptive, clipped
 from clippedgossip.paper.training_figure import TrainingExperiment
-from clippedgossip.report.claims import Claim, Claims
-from clippedgossip.report.page import Part
+from clippedgossip.report.claims import Claim, Claims, Floats, check
+from clippedgossip.report.page import PagePart
 
 DUMBBELL = "dumbbell"
 ATTACKED: Mapping[str, tuple[dict[str, Any], str, Any]] = {
@@ -84,7 +83,7 @@ class NewerRules(TrainingExperiment):
     def whom(self) -> str:
         return "all regular nodes; dumbbell: clique A"
 
-    def figures(self, result: Results) -> Mapping[str, Part]:
+    def figures(self, result: Results) -> Mapping[str, PagePart]:
         return {
             "Accuracy at the end": drawing.end_bars(result, self.reported),
             "Accuracy over the rounds": self.curves(result),

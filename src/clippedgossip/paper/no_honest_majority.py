@@ -4,12 +4,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from clippedgossip.paper import page_parts as drawing
-from clippedgossip.paper.claim_checks import best, check
 from clippedgossip.paper.results import Results
 from clippedgossip.paper.scales import PAPER_ATTACKS, Case, Scale, ScaleName, paper_rules
 from clippedgossip.paper.training_figure import TrainingExperiment
-from clippedgossip.report.claims import Claim, Claims
-from clippedgossip.report.page import Part
+from clippedgossip.report.claims import Claim, Claims, best, check
+from clippedgossip.report.page import PagePart
 
 TWO_EACH = [node for _ in range(2) for node in range(5)]
 WITH, WITHOUT = "majority", "no majority"
@@ -60,9 +59,9 @@ class NoHonestMajority(TrainingExperiment):
             for case in scale.cases(f"{attack}, {setting}", rules, network=network, attack=how)
         ]
 
-    def figures(self, result: Results) -> Mapping[str, Part]:
+    def figures(self, result: Results) -> Mapping[str, PagePart]:
         caption = "Test accuracy of the model averaged over all five honest workers."
-        parts: dict[str, Part] = {
+        parts: dict[str, PagePart] = {
             title: drawing.curves(
                 result,
                 self.reported,

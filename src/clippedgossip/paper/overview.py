@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from clippedgossip.paper.base import Options, Reproduction
+from clippedgossip.paper.base import Options, Reproduction, write_claims
 from clippedgossip.report.claims import Claims
-from clippedgossip.report.page import Cell, Part, Section, Table, Text, page, write
+from clippedgossip.report.page import Cell, PagePart, Section, Table, Text, page, write
 
 
 @dataclass(frozen=True)
-class Link:
+class PageLink:
     """A line that leads to another page."""
 
     text: str
@@ -22,7 +22,7 @@ class Link:
 
 
 def write_overview(done: Sequence[Reproduction], options: Options) -> Path:
-    """`index.html` beside the figures' folders, and all claims as JSON."""
+    """Write `index.html` and `claims.json` beside the folders of the figures."""
     everything = Claims([claim for part in done for claim in part.claims.claims])
     sections = [Section("At a glance", [_glance(done)])]
     sections += [Section(part.experiment.title, _parts(part, options.out)) for part in done]
@@ -30,12 +30,13 @@ def write_overview(done: Sequence[Reproduction], options: Options) -> Path:
         f"Every figure at the {options.scale} scale, every finding of the text as a number beside ours. "
         f"Of {len(everything.claims)} claims {everything.tally}."
     )
+    write_claims(options.out / "claims.json", done)
     return write(options.out / "index.html", page("ClippedGossip: the paper's figures", lead, sections))
 
 
-def _parts(part: Reproduction, out: Path) -> list[Part]:
+def _parts(part: Reproduction, out: Path) -> list[PagePart]:
     figures = list(part.figures.values())
-    link = Link("The whole figure: more plots, networks, configs", part.path.relative_to(out).as_posix())
+    link = PageLink("The whole figure: more plots, networks, configs", part.path.relative_to(out).as_posix())
     return [Text(part.experiment.lead), *figures[:1], link, part.claims]
 
 

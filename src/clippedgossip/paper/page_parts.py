@@ -3,25 +3,20 @@
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from clippedgossip.paper.results import DISTANCE, Results
 from clippedgossip.paper.scales import Scale, ScaleName
 from clippedgossip.report.figures import Mark, bars, curve_panels
 from clippedgossip.report.figures.axes import MARK_LOOK
 from clippedgossip.report.network_drawing import network_svg
-from clippedgossip.report.page import Cell, Code, Details, Panels, Part, Table, Text
+from clippedgossip.report.page import Cell, Code, Details, PagePart, Panels, Table, Text
 from clippedgossip.report.palette import styles
 from clippedgossip.report.statistics import Series
 from clippedgossip.runs.network_config import NetworkConfig
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
 HALF = Mark(value=0.5, name="half")
 BARS = 22  # that one plot can hold
 NAMED = 3  # settings of a network, before the others are counted
-WIDTH, CELL = 80, 10  # columns of a terminal, and those of a number with its interval
 Measure = Callable[[str], str]
 """Which measure a setting is reported by."""
 
@@ -110,40 +105,16 @@ def page_table(result: Results) -> Table:
     return Table(header, rows, "Mean test accuracy over the last rounds of the model averaged over a group.")
 
 
-def terminal_table(result: Results, measure: Measure, title: str) -> "RenderableType":
-    """For a terminal of 80 columns: what is fewer goes across, in several tables where it must."""
-    from rich import box
-    from rich.console import Group
-    from rich.table import Table as RichTable
-
+def short_table(result: Results, measure: Measure, title: str) -> Table:
+    """The reported accuracies, for a terminal. Settings or rules go across, whichever are fewer."""
     turned = len(result.settings) < len(result.rules)
     down, across = (result.rules, result.settings) if turned else (result.settings, result.rules)
-    tables = []
-    for names in _fitting(across, WIDTH - max(map(len, down)) - 2):
-        table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
-        table.add_column("", no_wrap=True)
-        for name in names:
-            table.add_column(name, justify="right", min_width=CELL)
-        for name in down:
-            pairs = [(other, name) if turned else (name, other) for other in names]
-            found = [result.estimate(setting, rule, measure(setting)) for setting, rule in pairs]
-            table.add_row(name, *("–" if one is None else _cell(one.mean, one.high) for one in found))
-        tables.append(table)
-    return Group(title, *tables)
-
-
-def _fitting(names: Sequence[str], width: int) -> list[list[str]]:
-    """Columns, as many side by side as fit; a name takes a line for each of its words."""
-    groups: list[list[str]] = [[]]
-    used = 0
-    for name in names:
-        need = max(CELL, *map(len, name.split())) + 2
-        if groups[-1] and used + need > width:
-            groups.append([])
-            used = 0
-        groups[-1].append(name)
-        used += need
-    return groups
+    rows: list[list[Cell]] = []
+    for name in down:
+        pairs = [(other, name) if turned else (name, other) for other in across]
+        found = [result.estimate(setting, rule, measure(setting)) for setting, rule in pairs]
+        rows.append([name, *(None if one is None else one.text(scale=100) for one in found)])
+    return Table(["", *across], rows, title)
 
 
 def networks(result: Results) -> Panels:
@@ -168,12 +139,12 @@ def networks(result: Results) -> Panels:
     return Panels(svgs, caption, titles=titles if len(titles) > 1 else ())
 
 
-def how(result: Results, scales: Mapping[ScaleName, Scale], remarks: str, command: str) -> list[Part]:
+def how(result: Results, scales: Mapping[ScaleName, Scale], remarks: str, command: str) -> list[PagePart]:
     """The scale, what was settled, the command, the machine, the configs."""
     about = next(scale.about for name, scale in scales.items() if name == result.scale)
     shorter = f"Only {result.length:.0%} of the rounds were run." if result.length < 1 else ""
     words = "\n\n".join(part for part in (about, shorter, remarks) if part)
-    parts: list[Part] = [Text(words), Code(command)]
+    parts: list[PagePart] = [Text(words), Code(command)]
     if result.troubles:
         parts.append(Text("Not everything could be run: " + "; ".join(result.troubles)))
     if result.environments:
@@ -245,7 +216,3 @@ def _broken(name: str) -> str:
         else:
             lines[-1] = f"{lines[-1]} {word}".strip()
     return "\n".join(lines)
-
-
-def _cell(mean: float, high: float | None) -> str:
-    return f"{mean * 100:.1f}" if high is None else f"{mean * 100:.1f} ±{(high - mean) * 100:.1f}"

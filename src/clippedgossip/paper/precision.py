@@ -3,12 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from clippedgossip.paper.claim_checks import check
 from clippedgossip.paper.no_honest_majority import ring
 from clippedgossip.paper.results import DISTANCE, Results
 from clippedgossip.paper.scales import PAPER_ATTACKS, Case, Scale, ScaleName, clipped
 from clippedgossip.paper.training_figure import TrainingExperiment
-from clippedgossip.report.claims import Claim, Claims
+from clippedgossip.report.claims import Claim, Claims, check
 from clippedgossip.simulate.setup import Precision
 
 EXACT: Precision = "float32"

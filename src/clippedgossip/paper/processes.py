@@ -1,4 +1,7 @@
-"""Running what is missing of some configs: here on a GPU, in one process per core otherwise."""
+"""Run the unfinished ones of some configs: in this process on a GPU, in one process for each core otherwise.
+
+`python -m clippedgossip.paper.processes 0/2` is such a worker process. It reads its work from its input.
+"""
 
 import json
 import os
@@ -10,10 +13,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import torch
+
 from clippedgossip.devices import find_device
-from clippedgossip.errors import RunError
+from clippedgossip.errors import RunError, UserError
 from clippedgossip.paper.base import Progress
-from clippedgossip.records import RunDirectory, canonical, run_name
+from clippedgossip.records import RunDirectory, run_name
 from clippedgossip.runs.config import RunConfig
 from clippedgossip.runs.fill import run_missing
 
@@ -23,19 +28,19 @@ _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 def run_all(
     configs: Sequence[RunConfig], root: Path, *, device: str, workers: int | None, progress: Progress
 ) -> None:
-    """Run every config that is not finished under `root`; what fails says why in its folder.
+    """Run every config that is not finished under `root`. A run that fails says why in its folder.
 
-    Small models gain nothing from threads, and lose much where cores are busy: so one thread per process.
+    Small models do not gain from threads, and lose much where cores are busy. So each process has one thread.
     """
     device = str(find_device(device))
-    distinct = list({canonical(config.to_mapping()): config for config in configs}.values())
-    missing = [config for config in distinct if not folder(config, root).finished]
+    distinct = {folder(config, root): config for config in configs}
+    unfinished = [config for run, config in distinct.items() if not run.finished]
     count = workers or (1 if device.startswith("cuda") else len(os.sched_getaffinity(0)))
-    count = min(count, len(missing))
+    count = min(count, len(unfinished))
     if count > 1:
-        _in_processes(missing, root, device, count, progress)
-    elif missing:
-        run_missing(missing, root, wait=True, progress=progress)
+        _in_processes(unfinished, root, device, count, progress)
+    elif unfinished:
+        run_missing(unfinished, root, wait=True, progress=progress)
 
 
 def folder(config: RunConfig, root: Path) -> RunDirectory:
@@ -46,20 +51,20 @@ def folder(config: RunConfig, root: Path) -> RunDirectory:
 def _in_processes(
     configs: Sequence[RunConfig], root: Path, device: str, count: int, progress: Progress
 ) -> None:
-    """Each process starts at another place of one list; the runs' locks keep them apart."""
+    """Each process starts at another place of the same list. The locks of the runs keep them apart."""
     environment = os.environ | dict.fromkeys(_THREADS, "1")
     request = {"root": str(root), "device": device, "configs": [config.to_mapping() for config in configs]}
     workers = []
     with tempfile.TemporaryFile("w+") as said:
         try:
             for index in range(count):
-                command = [sys.executable, "-m", "clippedgossip.paper.worker", f"{index}/{count}"]
+                command = [sys.executable, "-m", "clippedgossip.paper.processes", f"{index}/{count}"]
                 worker = subprocess.Popen(
                     command, stdin=subprocess.PIPE, stderr=said, env=environment, text=True
                 )
                 workers.append(worker)
                 assert worker.stdin is not None
-                with suppress(BrokenPipeError), worker.stdin as pipe:  # its end says more
+                with suppress(BrokenPipeError), worker.stdin as pipe:  # its exit code says more
                     pipe.write(json.dumps(request))
             meter = _Meter(configs, root, progress)
             while any(worker.poll() is None for worker in workers):
@@ -73,13 +78,13 @@ def _in_processes(
                 worker.wait()
         if any(worker.returncode for worker in workers):
             said.seek(0)
-            last = (said.read().strip().splitlines() or ["it did not say why"])[-1]
+            last = (said.read().strip().splitlines() or ["it gave no reason"])[-1]
             goes_on = "" if "same command again" in last else "\nrun the same command again: it goes on"
             raise RunError(f"a worker process ended early: {last}{goes_on}")
 
 
 class _Meter:
-    """Rounds done, read from the runs' folders."""
+    """Counts the rounds done, from the folders of the runs."""
 
     def __init__(self, configs: Sequence[RunConfig], root: Path, progress: Progress) -> None:
         self._open = {folder(config, root): config.training.rounds for config in configs}
@@ -99,9 +104,32 @@ class _Meter:
 
 
 def _last_round(records: Path) -> int:
-    """Of the last whole line; 0 where there is none."""
+    """The round of the last whole line; 0 where there is none."""
     try:
         lines = records.read_bytes().split(b"\n")
         return int(json.loads(lines[-2])["round"]) if len(lines) > 1 else 0
     except (OSError, ValueError, KeyError):
         return 0
+
+
+def main() -> None:
+    """A worker process. It ends with its parent."""
+    index, count = map(int, sys.argv[1].split("/"))
+    request = json.load(sys.stdin)
+    configs = [RunConfig.from_mapping({**raw, "device": request["device"]}) for raw in request["configs"]]
+    start = index * len(configs) // count
+    parent = os.getppid()
+
+    def progress(label: str, done: int, total: int) -> None:
+        if os.getppid() != parent:
+            os._exit(1)
+
+    torch.set_num_threads(1)
+    try:
+        run_missing([*configs[start:], *configs[:start]], request["root"], progress=progress)
+    except UserError as error:
+        sys.exit("; ".join(str(error).splitlines()))  # the parent shows the last line
+
+
+if __name__ == "__main__":
+    main()

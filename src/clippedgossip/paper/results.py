@@ -9,19 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from clippedgossip.errors import RunError
 from clippedgossip.files import write_atomic
 from clippedgossip.paper.processes import folder
 from clippedgossip.paper.scales import Case
 from clippedgossip.records import RunDirectory
+from clippedgossip.report.claims import Floats
 from clippedgossip.report.statistics import Estimate, Series, estimate, over_seeds
 
 FORMAT = 1
 DIGITS = 5  # significant ones in the file
 DISTANCE = "consensus_distance"
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,21 +3,17 @@
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
 from clippedgossip.errors import DataError, RunError
 from clippedgossip.paper import page_parts as drawing
-from clippedgossip.paper.base import Experiment, Options, Progress
-from clippedgossip.paper.processes import run_all
+from clippedgossip.paper.base import Experiment, Needs, Options
 from clippedgossip.paper.results import DISTANCE, Line, Results, found
 from clippedgossip.paper.scales import MNIST, Case, Scale, ScaleName
-from clippedgossip.report.page import Part, Section
+from clippedgossip.report.page import PagePart, Section, Table
 from clippedgossip.rules import RULES
-from clippedgossip.runs.config import RunConfig
 from clippedgossip.tasks import load as load_data
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 
 class TrainingExperiment(Experiment[Results]):
@@ -41,42 +37,32 @@ class TrainingExperiment(Experiment[Results]):
         """The same in words."""
         return "all regular nodes" if self.group == "all" else self.group
 
-    def configs(self, options: Options) -> Sequence[RunConfig]:
+    def needs(self, options: Options) -> Needs[Results]:
         if options.source is not None:
-            return ()
+            return Needs(lambda progress: self._loaded(options))
         cases = self._cases(options)
+        data = cases[0].config.data.name
         try:
-            load_data(cases[0].config.data.name)
+            load_data(data)
         except DataError:
-            if options.lenient:
-                return ()
-            raise
-        return [case.seeded(seed, options.device) for seed in range(options.seed_count) for case in cases]
+            if not options.lenient:
+                raise
+            return Needs(lambda progress: self._not_run(cases, options, f"{data} is not here"))
+        seeds = range(options.seed_count)
+        configs = [case.seeded(seed, options.device) for seed in seeds for case in cases]
+        return Needs(lambda progress: self._read(cases, options), configs)
 
-    def run(self, options: Options, progress: Progress) -> Results:
-        if options.source is not None:
-            return self._loaded(options)
-        configs = self.configs(options)
-        run_all(configs, options.runs, device=options.device, workers=options.workers, progress=progress)
-        results = Results.read(
-            self.name, options.scale, self._cases(options), options.seed_count, options.runs
-        )
-        if not configs:
-            results = replace(results, troubles=[f"{self._cases(options)[0].config.data.name} is not here"])
-        elif results.troubles and not any(line.runs for line in results.lines):
-            raise RunError(results.troubles[0])
-        results = replace(results, length=options.length)
-        results.save(options.out / self.name / "results.json")
-        return results
+    def save(self, result: Results, folder: Path) -> None:
+        result.save(folder / "results.json")
 
-    def figures(self, result: Results) -> Mapping[str, Part]:
+    def figures(self, result: Results) -> Mapping[str, PagePart]:
         return {
             "Accuracy over the rounds": self.curves(result),
             "Accuracy at the end": drawing.end_bars(result, self.reported),
             "Agreement": drawing.agreement(result),
         }
 
-    def curves(self, result: Results) -> Part:
+    def curves(self, result: Results) -> PagePart:
         caption = f"Test accuracy of the model averaged over {self.whom()}."
         return drawing.curves(result, self.reported, caption=caption)
 
@@ -100,9 +86,9 @@ class TrainingExperiment(Experiment[Results]):
             for run in line.runs
         ]
 
-    def table(self, result: Results) -> "RenderableType":
+    def table(self, result: Results) -> Table:
         title = f"{self.title}\naccuracy in %, {self.whom()}"
-        return drawing.terminal_table(result, self.reported, title)
+        return drawing.short_table(result, self.reported, title)
 
     def notes(self, result: Results) -> Sequence[Section]:
         return [
@@ -121,6 +107,12 @@ class TrainingExperiment(Experiment[Results]):
             scale = replace(scale, training={**scale.training, "precision": options.precision})
         return [case.shortened(options.length) for case in self.cases(scale, options.scale)]
 
+    def _read(self, cases: Sequence[Case], options: Options) -> Results:
+        results = Results.read(self.name, options.scale, cases, options.seed_count, options.runs)
+        if results.troubles and not any(line.runs for line in results.lines):
+            raise RunError(results.troubles[0])
+        return replace(results, length=options.length)
+
     def _loaded(self, options: Options) -> Results:
         assert options.source is not None
         try:
@@ -128,14 +120,17 @@ class TrainingExperiment(Experiment[Results]):
         except RunError:
             if not options.lenient:
                 raise
-        cases = self._cases(options)
+        return self._not_run(self._cases(options), options, "not run")
+
+    def _not_run(self, cases: Sequence[Case], options: Options, trouble: str) -> Results:
         lines = [Line(setting=case.setting, rule=case.rule, config=case.mapping) for case in cases]
         return Results(
             experiment=self.name,
             scale=options.scale,
             seeds=options.seed_count,
             lines=lines,
-            troubles=["not run"],
+            troubles=[trouble],
+            length=options.length,
         )
 
 

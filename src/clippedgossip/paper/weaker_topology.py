@@ -5,13 +5,12 @@ from collections.abc import Mapping, Sequence
 import networkx as nx
 
 from clippedgossip.paper import page_parts as drawing
-from clippedgossip.paper.claim_checks import best, check, near, worst
 from clippedgossip.paper.page_parts import constant
 from clippedgossip.paper.results import DISTANCE, Results
 from clippedgossip.paper.scales import PAPER_ATTACKS, Case, Scale, ScaleName, paper_rules
 from clippedgossip.paper.training_figure import TrainingExperiment
-from clippedgossip.report.claims import Claim, Claims
-from clippedgossip.report.page import Part
+from clippedgossip.report.claims import Claim, Claims, best, check, near, worst
+from clippedgossip.report.page import PagePart
 from clippedgossip.runs.network_config import NetworkConfig
 
 NETWORK = {"name": "dumbbell", "clique": 5, "byzantine": {"pendants": [0, 9]}}
@@ -41,8 +40,8 @@ class WeakerTopology(TrainingExperiment):
             )
         ]
 
-    def figures(self, result: Results) -> Mapping[str, Part]:
-        curves: dict[str, Part] = {
+    def figures(self, result: Results) -> Mapping[str, PagePart]:
+        curves: dict[str, PagePart] = {
             f"{title} over the rounds": drawing.curves(
                 result, constant(group), caption=f"Test accuracy of the averaged model: {title}."
             )

@@ -1,21 +1,24 @@
-"""What the paper says, beside what was seen here. A claim that does not hold is shown as such."""
+"""What the paper says, beside what was seen here. A claim that does not hold is shown as such.
+
+Most claims are numbers: a quantity per seed, and the interval in which its mean must lie.
+"""
 
 import html
-import re
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from textwrap import TextWrapper
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
-if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions
-    from rich.measure import Measurement
-    from rich.table import Table
-    from rich.text import Text
+import numpy as np
+from numpy.typing import NDArray
 
-_GLUE = "\N{NO-BREAK SPACE}"
-_GLUED = re.compile(r"(?<=\d) (?=%|×|points?\b)| (?=[=≤≥])|(?<=[=≤≥]) ")
-"""Between a number and its unit, or its sign of equality."""
+from clippedgossip.report.statistics import estimate
+
+ROUNDING = 1e-9
+MOST = 12  # decimals: ROUNDING, with room to spare
+TIE = 0.003  # of accuracies: what ten thousand test images cannot tell apart
+Unit = Literal["%", "points", "×", ""]
+Floats = NDArray[np.float64]
 _HEADER = ("Claim", "Paper", "Here", "Verdict")
 
 
@@ -73,55 +76,95 @@ class Claims:
             f'<tbody role="rowgroup">{rows}</tbody></table>'
         )
 
-    def to_rich(self) -> "Table":
-        """For a terminal of 80 columns."""
-        from rich import box
-        from rich.markup import escape
-        from rich.table import Table
-
-        table = Table(box=box.SIMPLE, caption=self.tally, caption_justify="left", pad_edge=False)
-        table.add_column("Claim", ratio=1, overflow="fold")
-        table.add_column("Paper", justify="right")
-        table.add_column("Here", justify="right")
-        table.add_column("Verdict", no_wrap=True)
-        for claim in self.claims:
-            color = {True: "green", False: "bold red", None: "dim"}[claim.holds]
-            cells = (escape(cell) for cell in (claim.paper or "–", claim.seen))
-            table.add_row(_Words(claim), *cells, f"[{color}]{claim.verdict}[/{color}]")
-        return table
-
     def to_json(self) -> list[dict[str, Any]]:
         return [asdict(claim) | {"verdict": claim.verdict} for claim in self.claims]
 
 
-@dataclass(frozen=True)
-class _Words:
-    """A claim and its note in a terminal; rich alone breaks lines at no-break spaces as well."""
+def check(
+    text: str,
+    numbers: Floats | Iterable[float] | float,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    unit: Unit = "%",
+    paper: str = "",
+    note: str = "",
+    digits: int = 1,
+) -> Claim:
+    """Holds iff low ≤ mean ≤ high over the seeds that were run; not run if there are none.
 
-    claim: Claim
+    Percent and points are given as fractions: 0.5 is 50 %.
+    """
+    values = np.atleast_1d(np.asarray(numbers, dtype=np.float64))
+    test = _test(low, high, unit)
+    note = f"{note}; {test}" if note else test
+    asked, values = len(values), values[~np.isnan(values)]
+    if not len(values):
+        return Claim(text=text, paper=paper, note=note)
+    if len(values) < asked:
+        note = f"{note}; {len(values)} of {asked} seeds"
+    factor = _factor(unit)
+    mean = float(values.mean())
+    found = estimate(values.tolist()) if len(values) > 1 and math.isfinite(mean) else None
+    digits = _decimals(mean, low, high, factor, digits)
+    sign = "+" if unit == "points" else ""
+    shown = "∞" if math.isinf(mean) else f"{mean * factor:{sign}z.{digits}f}"
+    margin = "" if found is None or found.high is None else f"± {(found.high - mean) * factor:.{digits}f} "
+    return Claim(
+        text=text,
+        paper=paper,
+        ours=shown,
+        interval=f"{margin}{unit}".strip(),
+        holds=_within(mean, low, high),
+        note=note,
+    )
 
-    def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "Iterator[Text]":
-        from rich.text import Text
 
-        for line in self._lines(options.max_width):
-            yield Text(line.replace(_GLUE, " "), no_wrap=True)
+def near(
+    text: str, numbers: Floats, target: float, within: float, *, paper: str = "", note: str = ""
+) -> Claim:
+    """An accuracy that must be near another number."""
+    return check(text, numbers, low=target - within, high=target + within, paper=paper, note=note)
 
-    def __rich_measure__(self, console: "Console", options: "ConsoleOptions") -> "Measurement":
-        from rich.measure import Measurement
 
-        lines = self._lines(1000)
-        least = max(len(word) for line in lines for word in line.split(" "))
-        return Measurement(least, max(map(len, lines))).with_maximum(options.max_width)
+def worst(parts: Iterable[Floats]) -> Floats:
+    """Seed by seed the smallest."""
+    smallest: Floats = np.minimum.reduce(list(parts))
+    return smallest
 
-    def _lines(self, width: int) -> list[str]:
-        """No wider than `width`, the note indented."""
-        lines = []
-        for indent, text in (("", self.claim.text), ("  ", self.claim.note)):
-            wrapper = TextWrapper(
-                width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
-            )
-            lines += wrapper.wrap(_GLUED.sub(_GLUE, text))
-        return lines
+
+def best(parts: Iterable[Floats]) -> Floats:
+    """Seed by seed the largest."""
+    largest: Floats = np.maximum.reduce(list(parts))
+    return largest
+
+
+def _within(mean: float, low: float | None, high: float | None) -> bool:
+    return (low is None or mean >= low - ROUNDING) and (high is None or mean <= high + ROUNDING)
+
+
+def _decimals(mean: float, low: float | None, high: float | None, factor: float, digits: int) -> int:
+    """As many as asked for, and more where the number shown would deny the verdict or pass for zero."""
+    if math.isinf(mean):
+        return digits
+    number, holds = mean * factor, _within(mean, low, high)
+    first = digits + (round(number, digits) == 0 != round(number, digits + 1))
+    agree = (
+        places for places in range(first, MOST) if holds == _within(round(number, places) / factor, low, high)
+    )
+    return next(agree, MOST)
+
+
+def _test(low: float | None, high: float | None, unit: Unit) -> str:
+    factor = _factor(unit)
+    bounds = [f"{bound * factor:g}" for bound in (low, high) if bound is not None]
+    words = "" if len(bounds) == 2 else "at most " if low is None else "at least "
+    named = "point" if unit == "points" and bounds in (["1"], ["-1"]) else unit
+    return f"must be {words}{' to '.join(bounds)} {named}".strip()
+
+
+def _factor(unit: Unit) -> float:
+    return 100.0 if unit in ("%", "points") else 1.0
 
 
 def _row(claim: Claim) -> str:

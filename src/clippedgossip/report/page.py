@@ -12,8 +12,7 @@ from typing import Protocol
 import clippedgossip
 from clippedgossip.errors import RunError
 from clippedgossip.files import write_atomic
-from clippedgossip.report.legend import swatch
-from clippedgossip.report.palette import Style
+from clippedgossip.report.palette import Style, swatch
 
 Cell = str | int | float | None
 
@@ -23,7 +22,7 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 _NUMBER = re.compile(r"^[−+-]?\d[\d.,e+−-]*( ± [\d.,e+−-]+)?( ?%| diverged)?$|^–$")
 
 
-class Part(Protocol):
+class PagePart(Protocol):
     """Anything that can stand in a section."""
 
     def to_html(self) -> str: ...
@@ -90,8 +89,13 @@ class Table:
     headings: Mapping[int, str] = field(default_factory=dict)
     """What rows from this one on have in common, as a line of its own."""
 
+    @property
+    def texts(self) -> list[list[str]]:
+        """The rows as they are shown."""
+        return [[_cell(cell) for cell in row] for row in self.rows]
+
     def to_html(self) -> str:
-        rows = [[_cell(cell) for cell in row] for row in self.rows]
+        rows = self.texts
         kinds = [
             ' class="number"' if rows and all(_NUMBER.match(row[column]) for row in rows) else ""
             for column in range(len(self.header))
@@ -123,7 +127,7 @@ class Details:
     """Parts that stay folded until asked for."""
 
     summary: str
-    parts: Sequence[Part]
+    parts: Sequence[PagePart]
 
     def to_html(self) -> str:
         inside = "".join(part.to_html() for part in self.parts)
@@ -135,7 +139,7 @@ class Section:
     """A heading and what stands under it."""
 
     title: str
-    parts: Sequence[Part]
+    parts: Sequence[PagePart]
 
 
 def page(title: str, lead: str, sections: Sequence[Section]) -> str:

@@ -10,7 +10,18 @@ from clippedgossip.report.clipped_edges import clipped_edges
 from clippedgossip.report.figures import Scale, curve_panels
 from clippedgossip.report.grouping import Group, Run, differences, find, group, seed_of
 from clippedgossip.report.measures import Measure, accuracy_of, by_round, field
-from clippedgossip.report.page import Cell, Code, Details, Figure, Panels, Part, Section, Table, Text, page
+from clippedgossip.report.page import (
+    Cell,
+    Code,
+    Details,
+    Figure,
+    PagePart,
+    Panels,
+    Section,
+    Table,
+    Text,
+    page,
+)
 from clippedgossip.report.statistics import Series, over_seeds
 from clippedgossip.report.summary import Row, row, to_table
 from clippedgossip.report.svg import inline
@@ -132,7 +143,7 @@ def _views(groups: Sequence[Group]) -> Iterator[View]:
 
 
 def _curves(groups: Sequence[Group]) -> list[Section]:
-    sections: dict[str, list[Part]] = {}
+    sections: dict[str, list[PagePart]] = {}
     for view in _views(groups):
         panels = _panels(groups, view)
         if panels:

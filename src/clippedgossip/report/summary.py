@@ -2,17 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from clippedgossip.report import measures
 from clippedgossip.report.grouping import Group
 from clippedgossip.report.page import Cell, Table
 from clippedgossip.report.statistics import Estimate
-
-if TYPE_CHECKING:
-    import rich.console
-
-WIDTH = 80
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,51 +62,28 @@ def to_table(rows: Sequence[Row]) -> Table:
     caption = f"Accuracy and consensus distance are means over {last}"
     several = any(entry.runs > 1 for entry in rows)
     caption += "; ± is half of the 95 % interval over seeds." if several else "."
-    headings = {number: entry.setting for number, entry in enumerate(rows) if _opens(rows, number)}
-    return Table(list(filled), list(zip(*filled.values(), strict=True)), caption, headings)
+    return _under_settings(rows, filled, caption)
 
 
-def to_rich(rows: Sequence[Row]) -> "rich.console.Group":
-    """For a terminal of 80 columns: what matters most, the rows of a setting under its name."""
-    import rich.console
-    import rich.table
-    import rich.text
-
+def to_short_table(rows: Sequence[Row]) -> Table:
+    """For a terminal: what matters most."""
     peers = _are_peers(rows)
-    names = _groups(rows)[:2]
-    last = ["missing", "refused"] if peers else ["runs"]
-    titles = [*(f"accuracy\n{name} %" for name in names), "consensus\ndistance", *last]
-    cells = [_cells(entry, names, peers) for entry in rows]
-    widths = [max(len(part) for part in title.split("\n")) for title in titles]
-    widths = [max(width, *(len(row[place]) for row in cells)) for place, width in enumerate(widths)]
-    left = max(len(entry.rule) for entry in rows)
-    left = max(12, min(left, WIDTH - sum(widths) - 2 * len(widths)))
-
-    def table(header: bool = False) -> rich.table.Table:
-        empty = rich.table.Table(box=None, show_header=header, pad_edge=False, padding=(0, 1))
-        empty.add_column("peer" if peers else "rule", width=left, overflow="fold")
-        for title, width in zip(titles, widths, strict=True):
-            empty.add_column(title, justify="right", width=width, no_wrap=True)
-        return empty
-
-    parts: list[rich.console.RenderableType] = [table(header=True)]
-    under = table()
-    for number, entry in enumerate(rows):
-        if number == 0 or _opens(rows, number):
-            under = table()
-            heading = [rich.text.Text(f"\n{entry.setting}", style="bold")] if _opens(rows, number) else []
-            parts += [*heading, under]
-        under.add_row(rich.text.Text(entry.rule), *cells[number])
-    return rich.console.Group(*parts)
+    columns: dict[str, list[Cell]] = {"peer" if peers else "rule": [entry.rule for entry in rows]}
+    for name in _groups(rows)[:2]:
+        columns[f"accuracy\n{name} %"] = [_percent(entry.accuracy.get(name)) for entry in rows]
+    distances = [entry.consensus_distance for entry in rows]
+    columns["consensus distance"] = [None if found is None else f"{found.mean:.3g}" for found in distances]
+    if peers:
+        columns["missing"] = [entry.missing for entry in rows]
+        columns["refused"] = [entry.rejected for entry in rows]
+    else:
+        columns["runs"] = [entry.runs for entry in rows]
+    return _under_settings(rows, columns)
 
 
-def _cells(entry: Row, names: Sequence[str], peers: bool) -> list[str]:
-    distance = entry.consensus_distance
-    return [
-        *(_percent(entry.accuracy.get(name)) or "–" for name in names),
-        "–" if distance is None else f"{distance.mean:.3g}",
-        *map(str, [entry.missing, entry.rejected] if peers else [entry.runs]),
-    ]
+def _under_settings(rows: Sequence[Row], columns: Mapping[str, Sequence[Cell]], caption: str = "") -> Table:
+    headings = {number: entry.setting for number, entry in enumerate(rows) if _opens(rows, number)}
+    return Table(list(columns), list(zip(*columns.values(), strict=True)), caption, headings)
 
 
 def _opens(rows: Sequence[Row], number: int) -> bool:

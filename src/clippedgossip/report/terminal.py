@@ -1,13 +1,31 @@
-"""A progress bar on a terminal, silence in a pipe."""
+"""What a terminal shows: tables of 80 columns, claims, progress bars. A pipe gets the same without bars."""
 
+import re
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import zip_longest
+from textwrap import TextWrapper, wrap
+from typing import TYPE_CHECKING, Any
+
+from clippedgossip.report.page import Table
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from clippedgossip.report.claims import Claim, Claims
+
+WIDTH = 80
+LEAST = 14  # columns for the first cell of a row, where it must be folded
+GAP = "  "
+_GLUE = "\N{NO-BREAK SPACE}"
+_GLUED = re.compile(r"(?<=\d) (?=%|×|points?\b)| (?=[=≤≥])|(?<=[=≤≥]) ")
+"""Between a number and its unit, or its sign of equality: no line breaks there."""
 
 
 @contextmanager
 def progress() -> Iterator[Callable[[str, int, int], None]]:
-    """A function to call with what is being done, how much is done and how much there is."""
+    """A bar. Gives a function to call with a label, how much is done and how much there is."""
     if not sys.stderr.isatty():
         yield lambda label, done, total: None
         return
@@ -21,3 +39,131 @@ def progress() -> Iterator[Callable[[str, int, int], None]]:
             bars.update(task, description=label, completed=done, total=total)
 
         yield show
+
+
+@contextmanager
+def download_progress() -> Iterator[Callable[[str, int, int | None], None]]:
+    """A bar for each file, in bytes. Gives a function to call with its name, bytes done and bytes in all."""
+    if not sys.stderr.isatty():
+        yield lambda label, done, total: None
+        return
+    from rich import filesize, progress
+    from rich.console import Console
+
+    columns = (
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(bar_width=None),
+        progress.TextColumn("{task.fields[size]}"),
+        progress.TransferSpeedColumn(),
+        progress.TimeElapsedColumn(),
+    )
+    with progress.Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        tasks: dict[str, progress.TaskID] = {}
+
+        def show(label: str, done: int, total: int | None) -> None:
+            size = " of ".join(filesize.decimal(count) for count in (done, total) if count)
+            if label not in tasks:
+                tasks[label] = bars.add_task(label, total=total, size=size)
+            bars.update(tasks[label], completed=done, total=total, size=size)
+
+        yield show
+
+
+def status(text: str) -> AbstractContextManager[object]:
+    """A word on what takes a while."""
+    if not sys.stderr.isatty():
+        return nullcontext()
+    from rich.console import Console
+
+    return Console(stderr=True).status(text)
+
+
+def table(content: Table) -> str:
+    """At most 80 columns wide. Columns that do not fit stand in a further table below."""
+    rows = [[cell.split("\n") for cell in row] for row in content.texts]
+    header = [name.split("\n") if "\n" in name else name.split(" ") for name in content.header]
+    header[0] = [content.header[0]]
+    columns = list(zip(header, *rows, strict=True))
+    widths = [max(len(line) for cell in column for line in cell) for column in columns]
+    left = WIDTH - sum(len(GAP) + width for width in widths[1:])
+    groups = [range(1, len(widths))]
+    if left >= min(LEAST, widths[0]):
+        widths[0] = min(widths[0], left)
+    else:
+        groups = list(_fitting(widths, WIDTH - widths[0]))
+    parts = [content.caption] if content.caption else []
+    for group in groups:
+        shown = [0, *group]
+        part = list(_row([header[i] for i in shown], [widths[i] for i in shown], bottom=True))
+        part.append(GAP.join("─" * widths[i] for i in shown))
+        for number, row in enumerate(rows):
+            if content.headings.get(number):
+                part += ["", content.headings[number]]
+            first = [piece for line in row[0] for piece in wrap(line, widths[0])]
+            part += _row([first, *(row[i] for i in group)], [widths[i] for i in shown])
+        parts.append("\n".join(part))
+    return "\n\n".join(parts)
+
+
+def claims_table(content: "Claims") -> "Text":
+    """One row for each claim with its note below it, the verdict in colour; the tally at the end."""
+    from rich.text import Text
+
+    cells = [(claim.paper or "–", claim.seen, claim.verdict) for claim in content.claims]
+    header = ("Claim", "Paper", "Here", "Verdict")
+    widths = [max(map(len, column)) for column in zip(header[1:], *cells, strict=True)]
+    widths = [WIDTH - sum(len(GAP) + width for width in widths), *widths]
+    text = Text()
+    for line in (*_row([[name] for name in header], widths, last_left=True), "─" * WIDTH):
+        text.append(f"{line}\n")
+    for claim, (paper, seen, verdict) in zip(content.claims, cells, strict=True):
+        rows = _row([_wrapped(claim, widths[0]), [paper], [seen], [verdict]], widths, last_left=True)
+        first, *rest = (line.replace(_GLUE, " ") for line in rows)
+        text.append(first.removesuffix(verdict))
+        text.append(verdict, {True: "green", False: "bold red", None: "dim"}[claim.holds])
+        text.append("".join(f"\n{line}" for line in rest) + "\n")
+    return text.append(f"\n{content.tally}")
+
+
+def show(*parts: Any) -> None:
+    """Print each on lines of its own, with colours where there are some."""
+    from rich.console import Console
+
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    for part in parts:
+        console.print(part)
+
+
+def _row(
+    cells: Sequence[Sequence[str]], widths: Sequence[int], *, bottom: bool = False, last_left: bool = False
+) -> Iterator[str]:
+    """The lines of one row: the first cell on the left, the others on the right of their columns."""
+    height = max(map(len, cells))
+    padded = [[*[""] * (height - len(cell)), *cell] if bottom else cell for cell in cells]
+    for parts in zip_longest(*padded, fillvalue=""):
+        aligned = [
+            part.ljust(width) if place == 0 or (last_left and place == len(widths) - 1) else part.rjust(width)
+            for place, (part, width) in enumerate(zip(parts, widths, strict=True))
+        ]
+        yield GAP.join(aligned).rstrip()
+
+
+def _fitting(widths: Sequence[int], room: int) -> Iterator[range]:
+    """Columns, as many side by side as there is room for."""
+    start, used = 1, 0
+    for place in range(1, len(widths)):
+        need = len(GAP) + widths[place]
+        if place > start and used + need > room:
+            yield range(start, place)
+            start, used = place, 0
+        used += need
+    yield range(start, len(widths))
+
+
+def _wrapped(claim: "Claim", width: int) -> list[str]:
+    """The claim, and its note indented."""
+    lines = []
+    for indent, text in (("", claim.text), ("  ", claim.note)):
+        wrapper = TextWrapper(width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
+        lines += wrapper.wrap(_GLUED.sub(_GLUE, text))
+    return lines

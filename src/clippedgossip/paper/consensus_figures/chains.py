@@ -41,7 +41,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
+class ChainErrors:
     """Mean squared distance to the average, by rule: (rounds + 1, settings), in the order of SETTINGS."""
 
     errors: Mapping[str, Floats]
@@ -77,7 +77,7 @@ def rules(network: Network) -> dict[str, Rule]:
     }
 
 
-def simulate(progress: Progress = lambda label, done, total: None) -> Outcome:
+def simulate(progress: Progress = lambda label, done, total: None) -> ChainErrors:
     """All settings at once, as one network of 53 parts that do not touch."""
     parts = nx.disjoint_union_all(graphs.consensus_chain(beta=beta, delta=delta) for beta, delta in SETTINGS)
     parts.graph["weights"] = "own"
@@ -92,7 +92,7 @@ def simulate(progress: Progress = lambda label, done, total: None) -> Outcome:
         squares = (states.view(ROUNDS + 1, len(SETTINGS), len(START)) - sum(START) / len(START)).square()
         errors[name] = squares.mean(2).numpy()
     progress("figures", len(chosen), len(chosen))
-    return Outcome(errors)
+    return ChainErrors(errors)
 
 
 @contextmanager

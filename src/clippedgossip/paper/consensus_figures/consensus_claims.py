@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from clippedgossip.paper.consensus_figures.chains import BETAS, SETTINGS, Floats, Outcome
+from clippedgossip.paper.consensus_figures.chains import BETAS, SETTINGS, ChainErrors, Floats
 from clippedgossip.report.claims import Claim, Claims
 
 INITIAL = 10_000.0
@@ -23,12 +23,12 @@ PUBLISHED: Mapping[tuple[float, float], str] = {
 """Squared error after 100 rounds of ClippedGossip in the authors' released results."""
 
 
-def claims(result: Outcome) -> Claims:
+def claims(result: ChainErrors) -> Claims:
     """All of them."""
     return Claims([*_published(result), *_findings(result)], "The paper's findings and released results")
 
 
-def _published(result: Outcome) -> list[Claim]:
+def _published(result: ChainErrors) -> list[Claim]:
     """Each released number; ours must round to the digits given."""
     errors = dict(zip(SETTINGS, result.last("ClippedGossip"), strict=True))
     claims = []
@@ -46,7 +46,7 @@ def _published(result: Outcome) -> list[Claim]:
     return claims
 
 
-def _findings(result: Outcome) -> list[Claim]:
+def _findings(result: ChainErrors) -> list[Claim]:
     """What the text says of the two figures."""
     ours, weighted = result.last("ClippedGossip"), result.last("TM*")
     naive = np.minimum(result.last("TM"), result.last("Median"))
@@ -69,7 +69,7 @@ def _findings(result: Outcome) -> list[Claim]:
     ]
 
 
-def _identical(result: Outcome) -> Claim:
+def _identical(result: ChainErrors) -> Claim:
     apart = float(np.abs(result.errors["TM"] - result.errors["Median"]).max())
     return Claim(
         text="TM and Median have identical performance",
@@ -79,7 +79,7 @@ def _identical(result: Outcome) -> Claim:
     )
 
 
-def _threshold(result: Outcome) -> Claim:
+def _threshold(result: ChainErrors) -> Claim:
     """Where ClippedGossip stops being excellent: every setting below converges, none far above does."""
     fine = result.last("ClippedGossip") < CONVERGED
     threshold = float(result.ratios[~fine].min())
@@ -92,7 +92,7 @@ def _threshold(result: Outcome) -> Claim:
     )
 
 
-def _weighted(result: Outcome) -> list[Claim]:
+def _weighted(result: ChainErrors) -> list[Claim]:
     """Where TM* converges, and whether the other baselines ever do."""
     converged = {
         rule: [setting for setting, error in zip(SETTINGS, errors[-1], strict=True) if error < CONVERGED]
@@ -118,7 +118,7 @@ def _weighted(result: Outcome) -> list[Claim]:
     ]
 
 
-def _stuck(result: Outcome, rule: str, most_delta: float | None = None) -> Claim:
+def _stuck(result: ChainErrors, rule: str, most_delta: float | None = None) -> Claim:
     """That a rule goes nowhere."""
     errors = result.last(rule)[result.deltas <= (most_delta or 1)]
     low, high = f"{errors.min():.0f}", f"{errors.max():.0f}"
@@ -151,7 +151,7 @@ def _monotone(errors: Floats) -> bool:
     )
 
 
-def _explained(result: Outcome) -> list[Claim]:
+def _explained(result: ChainErrors) -> list[Claim]:
     """How much of the error a growing function of δ/γ², of 1/γ² or of δ explains."""
     ours = result.last("ClippedGossip")
     shares = {

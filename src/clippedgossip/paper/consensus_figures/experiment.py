@@ -1,18 +1,30 @@
-"""The experiment as `reproduce` sees it."""
+"""The consensus experiment as `reproduce` sees it, with its figures.
+
+Fig. (error against δ/γ²) and fig. (iteration-to-error curves).
+"""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from clippedgossip.paper.base import Experiment, Options, Progress
-from clippedgossip.paper.consensus_figures.chains import BETAS, DELTAS, SETTINGS, Outcome, simulate
+import numpy as np
+
+from clippedgossip.paper.base import Experiment, Needs, Options
+from clippedgossip.paper.consensus_figures.chains import (
+    BETAS,
+    DELTAS,
+    ROUNDS,
+    SETTINGS,
+    ChainErrors,
+    simulate,
+)
 from clippedgossip.paper.consensus_figures.consensus_claims import claims
-from clippedgossip.paper.consensus_figures.plots import figures
-from clippedgossip.report.claims import Claims
-from clippedgossip.report.page import Part, Section, Table, Text
+from clippedgossip.report.claims import Claims, Floats
+from clippedgossip.report.figures import Panel, Points, Scale, scatter, small_multiples
+from clippedgossip.report.page import Figure, PagePart, Panels, Section, Table, Text
+from clippedgossip.report.palette import styles
+from clippedgossip.report.statistics import Series
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
+FLOOR = 1e-4  # smaller errors are drawn here
 LISTED = (0.06, 0.05, 0.04, 0.03, 0.02, 0.01, 0.005, 0.0014, 3.7e-4, 1e-4, 1e-5)  # "p" in the text
 CLASSES = {
     "ClippedGossip": "ClippedGossip",
@@ -23,7 +35,7 @@ CLASSES = {
 }
 
 
-class Consensus(Experiment[Outcome]):
+class Consensus(Experiment[ChainErrors]):
     name = "consensus"
     title = "Robust consensus under attack"
     lead = (
@@ -33,10 +45,10 @@ class Consensus(Experiment[Outcome]):
         "10,000 at the start."
     )
 
-    def run(self, options: Options, progress: Progress) -> Outcome:
-        return simulate(progress)
+    def needs(self, options: Options) -> Needs[ChainErrors]:
+        return Needs(simulate)
 
-    def rows(self, result: Outcome) -> list[dict[str, Any]]:
+    def rows(self, result: ChainErrors) -> list[dict[str, Any]]:
         return [
             {
                 "rule": CLASSES[rule],
@@ -52,13 +64,17 @@ class Consensus(Experiment[Outcome]):
             )
         ]
 
-    def claims(self, result: Outcome) -> Claims:
+    def claims(self, result: ChainErrors) -> Claims:
         return claims(result)
 
-    def figures(self, result: Outcome) -> Mapping[str, Part]:
-        return figures(result)
+    def figures(self, result: ChainErrors) -> Mapping[str, PagePart]:
+        return {
+            "Error against δ/γ²": _error_against_ratio(result),
+            "What explains the error": _explanations(result),
+            "Error over the rounds": _curves(result),
+        }
 
-    def notes(self, result: Outcome) -> Sequence[Section]:
+    def notes(self, result: ChainErrors) -> Sequence[Section]:
         gammas = {beta: gamma for (beta, _), gamma in zip(SETTINGS, result.gammas, strict=True)}
         table = Table(
             ["β", "γ", "γ²", "γ² in the text"],
@@ -73,29 +89,97 @@ class Consensus(Experiment[Outcome]):
         )
         return [Section("The networks", [Text(words), table])]
 
-    def table(self, result: Outcome) -> "RenderableType":
-        from rich import box
-        from rich.table import Table
-
-        table = Table(
-            title="ClippedGossip: squared error after 100 rounds (10,000 at the start)",
-            title_justify="left",
-            box=box.SIMPLE_HEAD,
-            pad_edge=False,
-        )
-        for header in ("β", "γ", *(f"δ={delta:g}" for delta in DELTAS)):
-            table.add_column(header, justify="right")
+    def table(self, result: ChainErrors) -> Table:
         errors = dict(zip(SETTINGS, result.last("ClippedGossip"), strict=True))
         gammas = dict(zip(SETTINGS, result.gammas, strict=True))
-        for beta in BETAS:
-            cells = (errors.get((beta, delta)) for delta in DELTAS)
-            shown = ("" if cell is None else _number(cell) for cell in cells)
-            table.add_row(f"{beta:g}", f"{gammas[beta, DELTAS[0]]:.4f}", *shown)
-        return table
+        rows = [
+            [
+                f"{beta:g}",
+                f"{gammas[beta, DELTAS[0]]:.4f}",
+                *(_number(errors[beta, delta]) if (beta, delta) in errors else "" for delta in DELTAS),
+            ]
+            for beta in BETAS
+        ]
+        title = "ClippedGossip: squared error after 100 rounds (10,000 at the start)"
+        return Table(["β", "γ", *(f"δ={delta:g}" for delta in DELTAS)], rows, title)
 
 
 def _number(value: float) -> str:
     return f"{value:.0e}" if value < 0.001 else f"{value:,.3f}" if value < 1 else f"{value:,.1f}"
+
+
+def _error_against_ratio(result: ChainErrors) -> Figure:
+    clouds = [
+        Points(name=rule, x=result.ratios.tolist(), y=np.maximum(result.last(rule), FLOOR).tolist())
+        for rule in ("TM", "Median", "ClippedGossip")
+    ]
+    svg = scatter(clouds, x_label="δ / γ²", y_label="squared error after 100 rounds", size=(4.6, 3.3))
+    return Figure(
+        svg,
+        "Each point is one of the 53 settings. TM and Median never move: they lie on one another at 10,000. "
+        f"Errors below {FLOOR:g} are drawn there.",
+    )
+
+
+def _explanations(result: ChainErrors) -> Panels:
+    looks = styles(["ClippedGossip"])
+    explanations: list[tuple[str, Floats, Scale]] = [
+        ("δ / γ²", result.ratios, "log"),
+        ("1 / γ²", 1 / result.gammas**2, "log"),
+        ("δ", result.deltas, "linear"),
+    ]
+    svgs = [
+        scatter(
+            [Points(name="ClippedGossip", x=values.tolist(), y=result.last("ClippedGossip").tolist())],
+            x_label=label,
+            y_label="squared error",
+            x_scale=scale,
+            y_scale="linear",
+            looks=looks,
+            legend=False,
+            size=(4.2, 2.8),
+        )
+        for label, values, scale in explanations
+    ]
+    return Panels(
+        svgs,
+        "ClippedGossip's error on a linear scale. Against δ/γ² the settings fall on one curve; at one 1/γ², "
+        "or at one δ, errors differ widely.",
+        looks,
+    )
+
+
+def _curves(result: ChainErrors) -> Figure:
+    index = {setting: place for place, setting in enumerate(SETTINGS)}
+    panels = [
+        _panel(result, index[beta, delta], f"β={beta:g} δ={delta:g}") if (beta, delta) in index else None
+        for beta in BETAS
+        for delta in DELTAS
+    ]
+    svg = small_multiples(
+        panels,
+        columns=len(DELTAS),
+        y_label="squared error",
+        y_limits=(FLOOR / 3, 1e6),
+        panel_size=(1.7, 1.0),
+    )
+    return Figure(
+        svg,
+        "One plot per setting: from top to bottom the chain gets worse connected, from left to right the "
+        "attackers heavier. Stars mark the versions of TM and Median that honour the weights.",
+        wide=True,
+    )
+
+
+def _panel(result: ChainErrors, place: int, title: str) -> Panel:
+    rounds = list(range(ROUNDS + 1))
+    return Panel(
+        title=title,
+        series=[
+            Series(name=rule, x=rounds, y=np.maximum(errors[:, place], FLOOR).tolist())
+            for rule, errors in result.errors.items()
+        ],
+    )
 
 
 EXPERIMENT = Consensus()
