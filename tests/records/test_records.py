@@ -51,6 +51,13 @@ def test_a_round_survives_its_line(record: Round) -> None:
     assert Round.from_json(json.loads(line)) == record
 
 
+@given(rounds)
+def test_metrics_are_what_was_measured_by_name(record: Round) -> None:
+    assert all(record.to_json()[name] is value for name, value in record.metrics.items())
+    assert record.to_json().keys() - record.metrics.keys() <= {"round", "peer"}
+    assert Round(round=1, accuracy={"all": 0.5}, loss=0.1).metrics == {"accuracy": {"all": 0.5}, "loss": 0.1}
+
+
 @given(st.floats())
 def test_what_is_not_finite_becomes_null_and_the_rest_is_exact(value: float) -> None:
     read = json.loads(to_line({"round": 0, "loss": value, "deep": {"x": [value]}}))

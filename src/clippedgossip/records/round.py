@@ -1,4 +1,4 @@
-"""What one round looked like."""
+"""The record of one round."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -10,34 +10,40 @@ from clippedgossip.errors import RunError
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """One round of a simulated or a real network. What was not measured is None."""
+    """One round of a simulated or a real network. A field that was not measured is None."""
 
     round: int
     accuracy: Mapping[str, float | None] | None = None
-    """Of the model averaged over a group of regular nodes, in [0, 1]: {"all": …, "clique A": …}."""
+    """Test accuracy, in [0, 1], of the model averaged over a group of regular nodes:
+    {"all": …, "clique A": …}."""
     mean_accuracy: float | None = None
-    """Mean over single regular nodes."""
+    """Mean of the accuracies of single regular nodes."""
     worst_accuracy: float | None = None
-    """Lowest of the single regular nodes."""
+    """Lowest accuracy of a single regular node."""
     loss: float | None = None
     consensus_distance: float | None = None
-    """Ξ: mean squared distance of the regular models to their mean; for a peer, to what it received."""
+    """Ξ: mean squared distance of the regular models to their mean. For a peer: to the models it received."""
     clipped: float | None = None
     """Fraction of the received messages that were clipped, from the first round on."""
     clipped_edges: Sequence[Sequence[Any]] | None = None
-    """[sender, receiver, fraction] of every edge along which messages were clipped, the most clipped first;
-    in the last record of a simulated run."""
+    """[sender, receiver, fraction] of every edge with clipped messages, the most clipped first. Only the last
+    record of a simulated run has it."""
     lr: float | None = None
     peer: str | None = None
     missing: int | None = None
-    """Neighbours whose message did not count this round."""
+    """Neighbours whose message did not count in this round."""
     rejected: int | None = None
-    """Those of them that sent something no honest peer sends."""
+    """Those of them that sent something no regular peer sends."""
     extra: Mapping[str, Any] = field(default_factory=dict)
-    """Anything else, kept as it is."""
+    """Further entries, kept as they are."""
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """What was measured, by name, such as `metrics["accuracy"]["all"]` and `metrics["loss"]`."""
+        return {name: value for name, value in self.to_json().items() if name not in ("round", "peer")}
 
     def to_json(self) -> dict[str, Any]:
-        """Flat, in the order of the fields, without those that are None."""
+        """A flat mapping in the order of the fields, without those that are None."""
         flat = {name: getattr(self, name) for name in _FIELDS}
         return {name: value for name, value in flat.items() if value is not None} | dict(self.extra)
 
