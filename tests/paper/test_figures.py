@@ -214,46 +214,6 @@ def test_the_ring_loses_its_majority_at_one_node() -> None:
         assert len(network.regular) == 5
 
 
-@pytest.mark.parametrize(
-    ("numbers", "holds", "shown"),
-    [
-        ([0.52, 0.54], True, "53.0 ± 12.7 %"),
-        ([0.60], False, "60.0 %"),
-        ([math.nan], None, "–"),
-        ([math.inf], False, "∞ %"),
-    ],
-)
-def test_a_claim_is_an_interval_for_a_mean(numbers: list[float], holds: bool | None, shown: str) -> None:
-    claim = check("half", numbers, low=0.47, high=0.531)
-    assert claim.holds is holds
-    assert claim.seen == shown
-    assert claim.note == "must be 47 to 53.1 %"
-
-
-@pytest.mark.parametrize(
-    ("points", "holds", "shown"),
-    [
-        (-0.001, True, "+0.0"),
-        (-0.03, True, "-0.03"),
-        (-2.03, False, "-2.03"),
-        (-2.0004, False, "-2.0004"),
-        (-1.96, True, "-2.0"),
-        (1.0, True, "+1.0"),
-    ],
-)
-def test_a_number_never_denies_its_verdict(points: float, holds: bool, shown: str) -> None:
-    claim = check("close", points / 100, low=-0.02, high=0.02, unit="points")
-    assert (claim.ours, claim.holds) == (shown, holds)
-
-
-def test_zero_has_no_minus_and_one_point_no_plural() -> None:
-    claim = check("the same", [-2e-5, 1e-5], low=-0.01, unit="points")
-    assert claim.ours == "+0.0"
-    assert claim.note == "must be at least -1 point"
-    assert check("more", 0.02, low=0.01, unit="points").note == "must be at least 1 point"
-    assert check("near", 0.0, low=-0.01, high=0.01, unit="points").note == "must be -1 to 1 points"
-
-
 @pytest.mark.parametrize("name", TRAINING)
 def test_captions_say_how_many_seeds_there_are(name: str) -> None:
     experiment = training(name)

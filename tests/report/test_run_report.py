@@ -1,0 +1,127 @@
+"""The page of some runs."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from clippedgossip.errors import RunError
+from clippedgossip.records import Round, RunDirectory
+from clippedgossip.report.run_report import report
+from tests.report.pages import check_page, write_peer, write_run
+
+
+def test_a_report_shows_every_measure_and_every_config(tmp_path: Path) -> None:
+    for seed in range(2):
+        path = write_run(tmp_path, seed=seed)
+        write_run(tmp_path, rule="median", attack="ipm", seed=seed)
+    (path / "network.svg").write_text(
+        '<?xml version="1.0"?>\n<svg role="img" aria-label="two cliques"></svg>'
+    )
+    RunDirectory.open(tmp_path, {"rule": "krum"}, "waiting")
+    made = report([tmp_path])
+    outline = check_page(made.html)
+    for words in ("dumbbell, ipm: clique A", "consensus distance", "loss", "clipped", "worst node"):
+        assert words in outline.text
+    assert "two cliques" in made.html
+    assert "No records yet: waiting-" in outline.text
+    assert '"name": "median"' in outline.text
+    assert len(made.rows) == 2
+    gossip = made.rows[1]
+    assert (gossip.rule, gossip.runs, gossip.last_round, gossip.state) == ("gossip", 2, 59, "finished")
+    accuracy = gossip.accuracy["all"]
+    assert accuracy is not None
+    assert accuracy.mean == pytest.approx(0.905)
+    assert accuracy.count == 2
+    assert made.html == report([tmp_path]).html
+
+
+def test_the_edges_clipped_most_are_named(tmp_path: Path) -> None:
+    for seed in range(2):
+        run = RunDirectory.open(tmp_path, {"rule": "clipped-gossip", "seed": seed}, "run")
+        edges = [["bridge", place, (9 - place + seed) / 10] for place in range(7)]
+        run.append(Round(round=1, loss=1.0), Round(round=2, loss=1.0, clipped_edges=edges))
+    words = check_page(report([tmp_path]).html).text
+    assert "95.0%" in words  # 90 and 100
+    assert "55.0%" in words
+    assert "45.0%" not in words  # the sixth
+
+
+def test_a_summary_takes_the_last_sixth(tmp_path: Path) -> None:
+    run = RunDirectory.open(tmp_path, {"rule": "gossip"}, "run")
+    run.append(*(Round(round=i, accuracy={"all": float(i >= 750)}) for i in range(900)))
+    accuracy = report([run.path]).rows[0].accuracy["all"]
+    assert accuracy is not None
+    assert accuracy.mean == 1.0
+
+
+def test_a_report_and_a_runs_own_summary_mean_the_same_rounds(tmp_path: Path) -> None:
+    config = {"rule": "gossip", "training": {"rounds": 900, "evaluate_last": 30}}
+    run = RunDirectory.open(tmp_path, config, "run")
+    run.append(*(Round(round=i, accuracy={"all": float(i > 870)}) for i in range(10, 901, 10)))
+    whole = report([run.path]).rows[0].accuracy["all"]
+    run.append(Round(round=910, accuracy={"all": 0.25}))
+    run.write_summary({"diverged": "by round 910"})
+    broken = report([run.path]).rows[0].accuracy["all"]
+    assert whole is not None
+    assert broken is not None
+    assert (whole.mean, broken.mean) == (1.0, 0.25)
+
+
+def test_a_line_looks_the_same_in_every_figure(tmp_path: Path) -> None:
+    for number, clipped in enumerate((None, 0.5)):
+        run = RunDirectory.open(tmp_path, {"rule": {"name": "gossip", "tau": number}}, "run")
+        run.append(*(Round(round=i, loss=1.0, clipped=clipped) for i in range(3)))
+    legends = re.findall(r'<ul class="legend">(.*?)</ul>', report([tmp_path]).html)
+    assert len(legends) == 2
+    assert legends[1] in legends[0]
+
+
+def test_peers_are_drawn_one_by_one(tmp_path: Path) -> None:
+    for name in ("peer-10", "peer-2"):
+        write_peer(tmp_path, name)
+    write_peer(tmp_path, "peer-3", "sign-flip")
+    made = report([tmp_path])
+    assert [row.rule for row in made.rows] == ["peer-2", "peer-3 (lies: sign-flip)", "peer-10"]
+    assert [(row.missing, row.rejected) for row in made.rows] == [(10, 20)] * 3
+    assert "3 peers on a real network (peers)" in check_page(made.html).text
+
+
+def test_a_failed_run_says_why(tmp_path: Path) -> None:
+    run = RunDirectory.open(tmp_path, {"rule": "gossip"}, "run")
+    run.append(Round(round=0, loss=1.0))
+    run.write_failure("the loss is not finite in round 1")
+    for name in ("krum", "mda", "nna"):
+        RunDirectory.open(tmp_path, {"rule": name}, "other").write_failure("there is no room")
+    text = check_page(report([tmp_path]).html).text
+    assert f"Failed: {run.path.name}. the loss is not finite in round 1" in text
+    assert text.count("there is no room") == 1
+
+
+def test_a_run_that_diverged_is_said_to_have(tmp_path: Path) -> None:
+    run = RunDirectory.open(tmp_path, {"rule": "gossip"}, "run")
+    run.append(Round(round=0, loss=1.0))
+    run.write_summary({"accuracy": 0.1, "diverged": "node 3 holds NaN"})
+    made = report([tmp_path])
+    assert [row.state for row in made.rows] == ["diverged"]
+    assert f"stands for the end: {run.path.name}" in check_page(made.html).text
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda path: None, "does not exist"),
+        (lambda path: path.write_text("x"), "is not a folder"),
+        (lambda path: path.mkdir(), "it has no config.json and records.jsonl"),
+        (lambda path: RunDirectory.open(path, {}, "run"), "no records yet"),
+    ],
+    ids=["nothing", "a file", "an empty folder", "no records"],
+)
+def test_what_cannot_be_reported_is_a_user_error(
+    tmp_path: Path, make: Callable[[Path], object], message: str
+) -> None:
+    path = tmp_path / "x"
+    make(path)
+    with pytest.raises(RunError, match=message):
+        report([path])

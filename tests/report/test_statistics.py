@@ -1,0 +1,43 @@
+"""Means and intervals over seeds."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from clippedgossip.report import (
+    estimate,
+    over_seeds,
+)
+
+
+@given(st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=9))
+def test_the_interval_is_students(values: list[float]) -> None:
+    found = estimate(values)
+    assert found is not None
+    assert found.low is not None
+    low, high = stats.t.interval(
+        0.95, len(values) - 1, loc=stats.tmean(values), scale=stats.sem(values) or 1e-300
+    )
+    assert found.low == pytest.approx(low, abs=1e-6)
+    assert found.high == pytest.approx(high, abs=1e-6)
+
+
+def test_one_seed_has_no_interval_and_none_has_no_mean() -> None:
+    one = estimate([0.964, None, math.nan])
+    assert one is not None
+    assert (one.low, one.text(scale=100, unit=" %")) == (None, "96.4 %")
+    assert estimate([]) is None
+    assert estimate([None]) is None
+
+
+def test_a_seed_that_stopped_early_counts_while_it_lasts() -> None:
+    line = over_seeds("gossip", [{0: 1.0, 5: 3.0}, {0: 2.0}])
+    assert (list(line.x), list(line.y)) == ([0, 5], [1.5, 3.0])
+    assert line.low is not None
+    assert line.low[0] is not None
+    assert line.low[0] < 1.5
+    assert line.low[1] == 3.0
+    assert over_seeds("gossip", [{0: 1.0}]).low is None

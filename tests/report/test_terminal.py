@@ -1,0 +1,62 @@
+"""Tables and bars of a terminal."""
+
+import io
+from pathlib import Path
+
+import pytest
+
+from clippedgossip.records import Round, RunDirectory
+from clippedgossip.report import (
+    Table,
+)
+from clippedgossip.report.run_report import report
+from clippedgossip.report.summary import to_short_table
+from clippedgossip.report.terminal import download_progress, table
+
+
+def test_long_settings_stay_whole_in_a_narrow_terminal(tmp_path: Path) -> None:
+    for lr in (0.1, 0.01):
+        for rule in ("gossip", "a-rule-with-quite-a-long-name-that-must-not-squeeze-the-numbers"):
+            config = {"rule": rule, "training": {"lr": lr, "momentum": 1 - lr, "momentum_form": f"form {lr}"}}
+            run = RunDirectory.open(tmp_path, config, "run")
+            run.append(*(Round(round=i, accuracy={"all": 0.5, "clique A": 0.25}) for i in range(3)))
+    text = table(to_short_table(report([tmp_path]).rows))
+    assert all(len(line) <= 80 for line in text.splitlines())
+    assert "…" not in text
+    assert text.count("lr=0.01 momentum=0.99 momentum_form=form 0.01\n") == 1
+    assert text.count("50.0") == 4
+
+
+def test_columns_that_do_not_fit_stand_below() -> None:
+    wide = Table(["", *(f"rule-{i:02d}" for i in range(12))], [["a setting", *["96.4 ± 0.3"] * 12]], "Title")
+    lines = table(wide).splitlines()
+    assert lines[0] == "Title"
+    assert max(map(len, lines)) <= 80
+    assert sum(line.startswith("a setting") for line in lines) == 3
+    assert sum(line.count("96.4 ± 0.3") for line in lines) == 12
+    narrow = Table(["rule", "accuracy"], [["a rule whose name is long " * 4, None], ["GM", 0.5]])
+    assert table(narrow).splitlines()[-1].split() == ["GM", "0.5"]
+    assert max(map(len, table(narrow).splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("done", "total", "shown"),
+    [(0, None, " "), (5_000_000, None, "5.0 MB"), (5_000, 10_000, "5.0 kB of 10.0 kB")],
+)
+def test_the_bar_shows_the_bytes_that_are_known(
+    monkeypatch: pytest.MonkeyPatch, done: int, total: int | None, shown: str
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    with download_progress() as show:
+        show("npm thing", done, total)
+    bar = terminal.getvalue()
+    assert "npm thing" in bar
+    assert shown in bar
+    assert "/?" not in bar
+    assert "0 bytes" not in bar
