@@ -36,6 +36,12 @@ class Audit:
         gamma = self.network.spectral_gap
         return self.network.delta_max / gamma**2 if gamma > 0 else inf
 
+    def __str__(self) -> str:
+        """The diagnosis in words."""
+        from clippedgossip.audit.text import render
+
+        return render(self, "network")
+
     def to_json(self) -> dict[str, Any]:
         """One JSON object; what is infinite or unknown is null."""
         network = self.network

@@ -1,9 +1,10 @@
 """A network: graph, Byzantine set and mixing weights, and what the paper derives from them."""
 
+import html
 from collections.abc import Hashable, Iterable, Mapping
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import networkx as nx
 import numpy as np
@@ -12,15 +13,19 @@ from scipy import sparse
 from scipy.sparse import csgraph
 
 from clippedgossip import graphs
-from clippedgossip.errors import NetworkError
+from clippedgossip.errors import NetworkError, unknown_name
 from clippedgossip.graphs.types import Graph
 from clippedgossip.network import spectrum
 from clippedgossip.network import weights as mixing
+
+if TYPE_CHECKING:
+    from clippedgossip.audit import Audit
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Matrix = Floats | spectrum.Csr
 
+DRAWN = 200  # nodes; beyond, a drawing takes longer than it tells
 DENSE_LIMIT = 2000  # above this many nodes no n×n array is formed
 
 
@@ -100,6 +105,36 @@ class Network:
             f"Network({self.n} nodes, {len(self.indices) // 2} edges, {len(self.byzantine)} Byzantine, "
             f"{self.weighting})"
         )
+
+    def _repr_html_(self) -> str:
+        """For notebooks: what it is, its numbers, and a drawing where it is small enough for one."""
+        from clippedgossip.report.network_drawing import network_svg
+        from clippedgossip.report.svg import standalone
+
+        drawing = standalone(network_svg(self)).partition("\n")[2] if self.n <= DRAWN else ""
+        numbers = f"γ = {self.spectral_gap:.4g}, δ_max = {self.delta_max:.4g}"
+        text = html.escape(f"{self!r}: {numbers}")
+        return f"<div><p><code>{text}</code></p>{drawing}</div>"
+
+    def neighbors(self, node: Hashable) -> tuple[Hashable, ...]:
+        """The labels of a node's neighbours; the node is named by its label.
+
+        cg.Network(nx.path_graph(3)).neighbors(1)  # (0, 2)
+        """
+        by_text = {str(label): i for i, label in enumerate(self.labels)}
+        if str(node) not in by_text:
+            raise NetworkError(unknown_name("node", str(node), by_text))
+        i = self.labels.index(node) if node in self.labels else by_text[str(node)]
+        return tuple(self.labels[j] for j in self.indices[self.indptr[i] : self.indptr[i + 1]])
+
+    def audit(self, *, attackers: int = 1, suggestions: int = 3) -> "Audit":
+        """The diagnosis of this network, as `clippedgossip audit` prints it: `print(network.audit())`.
+
+        `attackers` more Byzantine nodes are put where they hurt most; `suggestions` edges are proposed.
+        """
+        from clippedgossip.audit import audit
+
+        return audit(self, attackers=attackers, suggestions=suggestions)
 
     @cached_property
     def degrees(self) -> Ints:
