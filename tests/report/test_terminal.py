@@ -1,7 +1,9 @@
 """Tables and bars of a terminal."""
 
 import io
+import sys
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -11,7 +13,7 @@ from clippedgossip.report import (
 )
 from clippedgossip.report.run_report import report
 from clippedgossip.report.summary import to_short_table
-from clippedgossip.report.terminal import download_progress, table
+from clippedgossip.report.terminal import download_progress, progress, table
 
 
 def test_long_settings_stay_whole_in_a_narrow_terminal(tmp_path: Path) -> None:
@@ -60,3 +62,25 @@ def test_the_bar_shows_the_bytes_that_are_known(
     assert shown in bar
     assert "/?" not in bar
     assert "0 bytes" not in bar
+
+
+def test_a_pipe_hears_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress() as tell:
+        tell("training", 1, 2)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_notebook_sees_one_line_that_ends_empty(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ipython = ModuleType("IPython")
+    ipython.get_ipython = lambda: SimpleNamespace(kernel=object())  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    with progress() as tell:
+        for done in range(1000):
+            tell("training", done, 1000)
+    out = capsys.readouterr().out
+    assert out.startswith("\r0/1000 training")
+    assert "\n" not in out
+    assert out.count("training") < 100
+    assert out.rpartition("\r")[0].rpartition("\r")[2].isspace()

@@ -1,7 +1,9 @@
-"""What a terminal shows: tables of 80 columns, claims, progress bars. A pipe gets the same without bars."""
+"""What a terminal shows: tables of 80 columns, claims, progress bars. A pipe gets the same without bars, a
+notebook a line in place of a bar."""
 
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import zip_longest
@@ -26,6 +28,9 @@ _GLUED = re.compile(r"(?<=\d) (?=%|×|points?\b)| (?=[=≤≥])|(?<=[=≤≥]) "
 @contextmanager
 def progress() -> Iterator[Callable[[str, int, int], None]]:
     """A bar. Gives a function to call with a label, how much is done and how much there is."""
+    if _in_notebook():
+        yield from _notebook_line()
+        return
     if not sys.stderr.isatty():
         yield lambda label, done, total: None
         return
@@ -167,3 +172,26 @@ def _wrapped(claim: "Claim", width: int) -> list[str]:
         wrapper = TextWrapper(width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
         lines += wrapper.wrap(_GLUED.sub(_GLUE, text))
     return lines
+
+
+def _in_notebook() -> bool:
+    """Whether the code runs in a Jupyter kernel, which shows what is printed but is no terminal."""
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
+
+
+def _notebook_line() -> Iterator[Callable[[str, int, int], None]]:
+    """One line that is written over, a few times a second at most, and is gone at the end."""
+    last, width = -1.0, 0
+
+    def show(label: str, done: int, total: int) -> None:
+        nonlocal last, width
+        if time.monotonic() - last > 0.2:
+            text = f"{done}/{total} {label}"
+            last, width = time.monotonic(), max(width, len(text))
+            print(f"\r{text:<{width}}", end="", flush=True)
+
+    try:
+        yield show
+    finally:
+        print("\r" + " " * width, end="\r", flush=True)
