@@ -14,8 +14,8 @@ ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("**/*.md")]
 PUBLIC = {
     "clippedgossip": """
-        Network Setup Training __version__ attacks audit consensus errors graphs rules simulate
-        tasks theory train
+        Network Setup Training __version__ attacks audit compare consensus errors graphs rules
+        simulate tasks theory train
     """,
     "clippedgossip.attacks": """
         ALIE ATTACKS Attack BitFlipping Dissensus FreeAttack Gaussian Honest IPM LabelFlipping
@@ -24,6 +24,9 @@ PUBLIC = {
     """,
     "clippedgossip.audit": """
         Audit Cut Placement Suggestion audit suggest_edges weakest_cut worst_placement
+    """,
+    "clippedgossip.facade": """
+        Comparison RecordedRun TrainingRun compare train
     """,
     "clippedgossip.graphs": """
         GENERATORS Parameter add_pendants build byzantine_nodes complete consensus_chain dumbbell

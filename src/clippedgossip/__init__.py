@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from clippedgossip import attacks, audit, errors, graphs, rules, simulate, tasks, theory
+    from clippedgossip.facade import compare, train
     from clippedgossip.network import Network
     from clippedgossip.simulate.consensus import consensus
-    from clippedgossip.simulate.engine import train
     from clippedgossip.simulate.setup import Setup, Training
 
 __version__ = "0.1.0"
@@ -22,6 +22,7 @@ __all__ = [
     "__version__",
     "attacks",
     "audit",
+    "compare",
     "consensus",
     "errors",
     "graphs",
@@ -36,8 +37,9 @@ _HOMES = {
     "Network": "clippedgossip.network",
     "Setup": "clippedgossip.simulate",
     "Training": "clippedgossip.simulate",
+    "compare": "clippedgossip.facade",
     "consensus": "clippedgossip.simulate",
-    "train": "clippedgossip.simulate",
+    "train": "clippedgossip.facade",
 }
 
 

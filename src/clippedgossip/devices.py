@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import sys
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -60,6 +61,8 @@ def find_device(asked: str | torch.device) -> torch.device:
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if asked == "auto":
         return torch.device("cuda" if count else "cpu")
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", str(asked)):
+        raise RunError(f"device is '{asked}'; choose auto, cpu, cuda or cuda:1")
     device = torch.device(asked)
     if device.type == "cuda" and not count:
         raise RunError(f"device is '{device}', but PyTorch finds no GPU here\ntake device cpu, or auto")

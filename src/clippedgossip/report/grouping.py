@@ -102,6 +102,11 @@ def differences(groups: Sequence[Group]) -> dict[str, dict[str, str]]:
     return {setting: {field: flat.get(field, "–") for field in varying} for setting, flat in flats.items()}
 
 
+def labels(key: str, configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The words for one entry of each config, such as its rule: the name, and the parameters that differ."""
+    return [_label(key, config, configs, always=True) for config in configs]
+
+
 def seed_of(config: Mapping[str, Any]) -> str:
     """The seeds of a config, for a reader."""
     return ", ".join(_text(value) for key, value in _flat(config).items() if _is_seed(key)) or "–"

@@ -28,6 +28,16 @@ def bytes_needed(workers: Workers, copies: int = MODEL_COPIES) -> int:
     return copies * n * d * 4 + data + at_once * workers.task.batch * activation_bytes(workers)
 
 
+def setup_bytes(setup: Setup) -> int:
+    """What one run takes in a stack, roughly: its models, the messages, what its batches leave."""
+    task, module = setup.task, setup.task.module
+    written = 2 * messages(setup.network, setup.rule, setup.attack)
+    kept = 0
+    if isinstance(module, nn.Sequential) and layers.supported(module):
+        kept = len(task.nodes) * task.batch * layers.activation_elements(module, task.data.shape)
+    return ((MODEL_COPIES * len(task.nodes) + written) * task.layout.size + kept) * 4
+
+
 def activation_bytes(workers: Workers) -> int:
     """What one sample's forward pass leaves for the backward pass."""
     if not (isinstance(workers.task.module, nn.Sequential) and layers.supported(workers.task.module)):

@@ -39,6 +39,8 @@ def network_task(
     regular, byzantine = network.regular.tolist(), network.byzantine.tolist()
     trains = attack is not None and attack.trains
     training = [*regular, *byzantine] if trains else regular
+    if alpha is not None and partition != "dirichlet":
+        raise DataError("alpha goes with partition 'dirichlet' alone; drop it, or take that partition")
     if isinstance(partition, str):
         holders = [*regular, *byzantine] if byzantine_share else training
         holders = regular if byzantine_copies else holders
@@ -72,6 +74,10 @@ def network_task(
 
 def _given(network: Network, training: Sequence[int], shares: Shares) -> Sequence[Data | Sequence[int]]:
     """The user's own shares, one for each node that trains, none of them empty."""
+    if not isinstance(shares, Mapping | Sequence):
+        raise DataError(
+            f"partition is {shares!r}; give a name such as 'iid', or a list with the rows of each node"
+        )
     labels = [network.labels[node] for node in training]
     listed = ", ".join(map(str, labels[:12])) + (", …" if len(labels) > 12 else "")
     if isinstance(shares, Mapping):

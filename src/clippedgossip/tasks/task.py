@@ -89,16 +89,15 @@ def make_task(
     The present parameters of a module of the user's own become x⁰; without `loss` its loss is cross-entropy.
     `poisoned` names the nodes whose batches go through `poison`.
     """
-    if batch < 1:
-        raise DataError(f"batch is {batch}; it must be at least 1")
+    if not isinstance(batch, int) or batch < 1:
+        raise DataError(f"batch is {batch}; it must be a whole number, at least 1")
     if augment and len(data.shape) != 3:
         raise DataError(
             f"augment crops and flips images (channels, height, width); these inputs have shape {data.shape}"
         )
     measure = _find_loss(loss or ("nll" if model == "cnn" else "cross-entropy"))
     module = build(model, data.shape, data.classes, seed=seed) if isinstance(model, str) else model
-    if module is model or loss is not None:
-        check_module(module, data, measure)
+    check_module(module, data, measure)
     ids = list(range(len(shares))) if nodes is None else list(nodes)
     rows = _checked_shares(ids, shares, len(data.train_y))
     unknown = sorted(set(poisoned) - set(ids))

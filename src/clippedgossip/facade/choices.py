@@ -1,0 +1,250 @@
+"""What a caller chose, checked before the first round: objects, or the words that a config uses."""
+
+import copy
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any
+
+import torch
+from torch import nn
+
+from clippedgossip.attacks import ATTACKS, Attack
+from clippedgossip.devices import find_device
+from clippedgossip.errors import ConfigError, DataError, unknown_name
+from clippedgossip.facade.recorded_run import RecordedRun
+from clippedgossip.network import Network
+from clippedgossip.rules import RULES, Fixed, Radius, Rule
+from clippedgossip.rules.from_table import RADII
+from clippedgossip.runs.named import AttackConfig, RuleConfig
+from clippedgossip.simulate.network_task import Shares, network_task
+from clippedgossip.simulate.setup import Precision, Setup, Training
+from clippedgossip.step import HeavyBall, LearningRate, Momentum
+from clippedgossip.tasks import DataSet, load
+from clippedgossip.tasks.module_checks import Loss
+
+Words = str | Mapping[str, Any]
+"""A name, or a table with a name and parameters, as in a config."""
+RuleLike = Rule | Words
+AttackLike = Attack | Words | None
+DataLike = DataSet | str | Sequence[Any]
+ModelLike = nn.Module | str | Callable[[], nn.Module]
+Partition = Words | Shares
+SHARING = ("name", "alpha", "byzantine_share", "byzantine_copies")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Choices:
+    """All that the runs of one call have in common."""
+
+    network: Network
+    data: DataSet
+    model: ModelLike
+    partition: Partition
+    training: Training
+    batch: int
+    loss: str | Loss | None
+    augment: bool
+    device: str
+
+    @classmethod
+    def of(
+        cls,
+        network: Network,
+        data: DataLike,
+        model: ModelLike,
+        *,
+        partition: Partition,
+        rounds: int,
+        batch: int,
+        lr: float | LearningRate,
+        momentum: float | Momentum,
+        evaluate_every: int,
+        precision: Precision,
+        loss: str | Loss | None,
+        augment: bool,
+        device: str | torch.device,
+    ) -> "Choices":
+        if isinstance(network, Setup):
+            raise ConfigError(
+                "network is a Setup; cg.train takes a network, data and a model\n"
+                "to run a Setup, call cg.simulate.train(setup)"
+            )
+        if not isinstance(network, Network):
+            raise ConfigError(f"network is a {_kind(network)}; give cg.Network(graph, byzantine=[…])")
+        training = Training(
+            rounds=rounds,
+            lr=lr if isinstance(lr, LearningRate) else LearningRate(initial=_number("lr", lr, "0.1")),
+            momentum=(
+                momentum
+                if isinstance(momentum, Momentum)
+                else HeavyBall(_number("momentum", momentum, "0.9"))
+            ),
+            evaluate_every=evaluate_every,
+            evaluate_last=0,
+            precision=precision,
+        )
+        return cls(
+            network=network,
+            data=_data(data),
+            model=model,
+            partition=partition,
+            training=training,
+            batch=batch,
+            loss=loss,
+            augment=augment,
+            device=str(find_device(device)),
+        )
+
+    def setup(self, rule: RuleLike, attack: AttackLike, seed: int) -> Setup:
+        """One run of these."""
+        if not isinstance(seed, Integral) or not 0 <= seed < 1 << 63:
+            raise ConfigError(f"seed is {seed!r}; it must be a whole number, at least 0 and below 2^63")
+        seed = int(seed)
+        made = self._attack(attack)
+        task = network_task(
+            self.network,
+            self.data,
+            _model(self.model, seed),
+            attack=made,
+            seed=seed,
+            batch=self.batch,
+            loss=self.loss,
+            augment=self.augment,
+            **_sharing(self.partition),
+        )
+        return Setup(
+            network=self.network,
+            task=task,
+            rule=self._rule(rule),
+            attack=made,
+            training=self.training,
+            seed=seed,
+        )
+
+    def recorded(self, setup: Setup) -> RecordedRun:
+        """The run, nothing of it recorded yet."""
+        description = self._described(setup)
+        attack = description.get("attack", {}).get("name", "none")
+        rule = description["rule"]["name"]
+        return RecordedRun(setup=setup, description=description, rule=rule, attack=attack, seed=setup.seed)
+
+    def _described(self, setup: Setup) -> dict[str, Any]:
+        network, model = self.network, self.model
+        name = model if isinstance(model, str) else type(setup.task.module).__name__
+        byzantine = [str(network.labels[node]) for node in network.byzantine]
+        sharing = _sharing(self.partition)
+        if not isinstance(sharing["partition"], str):
+            sharing = {"partition": "own"}
+        mapping: dict[str, Any] = {
+            "seed": setup.seed,
+            "network": {
+                "name": f"{network.n} nodes",
+                "edges": len(network.indices) // 2,
+                "byzantine": byzantine,
+                "weights": network.weighting,
+            },
+            "data": {"name": self.data.name, **sharing},
+            "model": {"name": name, "parameters": setup.task.layout.size},
+            "rule": plain(setup.rule),
+            "training": {"batch": self.batch, **plain(self.training)},
+        }
+        return mapping if setup.attack is None else mapping | {"attack": plain(setup.attack)}
+
+    def _rule(self, rule: RuleLike) -> Rule:
+        if isinstance(rule, str | Mapping):
+            return RuleConfig.from_value(rule, ("rule",)).build(self.network)
+        return rule  # Setup refuses what is no rule
+
+    def _attack(self, attack: AttackLike) -> Attack | None:
+        count = len(self.network.byzantine)
+        if attack is None and count:
+            raise ConfigError(
+                f"the network has {count} Byzantine node{'s' if count > 1 else ''}, but there is no attack\n"
+                'give attack=cg.attacks.Dissensus() or another, or attack="none" for nodes that behave'
+            )
+        if isinstance(attack, str | Mapping):
+            return AttackConfig.from_value(attack, ("attack",)).build()
+        if attack is not None and not isinstance(attack, Attack):
+            raise ConfigError(
+                f"attack is a {_kind(attack)}; give an Attack: attack=cg.attacks.Dissensus(), or its name"
+            )
+        return attack
+
+
+def plain(thing: object) -> Any:
+    """A rule, an attack or another dataclass as a config would say it: its name and its parameters."""
+    if isinstance(thing, Fixed):
+        return thing.value
+    if isinstance(thing, tuple):
+        return [plain(entry) for entry in thing]
+    if not dataclasses.is_dataclass(thing):
+        return thing if thing is None or isinstance(thing, bool | int | float | str) else str(thing)
+    named = isinstance(thing, Rule | Attack | Radius)
+    name = {"name": _NAMES.get(type(thing), type(thing).__name__)} if named else {}
+    values = {field.name: getattr(thing, field.name) for field in dataclasses.fields(thing)}
+    return name | {key: plain(value) for key, value in values.items() if not _is_function(value)}
+
+
+_NAMES: dict[type, str] = {
+    kind: name for registry in (RULES, ATTACKS, RADII) for name, kind in registry.items()
+}
+
+
+def _is_function(value: object) -> bool:
+    return callable(value) and not dataclasses.is_dataclass(value)
+
+
+def _sharing(partition: Partition) -> dict[str, Any]:
+    """The arguments of `network_task` that say who holds what."""
+    if not (isinstance(partition, Mapping) and isinstance(partition.get("name"), str)):
+        return {"partition": partition}
+    for key in partition:
+        if key not in SHARING:
+            raise DataError(unknown_name("key of partition:", str(key), SHARING))
+    return {"partition" if key == "name" else str(key): value for key, value in partition.items()}
+
+
+def _data(data: DataLike) -> DataSet:
+    if isinstance(data, str):
+        return load(data)
+    if isinstance(data, DataSet):
+        return data.to("cpu")
+    if isinstance(data, list | tuple) and len(data) == 4:
+        return DataSet.of(*data)
+    given = f"{_kind(data)} of {len(data)}" if isinstance(data, list | tuple) else _kind(data)
+    raise DataError(
+        f"data is a {given}; give (x, y, x_test, y_test)\n"
+        'or cg.tasks.DataSet.of(x, y, x_test, y_test), or a name such as "digits"'
+    )
+
+
+def _model(model: ModelLike, seed: int) -> str | nn.Module:
+    """A copy of a module; a module that a factory makes, its weights drawn from the seed."""
+    if isinstance(model, str):
+        return model
+    if isinstance(model, nn.Module):
+        return copy.deepcopy(model).cpu()
+    made: object = model
+    if callable(model):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            made = model()
+    if not isinstance(made, nn.Module):
+        what = "makes" if callable(model) else "is"
+        raise DataError(
+            f"model {what} a {_kind(made)}; give a torch.nn.Module, a function that makes one,\n"
+            'or a name such as "mlp"'
+        )
+    return made.cpu()
+
+
+def _number(name: str, value: object, example: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise ConfigError(f"{name} is {value!r}; it must be a number, such as {name}={example}")
+    return float(value)
+
+
+def _kind(value: object) -> str:
+    return f"{value.__name__} itself" if isinstance(value, type) else type(value).__name__

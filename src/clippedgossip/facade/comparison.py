@@ -1,0 +1,237 @@
+"""Compare rules under attacks: many runs of one network, data set and model."""
+
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+
+from clippedgossip import simulate
+from clippedgossip.devices import free_memory
+from clippedgossip.errors import ConfigError, MiscompiledError
+from clippedgossip.facade.choices import AttackLike, Choices, DataLike, ModelLike, Partition, RuleLike
+from clippedgossip.facade.recorded_run import RecordedRun, data_frame, draw_accuracy, row, write_report
+from clippedgossip.facade.training_run import shown_progress
+from clippedgossip.network import Network
+from clippedgossip.report.grouping import labels
+from clippedgossip.report.page import Table
+from clippedgossip.report.statistics import Series, estimate, over_seeds
+from clippedgossip.report.terminal import table
+from clippedgossip.runs.fill import MEMORY_SHARE, TOGETHER
+from clippedgossip.simulate.footprint import setup_bytes
+from clippedgossip.simulate.setup import Precision
+from clippedgossip.step import LearningRate, Momentum
+from clippedgossip.tasks.module_checks import Loss
+
+if TYPE_CHECKING:
+    import pandas
+    from numpy.typing import NDArray
+
+SMALL = 50_000
+"""Parameters up to which a stack of runs is faster on a CPU as well; larger models gain nothing by it."""
+
+
+def compare(
+    network: Network,
+    data: DataLike = "digits",
+    model: ModelLike = "mlp",
+    *,
+    rules: Sequence[RuleLike],
+    attacks: Sequence[AttackLike] = (None,),
+    seeds: int | Sequence[int] = 1,
+    partition: Partition = "iid",
+    rounds: int = 900,
+    batch: int = 32,
+    lr: float | LearningRate = 0.01,
+    momentum: float | Momentum = 0.9,
+    loss: str | Loss | None = None,
+    augment: bool = False,
+    evaluate_every: int = 10,
+    precision: Precision = "float32",
+    device: str | torch.device = "auto",
+    progress: bool = True,
+) -> "Comparison":
+    """Every rule under every attack, once for each seed.
+
+        found = cg.compare(network, data, model, rules=["gossip", cg.rules.ClippedGossip(1.0)],
+                           attacks=["dissensus", "alie"], seeds=3, rounds=90)
+        print(found)
+        found.report("page.html")
+
+    `seeds=3` means the seeds 0, 1 and 2. All other arguments are those of `train`. On a GPU the runs are
+    trained together, in one stack; each gives what it would give alone, up to rounding.
+    """
+    choices = Choices.of(
+        network,
+        data,
+        model,
+        partition=partition,
+        rounds=rounds,
+        batch=batch,
+        lr=lr,
+        momentum=momentum,
+        evaluate_every=evaluate_every,
+        precision=precision,
+        loss=loss,
+        augment=augment,
+        device=device,
+    )
+    wanted = {
+        "rules": _several("rules", rules, '["gossip", cg.rules.ClippedGossip(1.0)]'),
+        "attacks": _several("attacks", attacks, "[cg.attacks.Dissensus()]"),
+        "seeds": list(range(seeds)) if isinstance(seeds, int) else list(seeds),
+    }
+    for name, values in wanted.items():
+        if not values:
+            raise ConfigError(f"{name} is empty; there is nothing to compare\ngive at least one")
+    runs = [
+        choices.recorded(choices.setup(rule, attack, seed))
+        for attack in wanted["attacks"]
+        for rule in wanted["rules"]
+        for seed in wanted["seeds"]
+    ]
+    descriptions = [run.description for run in runs]
+    names = zip(labels("rule", descriptions), labels("attack", descriptions), strict=True)
+    for run, (rule, attack) in zip(runs, names, strict=True):
+        run.rule, run.attack = rule, run.attack if run.attack == "none" else attack
+    return Comparison(runs, device=choices.device, progress=progress)
+
+
+class Comparison:
+    """Runs that differ in rule, attack and seed. They train when `finish()` is called or a result is asked
+    for. After Ctrl-C it answers with what was recorded; `finish()` trains what is unfinished."""
+
+    def __init__(self, runs: Sequence[RecordedRun], *, device: str = "cpu", progress: bool = True) -> None:
+        self.device = device
+        self._runs = list(runs)
+        self._progress = progress
+
+    @property
+    def runs(self) -> list[RecordedRun]:
+        """Every run with its rule, attack, seed and records."""
+        self._begin()
+        return list(self._runs)
+
+    def finish(self) -> Self:
+        """Train all runs to their end; shows its progress on a terminal and in a notebook."""
+        with shown_progress(self._progress) as tell:
+            total = sum(run.setup.training.rounds for run in self._runs)
+            before = 0
+            for batch in batches([run for run in self._runs if not run.finished], self.device):
+                for done in train_batch(batch, self.device):
+                    label = f"{sum(run.finished for run in self._runs)}/{len(self._runs)} runs"
+                    tell(f"{label}, {batch[0].rule}", before + done * len(batch), total)
+                before += sum(run.setup.training.rounds for run in batch)
+        for run in self._runs:
+            if run.diverged is not None:
+                warnings.warn(run.diverged, RuntimeWarning, stacklevel=2)
+        return self
+
+    def frame(self) -> "pandas.DataFrame":
+        """A pandas DataFrame with a row for each record of each run."""
+        return data_frame(
+            [
+                {"rule": run.rule, "attack": run.attack, "seed": run.seed, **row(record)}
+                for run in self.runs
+                for record in run.records
+            ]
+        )
+
+    def plot(self) -> "NDArray[Any]":
+        """Accuracy against the round, means over seeds with 95 % intervals: an array of matplotlib Axes, one
+        for each attack."""
+        import numpy as np
+        from matplotlib import pyplot
+
+        panels = self._panels()
+        size = (0.6 + 4.4 * len(panels), 3.6)
+        axes = pyplot.subplots(
+            1, len(panels), figsize=size, sharey=True, squeeze=False, layout="constrained"
+        )[1]
+        for number, (attack, lines) in enumerate(panels.items()):
+            draw_accuracy(axes[0, number], lines, title=attack, legend=number == 0)
+        return np.ravel(axes)
+
+    def report(self, path: str | Path) -> Path:
+        """Write a self-contained HTML page about all runs; returns its path."""
+        self._begin()
+        return write_report([run for run in self._runs if run.records], path, device=self.device)
+
+    def __str__(self) -> str:
+        """Final accuracies in %: a row for each rule, a column for each attack, ± half of the 95 % interval
+        over seeds."""
+        self._begin()
+        attacks, rules = self._distinct("attack"), self._distinct("rule")
+        rows = [[rule, *(self._final(rule, attack) for attack in attacks)] for rule in rules]
+        return table(Table(["accuracy %", *attacks], rows))
+
+    def __repr__(self) -> str:
+        done = sum(run.finished for run in self._runs)
+        kinds = f"{len(self._distinct('rule'))} rules, {len(self._distinct('attack'))} attacks"
+        return f"Comparison({kinds}, {done} of {len(self._runs)} runs finished)"
+
+    def _begin(self) -> None:
+        if not any(run.records for run in self._runs):
+            self.finish()
+
+    def _distinct(self, what: str) -> list[str]:
+        return list(dict.fromkeys(getattr(run, what) for run in self._runs))
+
+    def _of(self, rule: str, attack: str) -> list[RecordedRun]:
+        return [run for run in self._runs if (run.rule, run.attack) == (rule, attack)]
+
+    def _final(self, rule: str, attack: str) -> str:
+        final = estimate(run.accuracy for run in self._of(rule, attack))
+        return "–" if final is None else final.text(scale=100)
+
+    def _panels(self) -> dict[str, list[Series]]:
+        self._begin()
+        rules = self._distinct("rule")
+        return {
+            attack: [over_seeds(rule, [run.curve for run in self._of(rule, attack)]) for rule in rules]
+            for attack in self._distinct("attack")
+        }
+
+
+def batches(runs: Sequence[RecordedRun], device: str) -> Iterator[list[RecordedRun]]:
+    """Runs to train in one stack: as many as there is memory for."""
+    small = bool(runs) and runs[0].setup.task.layout.size <= SMALL
+    limit = TOGETHER if device != "cpu" or small else 1
+    budget = MEMORY_SHARE * free_memory(device)
+    batch: list[RecordedRun] = []
+    used = 0
+    for run in runs:
+        need = setup_bytes(run.setup)
+        if batch and (used + need > budget or len(batch) == limit):
+            yield batch
+            batch, used = [], 0
+        batch.append(run)
+        used += need
+    if batch:
+        yield batch
+
+
+def train_batch(runs: Sequence[RecordedRun], device: str) -> Iterator[int]:
+    """Train runs in one stack from their start; yields the rounds done. One that diverged records no more."""
+    while True:
+        for run in runs:
+            run.forget()
+        try:
+            for moments in simulate.train_together([run.setup for run in runs], device=device):
+                for run, moment in zip(runs, moments, strict=True):
+                    if moment.record is not None and run.diverged is None:
+                        run.add(moment.record)
+                yield moments[0].round
+                if all(run.diverged is not None for run in runs):
+                    return
+        except MiscompiledError as error:
+            warnings.warn(str(error), RuntimeWarning, stacklevel=2)
+        else:
+            return
+
+
+def _several(name: str, values: object, example: str) -> list[Any]:
+    if isinstance(values, str | Mapping) or not isinstance(values, Iterable):
+        raise ConfigError(f"{name} is {values!r}; give a list: {name}={example}")
+    return list(values)

@@ -1,0 +1,138 @@
+"""What a run recorded, and what is made of it: rows of a data frame, curves, a page."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from clippedgossip.errors import RunError
+from clippedgossip.files import write_atomic
+from clippedgossip.network import Network
+from clippedgossip.records import Round, RunDirectory
+from clippedgossip.report.figures.axes import draw_line, finish
+from clippedgossip.report.palette import styles
+from clippedgossip.report.statistics import Series
+from clippedgossip.simulate.setup import Setup
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.axes import Axes
+
+DRAWN = 200  # nodes, at most: a report shows no drawing of a larger network
+
+
+@dataclass(kw_only=True, eq=False)
+class RecordedRun:
+    """The records of one run. `description` is the run as plain data, such as a config holds."""
+
+    setup: Setup = field(repr=False)
+    description: Mapping[str, Any] = field(repr=False)
+    rule: str
+    attack: str
+    seed: int
+    records: list[Round] = field(default_factory=list, repr=False)
+    diverged: str | None = None
+    """Why the run ended before its last round, if it did."""
+
+    @property
+    def accuracy(self) -> float | None:
+        """The last record's: test accuracy of the average of the regular nodes' models."""
+        return accuracy_of(self.records[-1]) if self.records else None
+
+    @property
+    def round(self) -> int:
+        """The round of the last record."""
+        return self.records[-1].round if self.records else 0
+
+    @property
+    def finished(self) -> bool:
+        return self.diverged is not None or self.round == self.setup.training.rounds
+
+    @property
+    def curve(self) -> dict[int, float | None]:
+        """{round: accuracy}."""
+        return {record.round: accuracy_of(record) for record in self.records}
+
+    def add(self, record: Round) -> None:
+        """One more record; a run whose numbers are no longer finite has diverged."""
+        self.records.append(record)
+        measured = (record.loss, record.consensus_distance)
+        if not all(math.isfinite(value) for value in measured if value is not None):
+            self.diverged = (
+                f"{self.rule} diverged by round {record.round}: a loss or a model is NaN or infinity\n"
+                "take a smaller lr, or a rule that withstands the attack; what was recorded stays"
+            )
+
+    def forget(self) -> None:
+        """Back to the start."""
+        self.records, self.diverged = [], None
+
+
+def accuracy_of(record: Round) -> float | None:
+    return (record.accuracy or {}).get("all")
+
+
+def row(record: Round) -> dict[str, Any]:
+    """One row: `accuracy` is that of all regular nodes, `accuracy clique A` that of a group."""
+    groups = (record.accuracy or {}).items()
+    accuracy = {"accuracy" if name == "all" else f"accuracy {name}": value for name, value in groups}
+    left_out = ("round", "accuracy", "clipped_edges")
+    rest = {key: value for key, value in record.to_json().items() if key not in left_out}
+    return {"round": record.round, **accuracy, **rest}
+
+
+def data_frame(rows: Sequence[Mapping[str, Any]]) -> "pandas.DataFrame":
+    try:
+        import pandas
+    except ImportError:
+        raise RunError(
+            "frame() gives a pandas DataFrame, but pandas is not installed\n"
+            "install it (pip install pandas), or use the records themselves"
+        ) from None
+    return pandas.DataFrame(list(rows))
+
+
+def draw_accuracy(axes: "Axes", lines: Sequence[Series], *, title: str = "", legend: bool = True) -> "Axes":
+    """Accuracy against the round, each rule in its colour of the reports."""
+    looks = styles(line.name for line in lines)
+    for order, line in enumerate(lines):
+        draw_line(axes, line, looks[line.name], points=400, markers=8, order=order, y_scale="percent")
+    finish(axes, title=title, x_label="round", y_label="accuracy", y_scale="percent")
+    axes.set_ylim(0, 1)
+    if legend:
+        axes.legend(frameon=False)
+    return axes
+
+
+def write_report(runs: Sequence[RecordedRun], path: str | Path, *, device: str) -> Path:
+    """One HTML page. Reports read runs from disk, so they are put into a temporary folder first."""
+    from clippedgossip.report.run_report import report
+
+    if not any(run.records for run in runs):
+        raise RunError("there is nothing to report yet: no run has a record\ncall finish() first")
+    drawings: dict[Network, str] = {}
+    with TemporaryDirectory() as folder:
+        for number, run in enumerate(runs):
+            place = RunDirectory.open(Path(folder) / str(number), run.description, "run", device=device)
+            place.append(*run.records)
+            network = run.setup.network
+            if network.n <= DRAWN:
+                place.write_drawing(drawings.get(network) or drawings.setdefault(network, _drawn(network)))
+            if run.finished:
+                place.write_summary({} if run.diverged is None else {"diverged": run.diverged})
+        html = report([Path(folder)]).html
+    target = Path(path)
+    try:
+        write_atomic(target, html)
+    except OSError as error:
+        raise RunError(f"cannot write {target}: {error.strerror or error}\ngive another path") from error
+    return target
+
+
+def _drawn(network: Network) -> str:
+    from clippedgossip.report.network_drawing import network_svg
+    from clippedgossip.report.svg import standalone
+
+    return standalone(network_svg(network))

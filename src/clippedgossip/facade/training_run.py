@@ -1,0 +1,252 @@
+"""Train a network from Python: one call, and a run to iterate over, plot and load models from."""
+
+import warnings
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import torch
+from torch import Tensor, nn
+
+from clippedgossip import simulate
+from clippedgossip.errors import MiscompiledError, RunError, unknown_name
+from clippedgossip.facade.choices import AttackLike, Choices, DataLike, ModelLike, Partition, RuleLike
+from clippedgossip.facade.recorded_run import RecordedRun, data_frame, draw_accuracy, row, write_report
+from clippedgossip.network import Network
+from clippedgossip.records import Round
+from clippedgossip.report.statistics import over_seeds
+from clippedgossip.report.terminal import progress as progress_line
+from clippedgossip.simulate.setup import Precision
+from clippedgossip.simulate.state import Moment, State
+from clippedgossip.step import LearningRate, Momentum
+from clippedgossip.tasks import ParameterLayout, unflatten
+from clippedgossip.tasks.module_checks import Loss
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.axes import Axes
+
+OnRound = Callable[[int], None]
+
+
+def train(
+    network: Network,
+    data: DataLike = "digits",
+    model: ModelLike = "mlp",
+    *,
+    rule: RuleLike = "clipped-gossip",
+    attack: AttackLike = None,
+    partition: Partition = "iid",
+    rounds: int = 900,
+    batch: int = 32,
+    lr: float | LearningRate = 0.01,
+    momentum: float | Momentum = 0.9,
+    loss: str | Loss | None = None,
+    augment: bool = False,
+    evaluate_every: int = 10,
+    precision: Precision = "float32",
+    seed: int = 0,
+    device: str | torch.device = "auto",
+    progress: bool = True,
+) -> "TrainingRun":
+    """Train a model on every node of a network, some of them Byzantine (Algorithm 1).
+
+        network = cg.Network(nx.petersen_graph(), byzantine=[7])
+        run = cg.train(network, (x, y, x_test, y_test), model, attack=cg.attacks.Dissensus(), rounds=90)
+        for record in run:
+            print(record.round, record.metrics["accuracy"]["all"])
+
+    `data` is a `tasks.DataSet`, four tensors or arrays (x, y, x_test, y_test), or a name. `model` is a module
+    (a copy is trained, its present weights are the start), a function that makes one (each seed then starts
+    from other weights), or a name. `rule` and `attack` are objects, or what a config says: a name, or a
+    table such as {"name": "clipped-gossip", "radius": {"adaptive": 0.1}}. `partition` is a name, a table such
+    as {"name": "dirichlet", "alpha": 0.1}, or the rows of each node: a list in the order of the regular
+    nodes, or {label: rows}. `device="auto"` is the GPU where there is one.
+
+    Nothing is trained yet: iterate over the run, call `finish()`, or ask it for a result.
+    """
+    choices = Choices.of(
+        network,
+        data,
+        model,
+        partition=partition,
+        rounds=rounds,
+        batch=batch,
+        lr=lr,
+        momentum=momentum,
+        evaluate_every=evaluate_every,
+        precision=precision,
+        loss=loss,
+        augment=augment,
+        device=device,
+    )
+    setup = choices.setup(rule, attack, seed)
+    return TrainingRun(choices.recorded(setup), device=choices.device, progress=progress)
+
+
+class TrainingRun:
+    """A run that trains as it is iterated over; iterating again gives the same records.
+
+    A run that has not begun trains to its end when it is asked for a result. A run that was stopped (by
+    `break` or Ctrl-C) answers with what it has recorded; another loop, or `finish()`, goes on from there.
+    """
+
+    def __init__(self, recorded: RecordedRun, *, device: str = "cpu", progress: bool = True) -> None:
+        self.setup = recorded.setup
+        self.device = device
+        self._progress = progress
+        self._recorded = recorded
+        self._state: State | None = None  # as of the last record
+        self._moments: Iterator[Moment] | None = None
+
+    @property
+    def network(self) -> Network:
+        return self.setup.network
+
+    @property
+    def finished(self) -> bool:
+        """Whether its last round is done, or it diverged."""
+        return self._recorded.finished
+
+    @property
+    def diverged(self) -> str | None:
+        """Why the run ended before its last round, if it did."""
+        return self._recorded.diverged
+
+    @property
+    def records(self) -> list[Round]:
+        """One record for each evaluated round."""
+        self._begin()
+        return list(self._recorded.records)
+
+    @property
+    def accuracy(self) -> float | None:
+        """The last record's: test accuracy of the average of the regular nodes' models."""
+        self._begin()
+        return self._recorded.accuracy
+
+    @property
+    def models(self) -> Tensor:
+        """The models as of the last record, on the CPU: a row for each node of `network.regular`."""
+        self._begin()
+        if self._state is None:
+            raise RunError("the run has no record yet\ncall finish(), or iterate over it")
+        return self._state.tensors["models"][: len(self.network.regular)].cpu()
+
+    def __iter__(self) -> Iterator[Round]:
+        place, held = 0, self._recorded
+        while place < len(held.records) or self._advance():
+            if place < len(held.records):
+                yield held.records[place]
+                place += 1
+            else:  # the engine started again
+                place = 0
+
+    def finish(self) -> Self:
+        """Train to the end; shows its progress on a terminal and in a notebook."""
+        with shown_progress(self._progress) as tell:
+
+            def show(done: int) -> None:
+                accuracy = self._recorded.accuracy
+                label = "training" if accuracy is None else f"accuracy {accuracy:.1%}"
+                tell(label, done, self.setup.training.rounds)
+
+            while self._advance(show):
+                pass
+        return self
+
+    def load(self, model: nn.Module, node: Hashable | None = None) -> nn.Module:
+        """Copy the trained parameters of a regular node into `model` and return it; without `node`, the
+        average of the regular nodes' models.
+
+            run.load(model, node=0)
+        """
+        expected = self.setup.task.layout
+        if not isinstance(model, nn.Module) or ParameterLayout.of(model).shapes != expected.shapes:
+            raise RunError(
+                f"the model does not have the {expected.size:,} parameters that were trained\n"
+                "give a module built in the same way as the one given to train"
+            )
+        models = self.models
+        return unflatten(models.mean(0) if node is None else models[self._row(node)], model)
+
+    def frame(self) -> "pandas.DataFrame":
+        """A pandas DataFrame with a row for each record."""
+        return data_frame([row(record) for record in self.records])
+
+    def plot(self, ax: "Axes | None" = None) -> "Axes":
+        """Accuracy against the round, on `ax` or on a new figure."""
+        self._begin()
+        held = self._recorded
+        title = f"against {held.attack}" if held.attack != "none" else ""
+        return draw_accuracy(ax or new_axes(), [over_seeds(held.rule, [held.curve])], title=title)
+
+    def report(self, path: str | Path) -> Path:
+        """Write a self-contained HTML page about this run; returns its path."""
+        self._begin()
+        return write_report([self._recorded], path, device=self.device)
+
+    def __repr__(self) -> str:
+        held = self._recorded
+        against = "" if held.attack == "none" else f" against {held.attack}"
+        accuracy = "" if held.accuracy is None else f", accuracy {held.accuracy:.1%}"
+        where = f"{self.network.n} nodes, round {held.round} of {self.setup.training.rounds}"
+        return f"TrainingRun({held.rule}{against} on {where}{accuracy})"
+
+    def _begin(self) -> None:
+        if self._moments is None and not self._recorded.records:
+            self.finish()
+
+    def _advance(self, on_round: OnRound = lambda done: None) -> bool:
+        """Train until the next record; False at the end."""
+        if self.finished:
+            return False
+        if self._moments is None:
+            self._moments = simulate.train(self.setup, device=self.device, state=self._state)
+        try:
+            for moment in self._moments:
+                if moment.record is not None:
+                    self._take(moment.record, moment)
+                on_round(moment.round)
+                if moment.record is not None:
+                    return True
+        except MiscompiledError as error:
+            warnings.warn(str(error), RuntimeWarning, stacklevel=2)
+            self._recorded.forget()
+            self._state, self._moments = None, None
+        except BaseException:  # Ctrl-C as well: the round under way is lost, the records are not
+            self._moments = None
+            raise
+        return True
+
+    def _take(self, record: Round, moment: Moment) -> None:
+        self._recorded.add(record)
+        self._state = moment.state()
+        if self.finished:
+            self._moments = None  # and with it the engine's memory
+        if self.diverged is not None:
+            warnings.warn(self.diverged, RuntimeWarning, stacklevel=4)
+
+    def _row(self, node: Hashable) -> int:
+        labels = [self.network.labels[i] for i in self.network.regular]
+        texts = [str(label) for label in labels]
+        if node in labels:
+            return labels.index(node)
+        if str(node) in texts:
+            return texts.index(str(node))
+        if str(node) in map(str, self.network.labels):
+            raise RunError(f"node {node!r} is Byzantine and has no model to load\ngive a regular node")
+        raise RunError(unknown_name("node", str(node), texts))
+
+
+def new_axes() -> "Axes":
+    """The axes of a new figure, which a notebook shows."""
+    from matplotlib import pyplot
+
+    return pyplot.subplots(figsize=(5.6, 3.6), layout="constrained")[1]
+
+
+def shown_progress(wanted: bool) -> AbstractContextManager[Callable[[str, int, int], None]]:
+    """A line on a terminal or in a notebook; silence in a pipe, or where it is not wanted."""
+    return progress_line() if wanted else nullcontext(lambda label, done, total: None)

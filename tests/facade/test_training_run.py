@@ -1,0 +1,268 @@
+"""`cg.train`: what a newcomer writes works, and a mistake is told in two lines before the first round."""
+
+import sys
+from collections.abc import Callable
+from copy import deepcopy
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import pytest
+import torch
+from torch import nn
+
+import clippedgossip as cg
+from clippedgossip.errors import ClippedGossipError, RunError, UserError
+from clippedgossip.facade import TrainingRun
+from clippedgossip.network import Network
+from clippedgossip.simulate.network_task import network_task
+from clippedgossip.step import Averaged, HeavyBall, LearningRate
+from clippedgossip.tasks import DataSet, flatten
+from tests.facade.interrupting import Interrupting
+
+OLD_STYLE: Any = cg.train
+SHORT: dict[str, Any] = {"rounds": 6, "evaluate_every": 2, "lr": 0.3, "device": "cpu"}
+
+
+def start(network: Any, data: Any, model: Any, **options: Any) -> TrainingRun:
+    return cg.train(network, data, model, **{"attack": cg.attacks.Dissensus(), **SHORT, **options})
+
+
+def test_iterating_trains_and_iterating_again_gives_the_same_records(
+    network: Network, data: DataSet, model: nn.Module
+) -> None:
+    before = flatten(model)
+    run = start(network, data, model, rule=cg.rules.ClippedGossip(1.0))
+    assert "round 0 of 6" in repr(run)
+    seen = list(run)
+    assert [record.round for record in seen] == [2, 4, 6]
+    assert run.finished
+    assert list(run) == seen == run.records
+    assert run.accuracy == (seen[-1].accuracy or {})["all"]
+    assert run.models.shape == (9, before.numel())
+    torch.testing.assert_close(flatten(model), before, rtol=0, atol=0)  # the user's own is not trained
+    assert f"accuracy {run.accuracy:.1%}" in repr(run)
+
+
+def test_it_is_the_run_of_a_setup(network: Network, data: DataSet, model: nn.Module) -> None:
+    run = start(network, data, model, rule=cg.rules.ClippedGossip(0.5), momentum=0.8, seed=3, batch=16)
+    training = cg.Training(
+        rounds=6, evaluate_every=2, evaluate_last=0, lr=LearningRate(initial=0.3), momentum=HeavyBall(0.8)
+    )
+    attack = cg.attacks.Dissensus()
+    setup = cg.Setup(
+        network=network,
+        task=network_task(network, data, deepcopy(model), attack=attack, seed=3, batch=16),
+        rule=cg.rules.ClippedGossip(0.5),
+        attack=attack,
+        training=training,
+        seed=3,
+    )
+    assert run.records == [now.record for now in cg.simulate.train(setup) if now.record is not None]
+
+
+def test_a_stopped_run_goes_on_to_the_same_end(network: Network, data: DataSet, model: nn.Module) -> None:
+    whole = start(network, data, model).finish()
+    stopped = start(network, data, model)
+    first = list(islice(stopped, 1))
+    assert stopped.records == first
+    assert not stopped.finished
+    assert stopped.finish() is stopped
+    assert stopped.records == whole.records
+    torch.testing.assert_close(stopped.models, whole.models, rtol=0, atol=0)
+
+
+def test_after_an_interrupt_the_records_stay_and_the_run_can_go_on(
+    network: Network, data: DataSet, model: nn.Module
+) -> None:
+    loss = Interrupting()
+    whole = start(network, data, model, loss=loss).finish()
+    loss.calls, loss.last = 0, loss.calls // 2
+    run = start(network, data, model, loss=loss)
+    with pytest.raises(KeyboardInterrupt):
+        run.finish()
+    assert [record.round for record in run.records] == [2]
+    assert run.accuracy == (whole.records[0].accuracy or {})["all"]
+    assert run.finish().records == whole.records
+
+
+def test_a_nodes_model_and_the_average_are_loaded_by_label(data: DataSet, model: nn.Module) -> None:
+    graph = nx.relabel_nodes(nx.cycle_graph(5), dict(enumerate(["ann", "bob", "cy", "dee", "eve"])))
+    run = start(Network(graph, byzantine=["bob"]), data, model)
+    loaded = run.load(model, node="dee")
+    assert loaded is model
+    torch.testing.assert_close(flatten(model), run.models[2], rtol=0, atol=0)
+    torch.testing.assert_close(flatten(run.load(model)), run.models.mean(0), rtol=0, atol=0)
+    with pytest.raises(RunError, match=r"'bob' is Byzantine.*\n"):
+        run.load(model, node="bob")
+    with pytest.raises(RunError, match=r"unknown node 'an'; did you mean 'ann'\?"):
+        run.load(model, node="an")
+    with pytest.raises(RunError, match="does not have the 82 parameters"):
+        run.load(nn.Linear(2, 2))
+
+
+def test_a_run_that_has_not_begun_trains_when_it_is_asked(
+    network: Network, data: DataSet, model: nn.Module
+) -> None:
+    frame = start(network, data, model).frame()
+    assert list(frame["round"]) == [2, 4, 6]
+    assert {"accuracy", "loss", "consensus_distance"} <= set(frame.columns)
+    assert "clipped_edges" not in frame.columns
+
+
+def test_a_network_with_groups_has_a_column_for_each(data: DataSet, model: nn.Module) -> None:
+    network = Network(cg.graphs.dumbbell(clique=3))
+    frame = start(network, data, model, attack=None, partition="clique").frame()
+    assert {"accuracy", "accuracy clique A", "accuracy clique B"} <= set(frame.columns)
+
+
+def test_without_pandas_a_frame_says_so(
+    network: Network, data: DataSet, model: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = start(network, data, model).finish()
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(RunError, match=r"pandas is not installed\n"):
+        run.frame()
+
+
+def test_it_plots_on_new_axes_or_on_those_given(network: Network, data: DataSet, model: nn.Module) -> None:
+    from matplotlib.figure import Figure
+
+    run = start(network, data, model)
+    axes = run.plot()
+    line: Any = axes.lines[0]
+    assert list(line.get_xdata()) == [2, 4, 6]
+    assert list(line.get_ydata()) == [(record.accuracy or {})["all"] for record in run.records]
+    assert line.get_color() == "#1f7fc4"  # ClippedGossip's colour in every report
+    mine = Figure().add_subplot()
+    assert run.plot(mine) is mine
+
+
+def test_it_writes_a_page(network: Network, data: DataSet, model: nn.Module, tmp_path: Path) -> None:
+    page = start(network, data, model).report(tmp_path / "page.html")
+    text = page.read_text(encoding="utf-8")
+    assert "<svg" in text
+    assert "dissensus" in text
+    with pytest.raises(RunError, match="cannot write"):
+        start(network, data, model).report(tmp_path / "none" / "page.html")
+
+
+def test_a_run_that_diverges_ends_with_a_warning_and_keeps_its_records(
+    network: Network, data: DataSet, model: nn.Module
+) -> None:
+    run = start(network, data, model, rule="gossip", rounds=400, lr=1e6, evaluate_every=10)
+    with pytest.warns(RuntimeWarning, match="diverged by round"):
+        run.finish()
+    assert run.finished
+    assert run.diverged
+    assert len(run.records) < 40
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"rule": "clipped-gossip"}, {"rule": cg.rules.ClippedGossip()}),
+        (
+            {"rule": {"name": "clipped-gossip", "radius": {"adaptive": 0.2}}},
+            {"rule": cg.rules.ClippedGossip(cg.rules.Adaptive(0.2))},
+        ),
+        ({"rule": {"name": "trimmed-mean", "trim": "byzantine"}}, {"rule": cg.rules.TrimmedMean(1)}),
+        ({"attack": "alie"}, {"attack": cg.attacks.ALIE()}),
+        ({"attack": "label-flipping"}, {"attack": cg.attacks.LabelFlipping()}),
+        ({"lr": 0.3}, {"lr": LearningRate(initial=0.3)}),
+        ({"momentum": Averaged(0.1)}, {"momentum": Averaged(alpha=0.1)}),
+        ({"partition": "dirichlet"}, {"partition": {"name": "dirichlet", "alpha": 0.5}}),
+    ],
+    ids=str,
+)
+def test_words_and_objects_mean_the_same(
+    one: dict[str, Any], other: dict[str, Any], network: Network, data: DataSet, model: nn.Module
+) -> None:
+    assert start(network, data, model, **one).records == start(network, data, model, **other).records
+
+
+def test_shares_go_by_order_or_by_label(network: Network, data: DataSet, model: nn.Module) -> None:
+    rows = [list(range(50 * k, 50 * k + 50)) for k in range(9)]
+    by_label = dict(zip(network.regular.tolist(), rows, strict=True))
+    assert (
+        start(network, data, model, partition=rows).records
+        == start(network, data, model, partition=by_label).records
+    )
+
+
+def test_data_is_a_data_set_four_arrays_or_a_name(network: Network, data: DataSet, model: nn.Module) -> None:
+    arrays = [tensor.numpy() for tensor in (data.train_x, data.train_y, data.test_x, data.test_y)]
+    assert start(network, tuple(arrays), model).records == start(network, data, model).records
+    assert cg.train(network, attack="none", rounds=1, device="cpu").accuracy is not None  # digits and mlp
+
+
+def test_a_factory_starts_every_seed_from_other_weights(network: Network, data: DataSet) -> None:
+    def make() -> nn.Module:
+        return nn.Linear(2, 2)
+
+    state = torch.get_rng_state()
+    starts = [start(network, data, make, seed=seed).setup.task.initial() for seed in (0, 0, 1)]
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(starts[0], starts[1])
+    assert not torch.equal(starts[0], starts[2])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"attack": None}, "1 Byzantine node, but there is no attack"),
+        ({"rule": "cliped-gossip"}, "did you mean 'clipped-gossip'"),
+        ({"rule": cg.rules.ClippedGossip}, "rule is a ClippedGossip itself"),
+        ({"attack": "disensus"}, "did you mean 'dissensus'"),
+        ({"attack": 3}, "attack is a int"),
+        ({"partition": "idd"}, "did you mean 'iid'"),
+        ({"partition": {"name": "dirichlet", "alfa": 1}}, "did you mean 'alpha'"),
+        ({"partition": {"name": "iid", "alpha": 1}}, "alpha goes with partition 'dirichlet' alone"),
+        ({"partition": [[0, 1]] * 3}, "3 shares, but 9 nodes train"),
+        ({"partition": [[0, 1]] * 8 + [[]]}, "node 9 holds no samples"),
+        ({"partition": {0: [0, 1]}}, "node 1 has no share"),
+        ({"partition": {7: [0, 1]}}, "node 7 does not train"),
+        ({"partition": [[0, 1]] * 8 + [[600]]}, "outside 0 to 499"),
+        ({"partition": 3}, "partition is 3"),
+        ({"lr": "fast"}, "lr is 'fast'; it must be a number"),
+        ({"lr": -1.0}, "must be above 0"),
+        ({"momentum": 1.5}, "below 1"),
+        ({"rounds": 0}, "rounds is 0"),
+        ({"batch": 0}, "batch is 0"),
+        ({"batch": 2.5}, "batch is 2.5"),
+        ({"seed": -1}, "seed is -1"),
+        ({"device": "gpu"}, "device is 'gpu'"),
+        ({"precision": "float8"}, "unknown precision"),
+        ({"loss": "mse"}, "unknown loss"),
+    ],
+    ids=str,
+)
+def test_a_mistake_is_told_before_the_first_round(
+    options: dict[str, Any], message: str, network: Network, data: DataSet, model: nn.Module
+) -> None:
+    with pytest.raises(UserError, match=message) as told:
+        start(network, data, model, **options)
+    assert len(str(told.value).splitlines()) <= 2
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda n, d, m: start(nx.petersen_graph(), d, m), "network is a Graph; give cg.Network"),
+        (lambda n, d, m: OLD_STYLE(start(n, d, m).setup), r"cg.simulate.train\(setup\)"),
+        (lambda n, d, m: start(n, (d.train_x, d.train_y), m), "data is a tuple of 2"),
+        (lambda n, d, m: start(n, "digit", m), "did you mean 'digits'"),
+        (lambda n, d, m: start(n, d, "mpl"), "did you mean 'mlp'"),
+        (lambda n, d, m: start(n, d, 3), "model is a int"),
+        (lambda n, d, m: start(n, d, lambda: 3), "model makes a int"),
+        (lambda n, d, m: start(n, d, nn.Linear(3, 2)), r"cannot take inputs of shape \(2,\)"),
+        (lambda n, d, m: start(n, d, nn.Linear(2, 3)), r"outputs of shape \(3, 3\)"),
+    ],
+)
+def test_a_wrong_network_data_or_model_is_told(
+    wrong: Callable[..., object], message: str, network: Network, data: DataSet, model: nn.Module
+) -> None:
+    with pytest.raises(ClippedGossipError, match=message) as told:
+        wrong(network, data, model)
+    assert len(str(told.value).splitlines()) <= 2
