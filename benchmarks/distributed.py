@@ -48,7 +48,7 @@ CASES = {
 }
 Work = tuple[Callable[..., None], tuple[Any, ...]]
 Spent = dict[str, float]
-PHASES = ("step", "turn_out", "mix", "turn_home")
+PHASES = ("step", "to_slices", "mix", "to_models")
 NAMESPACE = "CLIPPEDGOSSIP_BENCHMARK_NAMESPACE"
 
 
@@ -74,10 +74,10 @@ def alone(pipe: Connection, case: str, threads: int) -> None:
     serve(pipe, stack.advance, {})
 
 
-def member(pipe: Connection, case: str, url: str, by_hand: bool) -> None:
+def member(pipe: Connection, case: str, url: str, share_memory: bool) -> None:
     """One rank, its phases timed."""
     torch.set_num_threads(1)
-    with join(url=url, by_hand=by_hand) as ranks:
+    with join(url=url, share_memory=share_memory) as ranks:
         shard = Shard(setup(*CASES[case]), ranks, torch.device("cpu"))
         shard.start(None)
         shard.advance()
@@ -119,9 +119,9 @@ def loopback() -> int:
 
 def measure(case: str, ranks: int, repetitions: int, rounds: int, folder: str) -> str:
     works: list[list[Work]] = [[(alone, (case, ranks))]]
-    for by_hand in (True, False):
+    for share_memory in (True, False):
         url = f"file://{folder}/{time.monotonic_ns()}?world_size={ranks}"
-        works.append([(member, (case, f"{url}&rank={rank}", by_hand)) for rank in range(ranks)])
+        works.append([(member, (case, f"{url}&rank={rank}", share_memory)) for rank in range(ranks)])
     started: list[Any] = []
     pipes: list[tuple[Connection, ...]] = []
     for group in works:
@@ -150,14 +150,14 @@ def start(work: Callable[..., None], arguments: tuple[Any, ...]) -> tuple[Any, C
     return process, ours
 
 
-def line(case: str, ranks: int, stacked: list[Spent], by_hand: list[Spent], by_gloo: list[Spent]) -> str:
-    one, many, gloo = fastest(stacked), fastest(by_hand), fastest(by_gloo)
-    turns = many["turn_out"] + many["turn_home"]
+def line(case: str, ranks: int, stacked: list[Spent], share_memory: list[Spent], by_gloo: list[Spent]) -> str:
+    one, many, gloo = fastest(stacked), fastest(share_memory), fastest(by_gloo)
+    turns = many["to_slices"] + many["to_models"]
     parts = [one["round"], many["round"], many["step"], turns, many["mix"], gloo["round"]]
     run = setup(*CASES[case])
     formula = 2 * len(run.task.nodes) / ranks * run.task.layout.size * 4 * (ranks - 1) / ranks
     sent = f"{gloo['bytes'] / ranks / 1e6:7.2f}" if NAMESPACE in os.environ else f"{'-':>7}"
-    ratios = [one["round"] / many["round"], median(stacked) / median(by_hand), one["cpu"] / many["cpu"]]
+    ratios = [one["round"] / many["round"], median(stacked) / median(share_memory), one["cpu"] / many["cpu"]]
     return (
         f"{case:<28}{''.join(f'{seconds * 1e3:7.1f}' for seconds in parts)}"
         f"{''.join(f'{ratio:7.2f}' for ratio in ratios)} {sent} {formula / 1e6:7.2f}"

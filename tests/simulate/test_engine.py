@@ -18,6 +18,7 @@ from clippedgossip.network import Network
 from clippedgossip.rules import Bucketing, ClippedGossip, GeometricMedian, Gossip, Mozi, Rule, TrimmedMean
 from clippedgossip.simulate import Moment, Setup, State, Training, train, train_together
 from clippedgossip.simulate.engine import Stack
+from clippedgossip.simulate.exchange import MessageLosses
 from clippedgossip.step import Averaged, HeavyBall, LearningRate
 from clippedgossip.tasks import DataSet, Workers, build, make_task, partition
 from clippedgossip.tasks.parameters import ParameterLayout
@@ -143,7 +144,9 @@ def test_messages_tried_together_have_the_losses_they_have_one_by_one(
     stack = Stack([setup(), setup(rule, attacked, seed=1)], torch.device("cpu"), None)
     stack.advance()
     mixer, part = stack.mixers[1], stack.parts[1]
-    mixer._trials.size = size
+    losses = mixer.message_losses
+    assert isinstance(losses, MessageLosses)
+    losses.size = size
     regular = slice(part.start, part.start + mixer.regular)
     (near,) = mixer.inbox(stack.models[part], 3, 6).neighborhoods()
     if isinstance(mixer.rule, Bucketing):
@@ -151,7 +154,7 @@ def test_messages_tried_together_have_the_losses_they_have_one_by_one(
     x, y = stack.workers.draw(stack.workers.shares, 3, "mozi")
     places = range(near.weights.shape[1] + 1)
     one_by_one = [stack.workers.losses_of(near.message(place), x[regular], y[regular]) for place in places]
-    found = mixer._losses_near(near)
+    found = losses(near)
     assert found.isfinite().all()
     there = near.closed_present
     torch.testing.assert_close(found[there], torch.stack(one_by_one, 1).double()[there])

@@ -138,9 +138,9 @@ def _execute(
 ) -> "RunDirectory":
     from clippedgossip.report.terminal import progress
     from clippedgossip.runs.execute import execute
-    from clippedgossip.simulate.distributed.shard import over
+    from clippedgossip.simulate.distributed.shard import engine_over
 
-    engine = None if together is None else over(together)
+    engine = None if together is None else engine_over(together)
     label = config.label
     with progress() as show:
 

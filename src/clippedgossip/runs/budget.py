@@ -14,7 +14,7 @@ from clippedgossip.network import Network
 from clippedgossip.rules import Mozi, Rule
 from clippedgossip.rules.premix import Premix
 from clippedgossip.runs.config import RunConfig
-from clippedgossip.simulate.footprint import MODEL_COPIES, RANK_COPIES, messages
+from clippedgossip.simulate.footprint import messages, models_bytes
 from clippedgossip.tasks import MODELS
 from clippedgossip.tasks import stacked_layers as layers
 
@@ -86,7 +86,7 @@ def plan(config: RunConfig, *, ranks: int = 1, device: str = "cpu") -> Plan:
     gradient = 6.0 * batch * products(module, shape)  # 2 operations each, forward once and backward twice
     rule = config.rule.build(network)
     rows = n + messages(network, rule, attack)
-    copies = ((RANK_COPIES if ranks > 1 else MODEL_COPIES) * n + 2 * (rows - n)) * d * 4
+    copies = models_bytes(n, d, rows - n, over_ranks=ranks > 1)
     return Plan(
         workers=n,
         parameters=d,

@@ -4,15 +4,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from scipy import sparse
 from torch import Tensor
 
 from clippedgossip.attacks import Attack, Silence, View
 from clippedgossip.errors import RunError
+from clippedgossip.metrics import squared_distances
 from clippedgossip.mixing.inbox import Context, Inbox
 from clippedgossip.mixing.slots import Layout
 from clippedgossip.network import Network
 from clippedgossip.rules import Rule
+from clippedgossip.simulate.exchange import byzantine_rows
 from clippedgossip.simulate.setup import refuse_disconnected
 
 
@@ -93,15 +94,6 @@ def _rounds(
         yield models
 
 
-def byzantine_rows(network: Network, like: Tensor) -> Tensor:
-    """(b, r+b) W on the Byzantine rows, regular columns first: their honest work is plain gossip."""
-    order = [*network.regular.tolist(), *network.byzantine.tolist()]
-    rows = sparse.coo_array(network.weights[network.byzantine][:, order])
-    index = torch.tensor([rows.row.tolist(), rows.col.tolist()], dtype=torch.int64)
-    entries = torch.tensor(rows.data, dtype=like.dtype)
-    return torch.sparse_coo_tensor(index, entries, rows.shape, check_invariants=True).to(like.device)
-
-
 def _split(network: Network, initial: Tensor) -> tuple[Tensor, Tensor]:
     if initial.dim() != 2 or len(initial) not in (network.n, len(network.regular)):
         raise RunError(
@@ -123,10 +115,6 @@ def _measured(states: Iterator[Tensor]) -> Iterator[ConsensusRound]:
         yield ConsensusRound(
             round=now,
             models=models,
-            error=_mean_square(exact - target),
-            consensus_distance=_mean_square(exact - exact.mean(0)),
+            error=float(squared_distances(exact, target).mean()),
+            consensus_distance=float(squared_distances(exact).mean()),
         )
-
-
-def _mean_square(differences: Tensor) -> float:
-    return float(differences.square().sum(1).mean())

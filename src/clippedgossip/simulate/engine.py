@@ -9,6 +9,7 @@ from torch import Tensor
 
 from clippedgossip.devices import CAPTURE, CapturedWork, aligned_zeros, find_device, trusted
 from clippedgossip.errors import RunError
+from clippedgossip.metrics import Metrics, squared_distances
 from clippedgossip.mixing.kernels import full_precision
 from clippedgossip.records import Round
 from clippedgossip.simulate.exchange import Mixer
@@ -123,15 +124,33 @@ class Stack:
 
     def _changed(self) -> list[Tensor]:
         """The tensors that a round changes."""
-        return [self.models, self.momentum, self.half, self.losses, *(mixer.clips for mixer in self.mixers)]
+        return [
+            self.models,
+            self.momentum,
+            self.half,
+            self.losses,
+            *(mixer.metrics.clips for mixer in self.mixers),
+        ]
 
     @torch.no_grad()
     def evaluate(self) -> list[Round]:
         """A record of each run."""
         return [
-            mixer.evaluate(self.models[part], self.losses[part], self.round, self.training)
+            self._record(mixer.metrics, self.models[part], self.losses[part])
             for mixer, part in zip(self.mixers, self.parts, strict=True)
         ]
+
+    def _record(self, metrics: Metrics, models: Tensor, losses: Tensor) -> Round:
+        models, losses, training = models[: metrics.regular], losses[: metrics.regular], self.training
+        return metrics.record(
+            self.round,
+            accuracies=self.workers.accuracies(metrics.averages(models)),
+            node_accuracies=self.workers.accuracies(models) if training.evaluates_nodes(self.round) else None,
+            losses=losses,
+            distances=squared_distances(models),
+            lr=training.lr.at(self.round - 1),
+            last=self.round == training.rounds,
+        )
 
     def state(self, index: int) -> State:
         """A copy of what one run needs to go on from this round."""
@@ -153,7 +172,7 @@ class Stack:
         return {
             "models": self.models[part],
             "momentum": self.momentum[part],
-            "clips": self.mixers[index].clips,
+            "clips": self.mixers[index].metrics.clips,
         }
 
 

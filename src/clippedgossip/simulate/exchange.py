@@ -1,65 +1,69 @@
-"""One run's exchange: what the attackers send, what the rule makes of it, and how the result is doing."""
+"""One run's exchange: what the Byzantine nodes send, and what the rule makes of it."""
 
-from functools import cached_property
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import torch
+from scipy import sparse
 from torch import Tensor
 
 from clippedgossip.attacks import Silence, View
+from clippedgossip.metrics import Metrics
 from clippedgossip.mixing.inbox import Context, Inbox, Neighborhood
 from clippedgossip.mixing.slots import Layout
+from clippedgossip.network import Network
 from clippedgossip.randomness import Word
-from clippedgossip.records import Round
-from clippedgossip.rules import ClippedGossip, CSPlus, LinearRule, Rule
+from clippedgossip.rules import ClippedGossip, CSPlus, LinearRule
 from clippedgossip.rules.losses import needs_losses, with_losses
-from clippedgossip.simulate.consensus import byzantine_rows
-from clippedgossip.simulate.setup import Setup, Training
-from clippedgossip.simulate.trials import Trials
-from clippedgossip.tasks.workers import Workers
+from clippedgossip.simulate.setup import Setup
+from clippedgossip.tasks.workers import Workers, WorkerShares
 
-LISTED = 10_000
-"""Edges of the largest network whose records name them one by one."""
+PASS_BYTES = 64 << 20
+"""Models and activations of one pass on a CPU; larger passes gain nothing."""
+GPU_SHARE = 32
+"""On a GPU a pass may take this part of its memory: large passes keep it busy."""
 
 
 class Mixer:
-    """The regular nodes of one run mix; its Byzantine nodes that train follow by plain gossip."""
+    """Mixes the models of one run: regular nodes by the rule, Byzantine nodes that train by plain gossip."""
 
     def __init__(self, setup: Setup, workers: Workers, part: slice) -> None:
         device = workers.task.device
-        self.network, self.seed, self.workers = setup.network, setup.seed, workers
+        self.network, self.seed, self.workers, self.part = setup.network, setup.seed, workers, part
         self.attack = setup.attack or Silence()
         self.layout = Layout.of(setup.network, device)
         self.regular = len(setup.network.regular)
-        self.part = part
-        self.rule = self._bind(setup.rule)
+        self.rule = setup.rule
+        if needs_losses(setup.rule):
+            self.message_losses = self.make_message_losses()
+            self.rule = with_losses(setup.rule, self.message_losses)
         for count in set(self.layout.counts):
             self.rule.check(count)
-        self.clips = torch.zeros_like(self.layout.weights)  # how often each edge was clipped
-        self.counts_clips = isinstance(self.rule, ClippedGossip | CSPlus)
-        self.groups = self._groups(device)
+        self.metrics = Metrics(
+            setup.network, self.layout, counts_clips=isinstance(self.rule, ClippedGossip | CSPlus)
+        )
         self.capturable = self.attack.capturable and self.rule.capturable
-        self._shadow_rows = (
+        self._byzantine_rows = (
             byzantine_rows(setup.network, torch.zeros((), device=device)).to_dense()
             if part.stop - part.start > self.regular
             else None
         )
 
     def mix(self, half: Tensor, out: Tensor, round: Word, rounds: int) -> None:
-        """x ← rule(x½) for the regular rows, and gossip for the Byzantine ones that train."""
+        """x ← rule(x½) for the regular rows, and gossip for the Byzantine nodes that train."""
         inbox = self.inbox(half, round, rounds)
-        if self.counts_clips:
+        if self.metrics.counts_clips:
             assert isinstance(self.rule, LinearRule)
             inbox = inbox if inbox.dense else inbox.explicit()
             plan = self.rule.plan(inbox)
-            self.clips += plan[:, 1:] < self.layout.weights * (1 - 1e-9)
+            self.metrics.count_clips(plan)
             inbox.mixed(plan, out[: self.regular])
         else:
             out[: self.regular] = self.rule.mix(inbox)
-        if self._shadow_rows is not None:
-            torch.mm(self._shadow_rows, half, out=out[self.regular :])
+        if self._byzantine_rows is not None:
+            torch.mm(self._byzantine_rows, half, out=out[self.regular :])
 
     def inbox(self, half: Tensor, round: Word, rounds: int) -> Inbox:
+        """The messages that every regular node receives: half-steps, and what the attack sends."""
         models = half[: self.regular]
         context = self.context(round, rounds)
         view = View(
@@ -77,74 +81,70 @@ class Mixer:
     def context(self, round: Word, rounds: int) -> Context:
         return Context(round=round, rounds=rounds, seed=self.seed)
 
-    def evaluate(self, models: Tensor, losses: Tensor, round: int, training: Training) -> Round:
-        """Accuracy of the groups' averaged models and of single nodes, consensus distance, clipping."""
-        models = models[: self.regular]
-        accuracy = self.workers.accuracies(self.averages(models))
-        single = self.workers.accuracies(models) if training.evaluates_nodes(round) else None
-        return self.record(round, training, accuracy, single, losses[: self.regular], self.apart(models))
+    def make_message_losses(self) -> Callable[[Neighborhood], Tensor]:
+        """What gives (b, k+1) losses of own and received models on each node's own fresh sample, for Mozi."""
+        return MessageLosses(self.workers, slice(self.part.start, self.part.start + self.regular))
 
-    def averages(self, models: Tensor) -> Tensor:
-        """(groups, d) the averaged model of each group."""
-        return torch.stack([models[rows].mean(0) for rows in self.groups.values()])
 
-    def apart(self, models: Tensor) -> Tensor:
-        """(n,) squared distances to the mean."""
-        return (models - models.mean(0)).double().square().sum(1)
+class MessageLosses:
+    """Losses of one run's messages. Shapes depend on the network only, so a round can be captured."""
 
-    def record(
-        self,
-        round: int,
-        training: Training,
-        accuracy: Tensor,
-        single: Tensor | None,
-        losses: Tensor,
-        apart: Tensor,
-    ) -> Round:
-        edges = int((self.layout.weights > 0).sum())
-        return Round(
-            round=round,
-            accuracy=dict(zip(self.groups, accuracy.tolist(), strict=True)),
-            mean_accuracy=None if single is None else float(single.mean()),
-            worst_accuracy=None if single is None else float(single.min()),
-            loss=float(losses.mean()),
-            consensus_distance=float(apart.mean()),
-            clipped=float(self.clips.sum()) / (edges * round) if self.counts_clips and edges else None,
-            clipped_edges=self.clipped_edges(round) if round == training.rounds else None,
-            lr=training.lr.at(round - 1),
+    def __init__(self, workers: Workers, rows: slice) -> None:
+        self.workers, self.rows = workers, rows
+        device = workers.task.device
+        total = (
+            torch.cuda.get_device_properties(device).total_memory // GPU_SHARE if device.type == "cuda" else 0
         )
+        each = 4 * workers.task.layout.size + workers.task.batch * workers.activation_bytes
+        self.size = max(1, max(total, PASS_BYTES) // each)  # models in a pass
+        self._losses_of = workers.compiled("losses_of")
+        self._shares: dict[int, WorkerShares] = {}
 
-    def clipped_edges(self, rounds: int) -> list[list[Any]] | None:
-        """[sender, receiver, share of the rounds] of the edges that were clipped, the most clipped first."""
-        if not self.counts_clips or self.network.indices.size > LISTED:
-            return None
-        nodes, senders, clips = (x.tolist() for x in (self.layout.nodes, self.layout.senders, self.clips))
-        names = [label if isinstance(label, int | str) else str(label) for label in self.network.labels]
-        found = [
-            [names[sender], names[node], times / rounds]
-            for node, row, counts in zip(nodes, senders, clips, strict=True)
-            for sender, times in zip(row, counts, strict=True)
-            if times
-        ]
-        return sorted(found, key=lambda edge: -edge[2])
+    def __call__(self, near: Neighborhood) -> Tensor:
+        """(b, k+1) of own and received models on each node's sample; 0 where there is no neighbour."""
+        x, y = self.workers.draw(self._shares_of(near.group), near.context.round, "mozi")
+        closed = near.weights.shape[1] + 1
+        found = torch.zeros(len(x) * closed, dtype=torch.float64, device=x.device)
+        for models, places in self._passes(near, closed):
+            node = places // closed
+            found[places] = self._losses_of(models, x[node], y[node]).double()
+        return found.view(-1, closed)
 
-    def _groups(self, device: torch.device) -> dict[str, Tensor]:
-        row = {int(node): place for place, node in enumerate(self.network.regular)}
-        named = {
-            name: torch.tensor([row[int(node)] for node in nodes if int(node) in row], device=device)
-            for name, nodes in self.network.groups.items()
-        }
-        everyone = torch.arange(self.regular, device=device)
-        return {"all": everyone} | {name: rows for name, rows in named.items() if len(rows)}
+    def _passes(self, near: Neighborhood, closed: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Models, and the place of each in the flattened (b, k+1)."""
+        if type(near) is not Neighborhood:  # averages of messages, each made for one node
+            yield from self._averages(near, closed)
+            return
+        inbox, group = near.inbox.explicit(), near.group
+        held = torch.cat(inbox.blocks) if len(inbox.blocks) > 1 else inbox.models
+        real = inbox.layout.remember(
+            f"message losses {group.start}", lambda: near.closed_present.flatten().nonzero()[:, 0]
+        )
+        slots = near.slots.flatten()
+        passes = -(-len(real) // self.size)
+        for places in torch.split(real, -(-len(real) // max(1, passes))):  # of one size: compiled once
+            yield held.index_select(0, slots[places]), places
 
-    def _bind(self, rule: Rule) -> Rule:
-        """A rule that compares losses is given each node's own fresh sample."""
-        return with_losses(rule, self._losses_near) if needs_losses(rule) else rule
+    def _averages(self, near: Neighborhood, closed: int) -> Iterator[tuple[Tensor, Tensor]]:
+        nodes = torch.arange(len(near.weights), device=near.weights.device)
+        together = max(1, self.size // max(1, len(nodes)))
+        for start in range(0, closed, together):
+            chosen = range(start, min(start + together, closed))
+            models = torch.cat([near.message(place) for place in chosen])
+            yield models, torch.cat([nodes * closed + place for place in chosen])
 
-    @cached_property
-    def _trials(self) -> Trials:
-        return Trials(self.workers, slice(self.part.start, self.part.start + self.regular))
+    def _shares_of(self, group: slice) -> WorkerShares:
+        """The shares of this group's nodes: their samples do not depend on the other workers."""
+        if group.start not in self._shares:
+            rows = slice(self.rows.start + group.start, self.rows.start + group.stop)
+            self._shares[group.start] = self.workers.shares.some(rows)
+        return self._shares[group.start]
 
-    def _losses_near(self, near: Neighborhood) -> Tensor:
-        """(b, k+1) loss of own and received models on each node's sample."""
-        return self._trials.losses(near)
+
+def byzantine_rows(network: Network, like: Tensor) -> Tensor:
+    """(b, r+b) the Byzantine nodes' rows of W, regular columns first: they mix by plain gossip."""
+    order = [*network.regular.tolist(), *network.byzantine.tolist()]
+    rows = sparse.coo_array(network.weights[network.byzantine][:, order])
+    index = torch.tensor([rows.row.tolist(), rows.col.tolist()], dtype=torch.int64)
+    entries = torch.tensor(rows.data, dtype=like.dtype)
+    return torch.sparse_coo_tensor(index, entries, rows.shape, check_invariants=True).to(like.device)

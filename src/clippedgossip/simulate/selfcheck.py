@@ -137,11 +137,11 @@ class SelfCheck:
         if not mixer.capturable:
             return None
         models = self.stack.models[part]
-        clips, again = mixer.clips.clone(), aligned_zeros(len(models), models.shape[1], models.device)
+        clips, again = mixer.metrics.clips.clone(), aligned_zeros(len(models), models.shape[1], models.device)
         try:
             self.stack.mix_run(mixer, self.stack.half[part], again)
         finally:
-            mixer.clips.copy_(clips)
+            mixer.metrics.clips.copy_(clips)
         return wrong_models("mixing", models, again)
 
 

@@ -87,6 +87,13 @@ class Workers:
         return len(self.shares.nodes)
 
     @property
+    def activation_bytes(self) -> int:
+        """What one sample's forward pass leaves for the backward pass; 0 for unknown modules."""
+        if not (isinstance(self.module, nn.Sequential) and layers.supported(self.module)):
+            return 0
+        return layers.activation_elements(self.module, self.data.shape) * self.dtype.itemsize
+
+    @property
     def compiles(self) -> bool:
         """Whether `compiled` compiles: on a GPU, for layers that this package knows."""
         return self.task.device.type == "cuda" and self.stacks

@@ -31,7 +31,7 @@ from clippedgossip.rules import (
     TrimmedMean,
 )
 from clippedgossip.simulate import Setup, State, Training
-from clippedgossip.simulate.distributed import shared_memory as commons
+from clippedgossip.simulate.distributed import shared_memory
 from clippedgossip.simulate.distributed.ranks import Ranks
 from clippedgossip.simulate.distributed.rendezvous import join
 from clippedgossip.simulate.distributed.shard import Shard, follow, train_distributed
@@ -140,7 +140,7 @@ def together(
     *arguments: Any,
     folder: Path,
     timeout: float = 60,
-    by_hand: bool = True,
+    share_memory: bool = True,
     patience: float = 120,
 ) -> list[Any]:
     """Run `work` on that many ranks; what each returned, its error's text, or None if it died."""
@@ -151,7 +151,7 @@ def together(
     for rank in range(size):
         ours, theirs = context.Pipe(duplex=False)
         process = context.Process(
-            target=_member, args=(theirs, f"{url}&rank={rank}", timeout, by_hand, work, arguments)
+            target=_member, args=(theirs, f"{url}&rank={rank}", timeout, share_memory, work, arguments)
         )
         process.start()
         theirs.close()
@@ -165,11 +165,11 @@ def together(
 
 
 def _member(
-    pipe: Connection, url: str, timeout: float, by_hand: bool, work: Work, arguments: tuple[Any, ...]
+    pipe: Connection, url: str, timeout: float, share_memory: bool, work: Work, arguments: tuple[Any, ...]
 ) -> None:
     torch.set_num_threads(1)
     try:
-        with join(url=url, timeout=timeout, by_hand=by_hand) as ranks:
+        with join(url=url, timeout=timeout, share_memory=share_memory) as ranks:
             result = work(ranks, *arguments)
     except BaseException as error:
         result = f"{type(error).__name__}: {error}"
@@ -216,7 +216,7 @@ def run_from(ranks: Ranks, before: str | None, after: str, stop: int) -> Any:
 
 def count_bytes(ranks: Ranks, shape: str, hosts: int = 1) -> dict[str, int]:
     """What one round sends, and what it should, if ranks were on so many hosts."""
-    commons.host = lambda: f"host-{ranks.rank % hosts}"
+    shared_memory.host = lambda: f"host-{ranks.rank % hosts}"
     network = Network(nx.complete_graph(13) if shape == "dense" else nx.cycle_graph(13), byzantine=[4])
     shard = Shard(
         setup("clipped-gossip", "dissensus", network=network, model="mlp"), ranks, torch.device("cpu")
@@ -226,15 +226,15 @@ def count_bytes(ranks: Ranks, shape: str, hosts: int = 1) -> dict[str, int]:
     shard.advance()
     exchanged, reduced = ranks.exchanged, ranks.reduced
     shard.advance()
-    turn = shard.turn
-    mine, here = length(turn.mine), length(turn.here)
+    transpose = shard.transpose
+    mine, here = length(transpose.own_rows), length(transpose.own_columns)
     return {
         "exchanged": ranks.exchanged - exchanged,
-        "notes": 0 if shard.window is None else 2 * (ranks.size - 1),
+        "notes": 0 if shard.shared is None else 2 * (ranks.size - 1),
         "reduced": ranks.reduced - reduced,
-        "expected": 4 * (mine * (turn.size - here) + (turn.workers - mine) * here),
-        "workers": turn.workers,
-        "parameters": turn.size,
+        "expected": 4 * (mine * (transpose.size - here) + (transpose.workers - mine) * here),
+        "workers": transpose.workers,
+        "parameters": transpose.size,
     }
 
 
@@ -283,7 +283,7 @@ def fail(how: str) -> None:
     os.kill(os.getpid(), signal.SIGKILL if how == "kill" else signal.SIGSTOP)
 
 
-def told_to_stop(ranks: Ranks, number: signal.Signals) -> int:
+def stop_by_signal(ranks: Ranks, number: signal.Signals) -> int:
     """Rank 0 gets torchrun's signals after the second round."""
     run = setup(rounds=1000)
     if ranks.rank:
@@ -297,9 +297,9 @@ def told_to_stop(ranks: Ranks, number: signal.Signals) -> int:
 
 
 def leave_early(ranks: Ranks) -> str:
-    """Rank 0's reader has seen enough, or fails; the others go home."""
+    """Rank 0's reader has seen enough, or fails; the others stop too."""
     if ranks.rank:
         follow(setup, ranks=ranks)
-        return "went home"
+        return "stopped"
     next(train_distributed(setup(), ranks=ranks))
     raise OSError("disk full")

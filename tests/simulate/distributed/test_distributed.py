@@ -20,9 +20,9 @@ from clippedgossip.records import RunDirectory
 from clippedgossip.runs.execute import Cadence, execute
 from clippedgossip.runs.toml import load_config
 from clippedgossip.simulate import State, Training, train
-from clippedgossip.simulate.distributed.roll_call import meet
+from clippedgossip.simulate.distributed.rendezvous import find_members
 from clippedgossip.simulate.distributed.same_run import difference
-from clippedgossip.simulate.distributed.transpose import length, shares
+from clippedgossip.simulate.distributed.transpose import even_parts, length
 
 ROOT = str(Path(__file__).parents[3])
 if ROOT not in sys.path:  # the processes of the ranks import what they run from there
@@ -51,11 +51,11 @@ def near(value: Any, other: Any) -> bool:
     return bool(value == pytest.approx(other, rel=2e-5, abs=1e-9))
 
 
-@pytest.mark.parametrize(("size", "by_hand"), [(1, True), (2, True), (3, False), (4, True)])
+@pytest.mark.parametrize(("size", "share_memory"), [(1, True), (2, True), (3, False), (4, True)])
 def test_every_rule_and_attack_gives_the_stacked_engine_s_numbers(
-    size: int, by_hand: bool, tmp_path: Path
+    size: int, share_memory: bool, tmp_path: Path
 ) -> None:
-    check(size, cases.pairs(size), tmp_path, by_hand=by_hand)
+    check(size, cases.pairs(size), tmp_path, share_memory=share_memory)
 
 
 @pytest.mark.slow
@@ -78,8 +78,8 @@ def test_ranks_on_gpus_give_the_stacked_engine_s_models(size: int, tmp_path: Pat
         np.testing.assert_allclose(got[name][1], models, atol=2e-4, rtol=1e-3, err_msg=name)
 
 
-def check(size: int, chosen: list[tuple[str, str]], folder: Path, *, by_hand: bool = True) -> None:
-    got, *_ = cases.together(size, cases.run_cases, chosen, folder=folder, by_hand=by_hand)
+def check(size: int, chosen: list[tuple[str, str]], folder: Path, *, share_memory: bool = True) -> None:
+    got, *_ = cases.together(size, cases.run_cases, chosen, folder=folder, share_memory=share_memory)
     assert isinstance(got, dict), got
     wrong = {}
     for name, case in cases.cases(chosen):
@@ -107,18 +107,20 @@ def test_a_run_goes_on_with_another_number_of_ranks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("graph", "by_hand", "hosts"),
+    ("graph", "share_memory", "hosts"),
     [("sparse", False, 1), ("dense", False, 1), ("dense", True, 1), ("dense", True, 2)],
 )
 def test_bytes_sent_are_two_transposes_and_the_inner_products(
-    graph: str, by_hand: bool, hosts: int, tmp_path: Path
+    graph: str, share_memory: bool, hosts: int, tmp_path: Path
 ) -> None:
     ranks = 3
-    counts = cases.together(ranks, cases.count_bytes, graph, hosts, folder=tmp_path, by_hand=by_hand)
+    counts = cases.together(
+        ranks, cases.count_bytes, graph, hosts, folder=tmp_path, share_memory=share_memory
+    )
     for count in counts:
         n, d = count["workers"], count["parameters"]
         assert count["exchanged"] == count["expected"] + count["notes"]
-        assert (count["notes"] > 0) == (by_hand and hosts == 1 and sys.platform == "linux")
+        assert (count["notes"] > 0) == (share_memory and hosts == 1 and sys.platform == "linux")
         assert count["exchanged"] == pytest.approx(2 * n / ranks * d * 4 * (ranks - 1) / ranks, rel=0.02)
         assert count["reduced"] <= 8 * (n + 2) ** 2
     total = sum(count["exchanged"] for count in counts)
@@ -186,52 +188,52 @@ def test_a_lost_rank_ends_the_run_within_the_timeout(how: str, says: str, tmp_pa
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signals_end_all_ranks_between_rounds(number: signal.Signals, tmp_path: Path) -> None:
-    first, *others = cases.together(2, cases.told_to_stop, number, folder=tmp_path)
+    first, *others = cases.together(2, cases.stop_by_signal, number, folder=tmp_path)
     assert first.startswith(f"RunError: stopped by {number.name}")
     assert others == [0]
 
 
-def test_the_others_go_home_when_rank_0_fails(tmp_path: Path) -> None:
+def test_the_others_stop_when_rank_0_fails(tmp_path: Path) -> None:
     first, *others = cases.together(3, cases.leave_early, folder=tmp_path)
     assert first == "OSError: disk full"
-    assert others == ["went home", "went home"]
+    assert others == ["stopped", "stopped"]
 
 
 def test_ranks_of_an_attempt_find_each_other_in_a_used_store(tmp_path: Path) -> None:
     """What a killed attempt left behind is never taken for a live rank, whoever comes first."""
     for attempt in range(3):
-        met = meet_in_threads(tmp_path / "store", 3, late=attempt)
-        assert len({name for name, _ in met}) == 1, "all of one attempt share a corner of the store"
-        assert {words for _, words in met} == {tuple(f"attempt {attempt}, rank {r}" for r in range(3))}
+        found = find_in_threads(tmp_path / "store", 3, late=attempt)
+        assert len({name for name, _ in found}) == 1, "all of one attempt share a part of the store"
+        assert {texts for _, texts in found} == {tuple(f"attempt {attempt}, rank {r}" for r in range(3))}
 
 
-def meet_in_threads(path: Path, size: int, late: int) -> list[tuple[str, tuple[str, ...]]]:
-    met: dict[int, tuple[str, tuple[str, ...]]] = {}
+def find_in_threads(path: Path, size: int, late: int) -> list[tuple[str, tuple[str, ...]]]:
+    found: dict[int, tuple[str, tuple[str, ...]]] = {}
 
     def come(rank: int) -> None:
         store: Store = next(rendezvous(f"file://{path}?rank={rank}&world_size={size}"))[0]
         time.sleep(0.2 if rank == late else 0.0)
-        meeting = meet(store, rank, size, f"attempt {late}, rank {rank}", timeout=20)
-        assert isinstance(meeting.store, PrefixStore)
-        met[rank] = (meeting.name, meeting.words)
+        members = find_members(store, rank, size, f"attempt {late}, rank {rank}", timeout=20)
+        assert isinstance(members.store, PrefixStore)
+        found[rank] = (members.name, members.texts)
 
     threads = [threading.Thread(target=come, args=(rank,)) for rank in range(size)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(30)
-    return [met[rank] for rank in range(size)]
+    return [found[rank] for rank in range(size)]
 
 
 def test_a_rank_that_does_not_come(tmp_path: Path) -> None:
     store: Store = next(rendezvous(f"file://{tmp_path}/store?rank=0&world_size=3"))[0]
     with pytest.raises(RunError, match="ranks 1, 2 of 3 did not come"):
-        meet(store, 0, 3, "", timeout=0.1)
+        find_members(store, 0, 3, "", timeout=0.1)
 
 
 @pytest.mark.parametrize(("total", "parts"), [(7, 1), (7, 3), (8, 4), (3, 3)])
-def test_shares_cover_everything_evenly(total: int, parts: int) -> None:
-    found = shares(total, parts)
+def test_even_parts_cover_everything_evenly(total: int, parts: int) -> None:
+    found = even_parts(total, parts)
     assert [place for part in found for place in range(part.start, part.stop)] == list(range(total))
     sizes = [length(part) for part in found]
     assert max(sizes) - min(sizes) <= 1

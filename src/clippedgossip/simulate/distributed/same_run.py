@@ -1,4 +1,4 @@
-"""Whether all ranks were started for the same run, found out before its first round."""
+"""Check before the first round that all ranks were started for the same run."""
 
 import json
 import re
@@ -16,7 +16,7 @@ FIX = "give all ranks the same config, overrides, data and versions"
 
 
 def fingerprint(setup: Setup, device: torch.device) -> dict[str, str]:
-    """What makes a run what it is, section by section of a config."""
+    """What determines a run: a text for each section of a config."""
     network, task, data = setup.network, setup.task, setup.task.data
     return {
         "version": f"clippedgossip {__version__}, torch {torch.__version__}",
@@ -34,23 +34,23 @@ def fingerprint(setup: Setup, device: torch.device) -> dict[str, str]:
 
 
 def disagreement(own: dict[str, str], ranks: Ranks) -> str | None:
-    """What keeps the ranks from starting, in words; None if nothing does. All ranks call it together.
+    """Why the ranks cannot start, in words; None if they can. All ranks must call this.
 
-    `own` is a fingerprint, or {"problem": …} where there is none.
+    `own` is this rank's fingerprint, or {"problem": …} if it could not make one.
     """
-    said = [json.loads(text) for text in ranks.texts(json.dumps(own))]
-    for rank, theirs in enumerate(said):
+    given = [json.loads(text) for text in ranks.all_texts(json.dumps(own))]
+    for rank, theirs in enumerate(given):
         if "problem" in theirs:
             return f"rank {rank} cannot start: {theirs['problem']}"
-    for rank, theirs in enumerate(said):
-        differing = [name for name in said[0] if theirs.get(name) != said[0][name]]
+    for rank, theirs in enumerate(given):
+        differing = [name for name in given[0] if theirs.get(name) != given[0][name]]
         if differing:
-            return f"{difference(rank, differing[0], theirs, said[0])}\n{FIX}"
+            return f"{difference(rank, differing[0], theirs, given[0])}\n{FIX}"
     return None
 
 
 def difference(rank: int, name: str, theirs: dict[str, str], first: dict[str, str]) -> str:
-    """In words, what a rank has in a section beside what rank 0 has."""
+    """In words: a rank's value of a section, and rank 0's."""
     here, there = theirs.get(name, "none"), first[name]
     pairs = enumerate(zip(here, there, strict=False))
     place = next((place for place, (a, b) in pairs if a != b), min(len(here), len(there)))
@@ -61,7 +61,7 @@ def difference(rank: int, name: str, theirs: dict[str, str], first: dict[str, st
 
 
 def _near(text: str, place: int) -> str:
-    """The text; if it is long, what stands around a place of it."""
+    """The text; of a long one, the part around a place."""
     if len(text) <= 80:
         return text
     start = text.rfind(", ", 0, max(0, place - 10)) + 1  # where a field begins
@@ -70,7 +70,7 @@ def _near(text: str, place: int) -> str:
 
 
 def _plain(value: object) -> str:
-    """Its text, without where in memory it is."""
+    """Its text, without addresses in memory."""
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
