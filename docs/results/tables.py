@@ -3,8 +3,6 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-
 from clippedgossip.paper.base import load
 from clippedgossip.paper.results import DISTANCE, Results
 from clippedgossip.paper.training_figure import TrainingExperiment
@@ -67,9 +65,11 @@ def _cell(result: Results, setting: str, rule: str, group: str) -> str:
     if accuracy is None:
         return "not run"
     interval = "" if accuracy.high is None else f" ± {100 * (accuracy.high - accuracy.mean):.1f}"
-    distance = result.final(setting, rule, DISTANCE)
-    apart = f" (Ξ {np.mean(distance[~np.isnan(distance)]):.2g})"
-    return f"{100 * accuracy.mean:.1f}{interval}{apart}"
+    apart = result.estimate(setting, rule, DISTANCE)
+    assert apart is not None
+    return (
+        f"{100 * accuracy.mean:.1f}{interval} ({apart.text() if apart.diverged else f'Ξ {apart.mean:.2g}'})"
+    )
 
 
 if __name__ == "__main__":

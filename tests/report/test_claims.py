@@ -5,13 +5,14 @@ import math
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from clippedgossip.report import (
     Claim,
     Claims,
 )
-from clippedgossip.report.claims import check
+from clippedgossip.report.claims import check, ratio
 from clippedgossip.report.terminal import claims_table, show
 from tests.report.pages import CLAIMS, Outline
 
@@ -65,7 +66,8 @@ def test_a_claim_is_an_interval_for_a_mean(numbers: list[float], holds: bool | N
     claim = check("half", numbers, low=0.47, high=0.531)
     assert claim.holds is holds
     assert claim.seen == shown
-    assert claim.note == "must be 47 to 53.1 %"
+    assert claim.note.startswith("must be 47 to 53.1 %")
+    assert claim.note.endswith("1 of 1 seeds diverged") == (math.inf in numbers)
 
 
 @pytest.mark.parametrize(
@@ -90,3 +92,15 @@ def test_zero_has_no_minus_and_one_point_no_plural() -> None:
     assert claim.note == "must be at least -1 point"
     assert check("more", 0.02, low=0.01, unit="points").note == "must be at least 1 point"
     assert check("near", 0.0, low=-0.01, high=0.01, unit="points").note == "must be -1 to 1 points"
+
+
+def test_claims_are_judged_with_the_runs_that_diverged() -> None:
+    distances = np.array([1.0, math.inf, math.inf, math.nan])
+    apart = check("they stay apart", ratio(distances, np.ones(4)), low=10, unit="×")
+    assert (apart.holds, apart.seen) == (True, "∞ ×")
+    assert apart.note.endswith("3 of 4 seeds; 2 of 3 seeds diverged")
+    close = check("they come close", ratio(distances, np.ones(4)), high=10, unit="×")
+    assert close.holds is False
+    for low, high in ((10.0, None), (None, 10.0)):
+        both = check("no ratio", ratio(distances, distances), low=low, high=high, unit="×")
+        assert (both.holds, both.seen) == (False, "undefined")

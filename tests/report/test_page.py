@@ -59,8 +59,8 @@ def test_numbers_line_up_and_words_do_not() -> None:
 
 
 def test_a_number_that_diverged_stays_in_its_column() -> None:
-    text = Table(["rule", "Ξ"], [["GM", "0.02"], ["TM", "1 diverged"]]).to_html()
-    assert '<td class="number">1 diverged</td>' in text
+    text = Table(["rule", "Ξ"], [["GM", "0.02"], ["TM", "1 of 3 diverged"]]).to_html()
+    assert '<td class="number">1 of 3 diverged</td>' in text
 
 
 def test_a_page_that_cannot_be_written_says_so(tmp_path: Path) -> None:

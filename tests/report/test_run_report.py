@@ -1,5 +1,6 @@
 """The page of some runs."""
 
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,8 @@ import pytest
 from clippedgossip.errors import RunError
 from clippedgossip.records import Round, RunDirectory
 from clippedgossip.report.run_report import report
+from clippedgossip.report.summary import to_short_table
+from clippedgossip.report.terminal import table
 from tests.report.pages import check_page, write_peer, write_run
 
 
@@ -97,6 +100,21 @@ def test_a_failed_run_says_why(tmp_path: Path) -> None:
     text = check_page(report([tmp_path]).html).text
     assert f"Failed: {run.path.name}. the loss is not finite in round 1" in text
     assert text.count("there is no room") == 1
+
+
+def test_a_run_that_diverged_counts_in_the_mean(tmp_path: Path) -> None:
+    for seed in range(3):
+        run = RunDirectory.open(tmp_path, {"rule": "gossip", "seed": seed}, "run")
+        run.append(*(Round(round=number, consensus_distance=1.0) for number in range(3)))
+        if seed:
+            run.append(Round(round=3, consensus_distance=math.nan))
+        run.write_summary({"accuracy": 0.1} | ({"diverged": "node 3 holds NaN"} if seed else {}))
+    made = report([tmp_path])
+    distance = made.rows[0].consensus_distance
+    assert distance is not None
+    assert (distance.mean, distance.diverged) == (math.inf, 2)
+    assert "2 of 3 diverged" in check_page(made.html).text
+    assert "2 of 3 diverged" in table(to_short_table(made.rows))
 
 
 def test_a_run_that_diverged_is_said_to_have(tmp_path: Path) -> None:

@@ -41,3 +41,12 @@ def test_a_seed_that_stopped_early_counts_while_it_lasts() -> None:
     assert line.low[0] < 1.5
     assert line.low[1] == 3.0
     assert over_seeds("gossip", [{0: 1.0}]).low is None
+
+
+def test_a_seed_that_diverged_makes_no_mean_look_better() -> None:
+    found = estimate([1.0, 2.0, math.inf, math.nan])
+    assert found is not None
+    assert (found.mean, found.count, found.diverged) == (math.inf, 3, 1)
+    assert found.text(scale=100, unit=" %") == "1 of 3 diverged"
+    line = over_seeds("gossip", [{0: 1.0, 5: 2.0, 9: 3.0}, {0: 3.0, 5: math.inf}])
+    assert list(line.y) == [2.0, None, None]

@@ -7,7 +7,7 @@ from clippedgossip.paper.page_parts import constant
 from clippedgossip.paper.results import DISTANCE, Results
 from clippedgossip.paper.scales import CIFAR, Case, Scale, ScaleName, paper_rules
 from clippedgossip.paper.training_figure import TrainingExperiment
-from clippedgossip.report.claims import Claim, Claims, best, check, worst
+from clippedgossip.report.claims import Claim, Claims, best, check, ratio, worst
 from clippedgossip.report.page import PagePart
 
 GROUPS = {"all": "Global", "clique A": "Clique A", "clique B": "Clique B"}
@@ -125,7 +125,7 @@ def _cliques(result: Results) -> list[Claim]:
         *(
             check(
                 f"IID: {rule}'s cliques do not agree, though nobody lies",
-                distance("IID", rule) / distance("IID", "Gossip"),
+                ratio(distance("IID", rule), distance("IID", "Gossip")),
                 low=10,
                 unit="×",
                 note="its Ξ over gossip's",

@@ -9,7 +9,7 @@ from clippedgossip.paper import page_parts as drawing
 from clippedgossip.paper.results import DISTANCE, Results
 from clippedgossip.paper.scales import PAPER_ATTACKS, Case, Scale, ScaleName, clipped
 from clippedgossip.paper.training_figure import TrainingExperiment
-from clippedgossip.report.claims import Claim, Claims, check, worst
+from clippedgossip.report.claims import Claim, Claims, check, ratio, worst
 from clippedgossip.report.figures import curve_panels, curves
 from clippedgossip.report.page import Figure, PagePart
 from clippedgossip.report.statistics import Series
@@ -146,7 +146,7 @@ def _torn(result: Results) -> list[Claim]:
         ),
         check(
             "large δ_max: the cliques are essentially disconnected",
-            distance(SETTING, rule) / distance(SETTING, "δ_max = 0"),
+            ratio(distance(SETTING, rule), distance(SETTING, "δ_max = 0")),
             low=10.0,
             unit="×",
             note="Ξ at δ_max = 1/4 over Ξ at 0",

@@ -8,7 +8,7 @@ from clippedgossip.paper import page_parts as drawing
 from clippedgossip.paper.results import DISTANCE, Results
 from clippedgossip.paper.scales import Case, Scale, ScaleName, bucketed, paper_rules
 from clippedgossip.paper.training_figure import TrainingExperiment
-from clippedgossip.report.claims import TIE, Claim, Claims, best, check, near, worst
+from clippedgossip.report.claims import TIE, Claim, Claims, best, check, near, ratio, worst
 from clippedgossip.report.page import PagePart
 
 A = "clique A"
@@ -140,14 +140,14 @@ def _diffusion(result: Results) -> list[Claim]:
         ),
         check(
             "ClippedGossip keeps gossip's rate of diffusion",
-            distance(PLAIN, "ClippedGossip") / gossip,
+            ratio(distance(PLAIN, "ClippedGossip"), gossip),
             high=2,
             unit="×",
             note="its Ξ over gossip's, non-IID",
         ),
         check(
             "GM, TM, Mozi fail to reach consensus",
-            worst(distance(PLAIN, rule) for rule in ROBUST) / gossip,
+            ratio(worst(distance(PLAIN, rule) for rule in ROBUST), gossip),
             low=10,
             unit="×",
             note="the smallest of their Ξ over gossip's, non-IID",

@@ -16,6 +16,7 @@ from clippedgossip.runs.network_config import NetworkConfig
 
 HALF = Mark(value=0.5, name="half")
 BARS = 22  # that one plot can hold
+DIVERGED = "†"
 NAMED = 3  # settings of a network, before the others are counted
 Measure = Callable[[str], str]
 """Which measure a setting is reported by."""
@@ -47,6 +48,8 @@ def curves(
 def agreement(result: Results) -> Panels:
     """Ξ against the round."""
     caption = "How far apart the regular models are: Ξ, their mean squared distance to their mean."
+    if any(run.diverged for line in result.lines for run in line.runs):
+        caption += " A line ends where one of its runs diverged."
     return curve_panels(
         _panels(result, constant(DISTANCE), result.settings),
         caption=_banded(result, caption),
@@ -98,9 +101,8 @@ def page_table(result: Results) -> Table:
         distance = result.estimate(line.setting, line.rule, DISTANCE)
         diverged = sum(run.diverged for run in line.runs)
         spread = f"{distance.mean:.3g}" if distance else "–"
-        rows.append(
-            [line.setting, line.rule, *shown, f"{diverged} diverged" if diverged else spread, len(line.runs)]
-        )
+        apart = f"{diverged} of {len(line.runs)} diverged" if diverged else spread
+        rows.append([line.setting, line.rule, *shown, apart, len(line.runs)])
     header = ["setting", "rule", *(f"{name}, %" for name in groups), "Ξ", "runs"]
     return Table(header, rows, "Mean test accuracy over the last rounds of the model averaged over a group.")
 
@@ -112,9 +114,18 @@ def short_table(result: Results, measure: Measure, title: str) -> Table:
     rows: list[list[Cell]] = []
     for name in down:
         pairs = [(other, name) if turned else (name, other) for other in across]
-        found = [result.estimate(setting, rule, measure(setting)) for setting, rule in pairs]
-        rows.append([name, *(None if one is None else one.text(scale=100) for one in found)])
+        rows.append([name, *(_marked(result, setting, rule, measure(setting)) for setting, rule in pairs)])
+    if any(run.diverged for line in result.lines for run in line.runs):
+        title += f"\n{DIVERGED} some of these runs diverged; they count with their last accuracy"
     return Table(["", *across], rows, title)
+
+
+def _marked(result: Results, setting: str, rule: str, measure: str) -> str | None:
+    """An accuracy, with a mark where a run diverged."""
+    found, line = result.estimate(setting, rule, measure), result.line(setting, rule)
+    if found is None or line is None:
+        return None
+    return found.text(scale=100) + (f" {DIVERGED}" if any(run.diverged for run in line.runs) else "")
 
 
 def networks(result: Results) -> Panels:

@@ -7,7 +7,7 @@ from clippedgossip.paper.no_honest_majority import ring
 from clippedgossip.paper.results import DISTANCE, Results
 from clippedgossip.paper.scales import PAPER_ATTACKS, Case, Scale, ScaleName, clipped
 from clippedgossip.paper.training_figure import TrainingExperiment
-from clippedgossip.report.claims import Claim, Claims, check
+from clippedgossip.report.claims import Claim, Claims, check, ratio
 from clippedgossip.simulate.setup import Precision
 
 EXACT: Precision = "float32"
@@ -75,7 +75,7 @@ class PrecisionOfProducts(TrainingExperiment):
             ),
             check(
                 f"{setting}: {precision} leaves the models as close",
-                distance(setting, precision) / distance(setting, EXACT),
+                ratio(distance(setting, precision), distance(setting, EXACT)),
                 low=0.5,
                 high=2.0,
                 unit="×",

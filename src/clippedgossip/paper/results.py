@@ -67,6 +67,12 @@ class RunResult:
         value = self.final.get(measure)
         return (math.inf if self.diverged else math.nan) if value is None else value
 
+    def by_round(self, measure: str) -> dict[int, float | None]:
+        """The curve; ∞ where it has no number because the run diverged."""
+        gap = math.inf if self.diverged else None
+        curve = self.curves.get(measure, ())
+        return {at: gap if value is None else value for at, value in zip(self.rounds, curve, strict=False)}
+
     def mean(self, measure: str) -> float:
         """Over the whole run: the area under its curve."""
         points = zip(self.rounds, self.curves[measure], strict=True)
@@ -168,7 +174,7 @@ class Results:
         line = self.line(setting, rule)
         if line is None or not line.runs:
             return None
-        seeds = [dict(zip(run.rounds, run.curves.get(measure, ()), strict=False)) for run in line.runs]
+        seeds = [run.by_round(measure) for run in line.runs]
         return over_seeds(rule, seeds)
 
     def save(self, path: Path) -> None:

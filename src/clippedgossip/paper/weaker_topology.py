@@ -9,7 +9,7 @@ from clippedgossip.paper.page_parts import constant
 from clippedgossip.paper.results import DISTANCE, Results
 from clippedgossip.paper.scales import PAPER_ATTACKS, Case, Scale, ScaleName, paper_rules
 from clippedgossip.paper.training_figure import TrainingExperiment
-from clippedgossip.report.claims import Claim, Claims, best, check, near, worst
+from clippedgossip.report.claims import Claim, Claims, best, check, near, ratio, worst
 from clippedgossip.report.page import PagePart
 from clippedgossip.runs.network_config import NetworkConfig
 
@@ -95,7 +95,7 @@ def _consensus(result: Results) -> list[Claim]:
     return [
         check(
             "non-IID: only ClippedGossip helps the cliques to consensus",
-            worst(distance("non-IID", rule) for rule in others) / distance("non-IID", "ClippedGossip"),
+            ratio(worst(distance("non-IID", rule) for rule in others), distance("non-IID", "ClippedGossip")),
             low=3.0,
             unit="×",
             note="the smaller Ξ of GM and TM over ClippedGossip's",

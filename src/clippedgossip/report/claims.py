@@ -16,6 +16,7 @@ from clippedgossip.report.statistics import estimate
 
 ROUNDING = 1e-9
 MOST = 12  # decimals: ROUNDING, with room to spare
+UNDEFINED = -math.inf
 TIE = 0.003  # of accuracies: what ten thousand test images cannot tell apart
 Unit = Literal["%", "points", "×", ""]
 Floats = NDArray[np.float64]
@@ -93,7 +94,8 @@ def check(
 ) -> Claim:
     """Holds iff low ≤ mean ≤ high over the seeds that were run; not run if there are none.
 
-    Percent and points are given as fractions: 0.5 is 50 %.
+    Percent and points are given as fractions: 0.5 is 50 %. NaN is a seed that was not run, ∞ one that
+    diverged. With a seed that is UNDEFINED the claim does not hold.
     """
     values = np.atleast_1d(np.asarray(numbers, dtype=np.float64))
     test = _test(low, high, unit)
@@ -103,13 +105,18 @@ def check(
         return Claim(text=text, paper=paper, note=note)
     if len(values) < asked:
         note = f"{note}; {len(values)} of {asked} seeds"
+    if diverged := int(np.isinf(values).sum()):
+        note = f"{note}; {diverged} of {len(values)} seeds diverged"
+    if (values == UNDEFINED).any():
+        return Claim(text=text, paper=paper, ours="undefined", holds=False, note=note)
     factor = _factor(unit)
-    mean = float(values.mean())
-    found = estimate(values.tolist()) if len(values) > 1 and math.isfinite(mean) else None
+    found = estimate(values.tolist())
+    assert found is not None
+    mean = found.mean
     digits = _decimals(mean, low, high, factor, digits)
     sign = "+" if unit == "points" else ""
     shown = "∞" if math.isinf(mean) else f"{mean * factor:{sign}z.{digits}f}"
-    margin = "" if found is None or found.high is None else f"± {(found.high - mean) * factor:.{digits}f} "
+    margin = "" if found.high is None else f"± {(found.high - mean) * factor:.{digits}f} "
     return Claim(
         text=text,
         paper=paper,
@@ -125,6 +132,12 @@ def near(
 ) -> Claim:
     """An accuracy that must be near another number."""
     return check(text, numbers, low=target - within, high=target + within, paper=paper, note=note)
+
+
+def ratio(above: Floats, below: Floats) -> Floats:
+    """Seed by seed. Where both runs diverged there is no ratio, and no claim about it holds."""
+    with np.errstate(invalid="ignore"):
+        return np.where(np.isinf(above) & np.isinf(below), UNDEFINED, above / below)
 
 
 def worst(parts: Iterable[Floats]) -> Floats:

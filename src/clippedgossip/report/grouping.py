@@ -30,6 +30,11 @@ class Run:
         """By round; where a restarted peer wrote one twice, the later word counts."""
         return [r for _, r in sorted({r.round: r for r in self.directory.rounds()}.items())]
 
+    @cached_property
+    def diverged(self) -> bool:
+        """Whether its models became NaN or infinite, so that it ended before its last round."""
+        return self.directory.diverged is not None
+
     @property
     def peer(self) -> str | None:
         """The participant whose records these are; None for a simulated run."""

@@ -24,9 +24,12 @@ def field(name: str) -> Measure:
 
 
 def by_round(run: Run, measure: Measure) -> dict[int, float]:
-    """{round: value} where there is a value."""
-    values = ((r.round, measure(r)) for r in run.rounds)
-    return {number: float(value) for number, value in values if value is not None}
+    """{round: value} where there is a value. A run that diverged ends with ∞ if it has no number there."""
+    found = {r.round: measure(r) for r in run.rounds}
+    values = {number: float(value) for number, value in found.items() if value is not None}
+    if values and run.diverged and run.rounds[-1].round not in values:
+        values[run.rounds[-1].round] = math.inf
+    return values
 
 
 def at_the_end(runs: Iterable[Run], measure: Measure) -> Estimate | None:
@@ -42,7 +45,7 @@ def at_the_end(runs: Iterable[Run], measure: Measure) -> Estimate | None:
 def _first_of_the_last(run: Run) -> int:
     """As the run's own summary has it: `evaluate_last` rounds, where it has that; its end, if it diverged."""
     end, training = run.rounds[-1].round, run.config.get("training")
-    if run.directory.diverged is not None:
+    if run.diverged:
         return end
     asked = training.get("evaluate_last") if isinstance(training, Mapping) else None
     return end + 1 - (asked if isinstance(asked, int) else (end + 1) // _LAST)

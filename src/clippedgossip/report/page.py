@@ -19,7 +19,7 @@ Cell = str | int | float | None
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 """The browser itself sees to it that the page fetches and runs nothing."""
 
-_NUMBER = re.compile(r"^[−+-]?\d[\d.,e+−-]*( ± [\d.,e+−-]+)?( ?%| diverged)?$|^–$")
+_NUMBER = re.compile(r"^[−+-]?\d[\d.,e+−-]*( ± [\d.,e+−-]+)?( ?%| of \d+ diverged)?$|^–$")
 
 
 class PagePart(Protocol):

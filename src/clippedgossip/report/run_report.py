@@ -92,7 +92,7 @@ def report(paths: Sequence[Path]) -> Report:
 
 def diverged(runs: Sequence[Run]) -> list[Path]:
     """The runs that ended before their last round."""
-    return [run.directory.path for run in runs if run.directory.diverged is not None]
+    return [run.directory.path for run in runs if run.diverged]
 
 
 def _views(groups: Sequence[Group]) -> Iterator[View]:

@@ -7,12 +7,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """A mean over seeds and its 95 % interval (Student's t); one seed has no interval."""
+    """A mean over seeds and its 95 % interval (Student's t). One seed has no interval.
+
+    Where a seed diverged, its value is infinite. Then the mean is infinite too.
+    """
 
     mean: float
     low: float | None = None
     high: float | None = None
     count: int = 1
+    """Seeds, those that diverged included."""
+    diverged: int = 0
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -23,7 +28,9 @@ class Estimate:
         )
 
     def text(self, *, scale: float = 1.0, digits: int = 1, unit: str = "") -> str:
-        """`96.4 ± 0.3 %`, or without the ± for one seed."""
+        """`96.4 ± 0.3 %`, for one seed `96.4 %`; or `2 of 3 diverged`."""
+        if self.diverged:
+            return f"{self.diverged} of {self.count} diverged"
         margin = "" if self.high is None else f" ± {(self.high - self.mean) * scale:.{digits}f}"
         return f"{self.mean * scale:.{digits}f}{margin}{unit}"
 
@@ -40,10 +47,12 @@ class Series:
 
 
 def estimate(values: Iterable[float | None]) -> Estimate | None:
-    """Mean and interval of what is there; None when nothing is."""
-    known = [float(value) for value in values if value is not None and math.isfinite(value)]
+    """Mean and interval of the values that are there. None if there are none. NaN counts as not there."""
+    known = [float(value) for value in values if value is not None and not math.isnan(value)]
     if not known:
         return None
+    if diverged := sum(map(math.isinf, known)):
+        return Estimate(mean=math.inf, count=len(known), diverged=diverged)
     mean = math.fsum(known) / len(known)
     if len(known) == 1:
         return Estimate(mean=mean)
@@ -55,10 +64,15 @@ def estimate(values: Iterable[float | None]) -> Estimate | None:
 
 
 def over_seeds(name: str, seeds: Iterable[Mapping[int, float | None]]) -> Series:
-    """One line with its band from {round: value} of each seed; one that stopped counts while it lasts."""
+    """One line with its band, from {round: value} of each seed.
+
+    A seed that stopped early counts up to there. Where a seed diverged (∞), the line ends.
+    """
     seeds = list(seeds)
     rounds = sorted({number for seed in seeds for number in seed})
-    estimates = [estimate(seed.get(number) for seed in seeds) for number in rounds]
+    diverged = (number for seed in seeds for number, value in seed.items() if value == math.inf)
+    end = min(diverged, default=math.inf)
+    estimates = [estimate(seed.get(number) for seed in seeds) if number < end else None for number in rounds]
     means = [None if point is None else point.mean for point in estimates]
     if not any(point is not None and point.low is not None for point in estimates):
         return Series(name=name, x=rounds, y=means)

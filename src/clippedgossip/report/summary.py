@@ -71,8 +71,7 @@ def to_short_table(rows: Sequence[Row]) -> Table:
     columns: dict[str, list[Cell]] = {"peer" if peers else "rule": [entry.rule for entry in rows]}
     for name in _groups(rows)[:2]:
         columns[f"accuracy\n{name} %"] = [_percent(entry.accuracy.get(name)) for entry in rows]
-    distances = [entry.consensus_distance for entry in rows]
-    columns["consensus distance"] = [None if found is None else f"{found.mean:.3g}" for found in distances]
+    columns["consensus distance"] = [_small(entry.consensus_distance, margin=False) for entry in rows]
     if peers:
         columns["missing"] = [entry.missing for entry in rows]
         columns["refused"] = [entry.rejected for entry in rows]
@@ -105,8 +104,9 @@ def _percent(value: Estimate | None) -> str | None:
     return None if value is None else value.text(scale=100)
 
 
-def _small(value: Estimate | None) -> str | None:
-    if value is None:
-        return None
-    margin = "" if value.high is None else f" ± {value.high - value.mean:.1g}"
-    return f"{value.mean:.3g}{margin}"
+def _small(value: Estimate | None, *, margin: bool = True) -> str | None:
+    if value is None or value.diverged:
+        return None if value is None else value.text()
+    return f"{value.mean:.3g}" + (
+        f" ± {value.high - value.mean:.1g}" if margin and value.high is not None else ""
+    )
