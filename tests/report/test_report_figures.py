@@ -20,7 +20,7 @@ from clippedgossip.report.figures import (
     scatter,
     small_multiples,
 )
-from clippedgossip.report.svg import standalone
+from clippedgossip.report.figures.canvas import standalone
 from tests.report.pages import NASTY
 
 LINE = Series(name="GM", x=range(5), y=[5.0, None, 0.0, 1.0, 2.0], low=[-1.0] * 5, high=[9.0] * 5)

@@ -11,7 +11,7 @@ from clippedgossip.errors import RunError
 from clippedgossip.files import write_atomic
 from clippedgossip.network import Network
 from clippedgossip.records import Round, RunDirectory
-from clippedgossip.report.figures.axes import draw_line, finish
+from clippedgossip.report.figures.canvas import draw_line, finish
 from clippedgossip.report.palette import styles
 from clippedgossip.report.statistics import Series
 from clippedgossip.simulate.setup import Setup
@@ -132,7 +132,7 @@ def write_report(runs: Sequence[RecordedRun], path: str | Path, *, device: str) 
 
 
 def _drawn(network: Network) -> str:
+    from clippedgossip.report.figures.canvas import standalone
     from clippedgossip.report.network_drawing import network_svg
-    from clippedgossip.report.svg import standalone
 
     return standalone(network_svg(network))

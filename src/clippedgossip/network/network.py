@@ -108,8 +108,8 @@ class Network:
 
     def _repr_html_(self) -> str:
         """For notebooks: what it is, its numbers, and a drawing where it is small enough for one."""
+        from clippedgossip.report.figures.canvas import standalone
         from clippedgossip.report.network_drawing import network_svg
-        from clippedgossip.report.svg import standalone
 
         drawing = standalone(network_svg(self)).partition("\n")[2] if self.n <= DRAWN else ""
         numbers = f"γ = {self.spectral_gap:.4g}, δ_max = {self.delta_max:.4g}"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from clippedgossip.paper.results import DISTANCE, Results
 from clippedgossip.paper.scales import Scale, ScaleName
 from clippedgossip.report.figures import Mark, bars, curve_panels
-from clippedgossip.report.figures.axes import MARK_LOOK
+from clippedgossip.report.figures.canvas import MARK_LOOK
 from clippedgossip.report.network_drawing import network_svg
 from clippedgossip.report.page import Cell, Code, Details, PagePart, Panels, Table, Text
 from clippedgossip.report.palette import styles

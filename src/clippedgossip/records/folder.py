@@ -5,16 +5,18 @@ Records hold no clock, no host and no path, so two runs of one config have the s
 
 import json
 import os
+import platform
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal, Self
 
+import clippedgossip
 from clippedgossip.errors import RunError
 from clippedgossip.files import leftovers, replacing, sync_folder, write_atomic
-from clippedgossip.records.environment import environment
 from clippedgossip.records.lock import Lock
 from clippedgossip.records.round import Round
 from clippedgossip.records.text import canonical, to_line, to_text
@@ -308,3 +310,23 @@ def _read_object(path: Path) -> dict[str, Any]:
 
 def _spoilt(path: Path) -> str:
     return f"leave {path.parent} out, or delete it and run it again"
+
+
+def environment(device: str = "cpu") -> dict[str, str]:
+    """What a result may depend on: versions, the kind of machine, the device. No name of host or user."""
+    return {
+        "clippedgossip": clippedgossip.__version__,
+        "python": platform.python_version(),
+        "torch": metadata.version("torch"),
+        "platform": f"{platform.system()} {platform.machine()}",
+        "device": _device_name(device),
+    }
+
+
+def _device_name(device: str) -> str:
+    if device.startswith("cuda"):
+        import torch
+
+        if torch.cuda.is_available():
+            return str(torch.cuda.get_device_name(device))
+    return device

@@ -19,7 +19,7 @@ from clippedgossip.audit import Audit, Cut
 from clippedgossip.errors import NetworkError
 from clippedgossip.network import Network
 from clippedgossip.network.weights import rows_of
-from clippedgossip.report.svg import drawing, to_svg
+from clippedgossip.report.figures.canvas import drawing, to_svg
 
 Floats = NDArray[np.float64]
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from clippedgossip.records import RunDirectory, canonical
 from clippedgossip.report.clipped_edges import clipped_edges
 from clippedgossip.report.figures import Scale, curve_panels
+from clippedgossip.report.figures.canvas import inline
 from clippedgossip.report.grouping import Group, Run, differences, find, group, seed_of
 from clippedgossip.report.measures import Measure, accuracy_of, by_round, field
 from clippedgossip.report.page import (
@@ -24,7 +25,6 @@ from clippedgossip.report.page import (
 )
 from clippedgossip.report.statistics import Series, over_seeds
 from clippedgossip.report.summary import Row, row, to_table
-from clippedgossip.report.svg import inline
 
 NAMED = 3  # runs in trouble, before the others are counted
 _DRAWN = (
@@ -44,7 +44,7 @@ class Report:
 
 
 @dataclass(frozen=True, kw_only=True)
-class View:
+class CurveView:
     """Some measures, plotted against the round in one plot per setting and measure."""
 
     section: str
@@ -95,11 +95,11 @@ def diverged(runs: Sequence[Run]) -> list[Path]:
     return [run.directory.path for run in runs if run.diverged]
 
 
-def _views(groups: Sequence[Group]) -> Iterator[View]:
+def _views(groups: Sequence[Group]) -> Iterator[CurveView]:
     names = dict.fromkeys(
         name for e in groups for run in e.runs for r in run.rounds for name in r.accuracy or {}
     )
-    yield View(
+    yield CurveView(
         section="Accuracy",
         measures={"" if list(names) == ["all"] else name: accuracy_of(name) for name in names},
         caption="Test accuracy of the model averaged over a group of honest nodes; for a peer, of its own.",
@@ -107,7 +107,7 @@ def _views(groups: Sequence[Group]) -> Iterator[View]:
         y_scale="percent",
         y_limits=(0, 1),
     )
-    yield View(
+    yield CurveView(
         section="Accuracy",
         measures={"worst node": field("worst_accuracy")},
         caption="Test accuracy of the worst of the honest nodes, each with its own model.",
@@ -115,7 +115,7 @@ def _views(groups: Sequence[Group]) -> Iterator[View]:
         y_scale="percent",
         y_limits=(0, 1),
     )
-    yield View(
+    yield CurveView(
         section="Agreement",
         measures={"": field("consensus_distance")},
         caption="How far apart the honest models are: mean squared distance to their mean "
@@ -123,8 +123,8 @@ def _views(groups: Sequence[Group]) -> Iterator[View]:
         y_label="consensus distance",
         y_scale="log",
     )
-    yield View(section="Loss", measures={"": field("loss")}, caption="Training loss.", y_label="loss")
-    yield View(
+    yield CurveView(section="Loss", measures={"": field("loss")}, caption="Training loss.", y_label="loss")
+    yield CurveView(
         section="Messages",
         measures={"": field("clipped")},
         caption="Share of the received messages that were clipped.",
@@ -132,7 +132,7 @@ def _views(groups: Sequence[Group]) -> Iterator[View]:
         y_scale="percent",
         y_limits=(0, 1),
     )
-    yield View(
+    yield CurveView(
         section="Messages",
         measures={"": field("missing")},
         caption="Neighbours whose message came too late, not at all, or was refused, per round.",
@@ -154,7 +154,7 @@ def _curves(groups: Sequence[Group]) -> list[Section]:
     return [Section(title, parts) for title, parts in sections.items()]
 
 
-def _panels(groups: Sequence[Group], view: View) -> Panels | None:
+def _panels(groups: Sequence[Group], view: CurveView) -> Panels | None:
     """The plots of a view, or None where nothing was measured."""
     panels: dict[str, list[Series]] = {}
     for entry in groups:

@@ -221,10 +221,10 @@ _PICTURES: dict[str, str] = {}
 
 
 def _picture(identity: str, network: Network) -> str:
+    from clippedgossip.report.figures.canvas import standalone
     from clippedgossip.report.network_drawing import (
         network_svg,  # matplotlib, a second that a run found finished is spared
     )
-    from clippedgossip.report.svg import standalone
 
     if identity not in _PICTURES:
         _PICTURES[identity] = standalone(network_svg(network))

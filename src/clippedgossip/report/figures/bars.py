@@ -3,10 +3,19 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from clippedgossip.report.figures.axes import Mark, Scale, draw_legend, draw_marks, finish, shown_value
+from clippedgossip.report.figures.canvas import (
+    INK,
+    Mark,
+    Scale,
+    draw_legend,
+    draw_marks,
+    drawing,
+    finish,
+    shown_value,
+    to_svg,
+)
 from clippedgossip.report.palette import Style, styles
 from clippedgossip.report.statistics import Estimate
-from clippedgossip.report.svg import INK, drawing, to_svg
 
 _HATCHES = ("", "//", "\\\\", "xx", "--", "||", "++", "/", "\\")
 

@@ -3,21 +3,22 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from clippedgossip.report.figures.axes import (
+from clippedgossip.report.figures.canvas import (
     MARK_LOOK,
     Mark,
     Scale,
     draw_legend,
     draw_line,
     draw_marks,
+    drawing,
     finish,
     heading,
     shown_value,
+    to_svg,
 )
 from clippedgossip.report.page import Panels
 from clippedgossip.report.palette import Style, styles
 from clippedgossip.report.statistics import Series
-from clippedgossip.report.svg import drawing, to_svg
 
 
 def curves(

@@ -4,9 +4,17 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from clippedgossip.report.figures.axes import Mark, Scale, draw_legend, draw_marks, finish, heading
+from clippedgossip.report.figures.canvas import (
+    Mark,
+    Scale,
+    draw_legend,
+    draw_marks,
+    drawing,
+    finish,
+    heading,
+    to_svg,
+)
 from clippedgossip.report.palette import Style, styles
-from clippedgossip.report.svg import drawing, to_svg
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,10 +4,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from clippedgossip.report.figures.axes import Scale, draw_line, finish, line_style
+from clippedgossip.report.figures.canvas import Scale, draw_line, drawing, finish, line_style, to_svg
 from clippedgossip.report.palette import Style, styles
 from clippedgossip.report.statistics import Series
-from clippedgossip.report.svg import drawing, to_svg
 
 _LEFT, _RIGHT, _ABOVE, _BELOW = 0.75, 0.15, 0.5, 0.5
 """Inches around the grid, for labels and the legend."""
