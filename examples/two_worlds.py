@@ -1,10 +1,12 @@
 """Two worlds that no rule can tell apart (Theorem: impossibility).
 
-Clique A, all zeros, meets two strangers at its one door. Behind one of them stands a real clique of five
-honest nodes; the other is a liar who only pretends to have five friends. In world 1 the real clique holds 0
-and the liar's friends "hold" 1; in world 2 it is the other way round. Clique A sees the same in both, so
-whatever rule it follows it answers the same in both; but the average it should find is 0 in world 1 and ½ in
-world 2.
+    python examples/two_worlds.py
+
+Clique A has five regular nodes that hold 0. One of them, A's gate, has two neighbours outside. One neighbour
+is the gate of clique B, five more regular nodes. The other neighbour is Byzantine and pretends to be the gate
+of a third clique. In world 1 clique B holds 0 and the Byzantine node pretends that its clique holds 1. In
+world 2 it is the other way round. Clique A receives the same messages in both worlds. So under every rule it
+ends with the same models in both. But the average that it should find is 0 in world 1 and ½ in world 2.
 """
 
 from dataclasses import dataclass
@@ -13,91 +15,84 @@ import networkx as nx
 import torch
 from torch import Tensor
 
-from clippedgossip.attacks import FreeAttack, View
-from clippedgossip.network import Network
-from clippedgossip.network.network import two_worlds
-from clippedgossip.rules import (
-    Adaptive,
-    ClippedGossip,
-    GeometricMedian,
-    Gossip,
-    Krum,
-    Median,
-    Rule,
-    TrimmedMean,
-)
-from clippedgossip.simulate import consensus
+import clippedgossip as cg
 
 CLIQUE, ROUNDS = 5, 150
-DOOR_A, DOOR_B = CLIQUE - 1, CLIQUE  # the two ends of the bridge
+GATE_A, GATE_B = CLIQUE - 1, CLIQUE  # the two ends of the edge between the cliques
 RULES = (
-    Gossip(),
-    ClippedGossip(radius=0.1),
-    ClippedGossip(radius=Adaptive(delta_max=0.15)),
-    TrimmedMean(trim=1),
-    Median(),
-    GeometricMedian(),
-    Krum(faulty=1),
+    cg.rules.Gossip(),
+    cg.rules.ClippedGossip(radius=0.1),
+    cg.rules.ClippedGossip(radius=cg.rules.Adaptive(delta_max=0.15)),
+    cg.rules.TrimmedMean(trim=1),
+    cg.rules.Median(),
+    cg.rules.GeometricMedian(),
+    cg.rules.Krum(faulty=1),
 )
 
 
 @dataclass(frozen=True)
-class Pretence(FreeAttack):
-    """Say, round by round, what the door of an honest clique would have said."""
+class Pretence(cg.attacks.FreeAttack):
+    """Send, round by round, what the gate of a regular clique would have sent."""
 
-    script: tuple[Tensor, ...]
+    messages_by_round: tuple[Tensor, ...]
 
-    def messages(self, view: View) -> Tensor:
+    def messages(self, view: cg.attacks.View) -> Tensor:
         assert isinstance(view.context.round, int)
-        return self.script[view.context.round].expand(len(view.victims), -1)
+        return self.messages_by_round[view.context.round].expand(len(view.victims), -1)
 
 
-def in_the_liars_head(rule: Rule, real: float, pretended: float) -> tuple[Tensor, ...]:
-    """What the pretended clique's door would hold in every round, were it real: three cliques, three doors"""
+def pretended_messages(rule: cg.rules.Rule, real: float, pretended: float) -> tuple[Tensor, ...]:
+    """What the gate of the pretended clique would hold in every round if the clique were real.
+
+    The Byzantine node simulates it: three cliques whose gates are neighbours of one another.
+    """
     graph = nx.disjoint_union_all([nx.complete_graph(CLIQUE) for _ in range(3)])
-    doors = (DOOR_A, DOOR_B, 2 * CLIQUE)
-    graph.add_edges_from([(doors[0], doors[1]), (doors[1], doors[2]), (doors[2], doors[0])])
+    gate_c = 2 * CLIQUE
+    graph.add_edges_from([(GATE_A, GATE_B), (GATE_B, gate_c), (gate_c, GATE_A)])
     start = torch.tensor([0.0, real, pretended]).repeat_interleave(CLIQUE)[:, None].double()
-    states = consensus(Network(graph), rule, start, rounds=ROUNDS)
-    return tuple(state.models[doors[2]] for state in states)
+    states = cg.consensus(cg.Network(graph), rule, start, rounds=ROUNDS)
+    return tuple(state.models[gate_c] for state in states)
 
 
-def live(rule: Rule, real: float, pretended: float) -> tuple[Tensor, list[list[float]]]:
-    """Clique A's final models, and what its door heard from the two strangers in every round."""
-    script = in_the_liars_head(rule, real, pretended)
+def world(rule: cg.rules.Rule, real: float, pretended: float) -> tuple[Tensor, list[list[float]]]:
+    """Clique A's final models, and the two messages that its gate received from outside in every round."""
+    fakes = pretended_messages(rule, real, pretended)
+    network = cg.Network(cg.graphs.two_worlds(clique=CLIQUE))
     start = torch.tensor([0.0, real]).repeat_interleave(CLIQUE)[:, None].double()
-    states = list(consensus(two_worlds(clique=CLIQUE), rule, start, attack=Pretence(script), rounds=ROUNDS))
-    heard = [
-        sorted([float(state.models[DOOR_B]), float(said)]) for state, said in zip(states, script, strict=True)
+    states = list(cg.consensus(network, rule, start, attack=Pretence(fakes), rounds=ROUNDS))
+    received = [
+        sorted([float(state.models[GATE_B]), float(fake)]) for state, fake in zip(states, fakes, strict=True)
     ]
-    return states[-1].models[:CLIQUE], heard
+    return states[-1].models[:CLIQUE], received
 
 
 def main() -> None:
-    print("Clique A holds 0. At its door stand two strangers; one of them lies.")
-    print("world 1: the honest stranger's clique holds 0, the liar pretends 1; average 0")
-    print("world 2: the honest stranger's clique holds 1, the liar pretends 0; average ½")
+    print("Clique A holds 0. Its gate has two neighbours outside; one of them is Byzantine.")
+    print("world 1: clique B holds 0, the Byzantine node pretends 1; the average is 0")
+    print("world 2: clique B holds 1, the Byzantine node pretends 0; the average is ½")
     rows = []
     for rule in RULES:
-        first, heard_first = live(rule, real=0.0, pretended=1.0)
-        second, heard_second = live(rule, real=1.0, pretended=0.0)
-        if isinstance(rule, Gossip):
-            print("\nWhat A's door hears from them under gossip:")
+        models_1, received_1 = world(rule, real=0.0, pretended=1.0)
+        models_2, received_2 = world(rule, real=1.0, pretended=0.0)
+        if isinstance(rule, cg.rules.Gossip):
+            print("\nWhat A's gate receives from them under gossip:")
             for now in (0, 1, 2, 10, ROUNDS):
-                views = (f"{low:.4f} and {high:.4f}" for low, high in (heard_first[now], heard_second[now]))
-                print(f"  round {now:>3}   world 1: {next(views)}   world 2: {next(views)}")
-        same = torch.allclose(torch.tensor(heard_first), torch.tensor(heard_second))
-        answers = float(first.mean()), float(second.mean())
-        worst = max(abs(answers[0] - 0.0), abs(answers[1] - 0.5))
+                first, second = (
+                    f"{low:.4f} and {high:.4f}" for low, high in (received_1[now], received_2[now])
+                )
+                print(f"  round {now:>3}   world 1: {first}   world 2: {second}")
+        same = torch.allclose(torch.tensor(received_1), torch.tensor(received_2))
+        answers = float(models_1.mean()), float(models_2.mean())
+        error = max(abs(answers[0] - 0.0), abs(answers[1] - 0.5))
         name = type(rule).__name__
-        if isinstance(rule, ClippedGossip):
+        if isinstance(rule, cg.rules.ClippedGossip):
             name += f" {type(rule.radius).__name__.lower()}"
         rows.append(
-            f"{name:<22}  {'always' if same else 'NO':<11}  {answers[0]:.4f}   {answers[1]:.4f}   {worst:.2f}"
+            f"{name:<22}  {'always' if same else 'NO':<14}  {answers[0]:.4f}   {answers[1]:.4f}   {error:.2f}"
         )
-    print(f"\n{'rule':<22}  {'same views?':<11}  A answers in 1, 2  wrong by")
+    print(f"\n{'rule':<22}  {'same messages?':<14}  A ends at (1, 2)  error")
     print("\n".join(rows))
-    print("\nNo answer is within ¼ of both averages: the network, not the rule, must change.")
+    print("\nNo answer is within ¼ of both averages. A better rule cannot help, only another network can.")
 
 
 if __name__ == "__main__":

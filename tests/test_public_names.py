@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("**/*.md")]
 PUBLIC = {
     "clippedgossip": """
-        Network Setup Training __version__ attacks audit compare consensus errors graphs rules
+        Network Peer Setup Training __version__ attacks audit compare consensus errors graphs rules
         simulate tasks theory train
     """,
     "clippedgossip.attacks": """

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from clippedgossip import attacks, audit, errors, graphs, rules, simulate, tasks, theory
     from clippedgossip.facade import compare, train
     from clippedgossip.network import Network
+    from clippedgossip.peer import Peer
     from clippedgossip.simulate.consensus import consensus
     from clippedgossip.simulate.setup import Setup, Training
 
@@ -17,6 +18,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Network",
+    "Peer",
     "Setup",
     "Training",
     "__version__",
@@ -35,6 +37,7 @@ __all__ = [
 
 _HOMES = {
     "Network": "clippedgossip.network",
+    "Peer": "clippedgossip.peer",
     "Setup": "clippedgossip.simulate",
     "Training": "clippedgossip.simulate",
     "compare": "clippedgossip.facade",

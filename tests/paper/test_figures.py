@@ -3,12 +3,10 @@
 import json
 import math
 import re
-import runpy
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,6 @@ import numpy as np
 import pytest
 import typer
 
-from clippedgossip import simulate
 from clippedgossip.cli.reproduce import verdict
 from clippedgossip.errors import DataError, RunError
 from clippedgossip.paper import (
@@ -389,27 +386,6 @@ def test_a_run_that_diverged_ends_as_it_stood() -> None:
     assert results.final("s", "r", "all").tolist() == [0.1]
     assert results.final("s", "r", DISTANCE).tolist() == [math.inf]
     assert np.isnan(results.final("s", "other", "all")).all()
-
-
-def test_the_example_with_a_users_own_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    example = Path(__file__).parents[2] / "examples" / "own_model.py"
-    assert len(example.read_text(encoding="utf-8").splitlines()) <= 15
-    whole = simulate.train
-    monkeypatch.setattr(simulate, "train", lambda setup: islice(whole(setup), 90))
-    monkeypatch.setenv("MPLBACKEND", "Agg")
-    monkeypatch.chdir(tmp_path)
-    seen = runpy.run_path(str(example))["seen"]
-    assert {30, 60, 90} <= set(seen)
-    assert f"accuracy {seen[90]:.1%} after 90 rounds; its curve is in accuracy.png" in capsys.readouterr().out
-    assert (tmp_path / "accuracy.png").stat().st_size > 1000
-
-
-def test_the_example_with_ones_own_loop_says_how_it_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["own_loop.py"])
-    with pytest.raises(SystemExit, match="usage: "):
-        runpy.run_path(str(Path(__file__).parents[2] / "examples" / "own_loop.py"))
 
 
 def test_the_command_draws_from_results(tmp_path: Path) -> None:
