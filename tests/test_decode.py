@@ -1,13 +1,18 @@
 """Rules and attacks from text: typed by their fields, nothing mistyped let through."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields
+from typing import Any
 
 import pytest
 
-from clippedgossip.attacks import ALIE, ATTACKS, Attack, Dissensus, NonFinite, Tuned
-from clippedgossip.attacks.from_table import attack_from
-from clippedgossip.errors import AttackError, RuleError
+from clippedgossip.attacks import ALIE, ATTACKS, Attack, Dissensus, NonFinite, Tuned, make_attack
+from clippedgossip.cli import main
+from clippedgossip.decode import plain_of
+from clippedgossip.errors import AttackError, ConfigError, RuleError
+from clippedgossip.peer.peer_config import Config
+from clippedgossip.peer.peer_mixing import rule_of
 from clippedgossip.rules import (
     NNM,
     RULES,
@@ -19,8 +24,9 @@ from clippedgossip.rules import (
     Oracle,
     Rule,
     TrimmedMean,
+    make_rule,
 )
-from clippedgossip.rules.from_table import rule_from, table_of
+from clippedgossip.runs.config import RunConfig
 
 
 @pytest.mark.parametrize(
@@ -30,7 +36,9 @@ from clippedgossip.rules.from_table import rule_from, table_of
         ("ClippedGossip", {"radius": 2}, ClippedGossip(2.0)),
         ("clipped_gossip", {"radius": "oracle"}, ClippedGossip(Oracle())),
         ("clipped-gossip", {"radius": "adaptive", "delta_max": "0.2"}, ClippedGossip(Adaptive(0.2))),
-        ("clipped-gossip", {"radius": "adaptive", "radius.delta-max": 0.2}, ClippedGossip(Adaptive(0.2))),
+        ("clipped-gossip", {"radius": "adaptive", "delta-max": 0.2}, ClippedGossip(Adaptive(0.2))),
+        ("clipped-gossip", {"radius": Adaptive(0.2)}, ClippedGossip(Adaptive(0.2))),
+        ("clipped-gossip", {"radius": {"fixed": 2}}, ClippedGossip(2.0)),
         ("clipped-gossip", {"radius": {"name": "adaptive", "delta_max": 0.2}}, ClippedGossip(Adaptive(0.2))),
         ("clipped-gossip", {"radius": {"adaptive": 0.2}}, ClippedGossip(Adaptive(0.2))),
         ("trimmed-mean", {"trim": "1"}, TrimmedMean(trim=1)),
@@ -38,13 +46,13 @@ from clippedgossip.rules.from_table import rule_from, table_of
         ("trimmed-mean", {"trim": [0, 1]}, TrimmedMean(trim=(0, 1))),
         ("multi-krum", {"faulty": 1, "select": "none"}, MultiKrum(faulty=1)),
         ("bucketing", {"rule": "krum", "faulty": "1", "size": "3"}, Bucketing(Krum(faulty=1), size=3)),
-        ("nnm", {"rule": "krum", "faulty": 2, "rule.faulty": 1}, NNM(rule=Krum(faulty=1), faulty=2)),
+        ("nnm", {"rule": {"name": "krum", "faulty": 1}, "faulty": 2}, NNM(rule=Krum(faulty=1), faulty=2)),
     ],
 )
 def test_rules(name: str, values: Mapping[str, object], rule: Rule) -> None:
-    assert rule_from(name, values) == rule
-    table = table_of(rule)
-    assert rule_from(str(table.pop("name")), table) == rule
+    assert make_rule(name, **values) == rule
+    table = plain_of(rule)
+    assert make_rule(**table) == rule
 
 
 @pytest.mark.parametrize(
@@ -57,7 +65,7 @@ def test_rules(name: str, values: Mapping[str, object], rule: Rule) -> None:
     ],
 )
 def test_attacks(name: str, values: Mapping[str, object], attack: Attack) -> None:
-    assert attack_from(name, values) == attack
+    assert make_attack(name, **values) == attack
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -65,13 +73,13 @@ def test_every_rule_is_found_as_it_is_and_as_its_class(name: str) -> None:
     needed = [field.name for field in fields(RULES[name]) if field.default is MISSING]
     values: dict[str, object] = {key: "gossip" if key == "rule" else "0" for key in needed}
     for spelling in (name, RULES[name].__name__):
-        assert type(rule_from(spelling, values)) is RULES[name]
+        assert type(make_rule(spelling, **values)) is RULES[name]
 
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_every_attack_is_found(name: str) -> None:
     values = {"attack": "ipm"} if name == "tuned" else {}
-    assert type(attack_from(name, values)) is ATTACKS[name]
+    assert type(make_attack(name, **values)) is ATTACKS[name]
 
 
 @pytest.mark.parametrize(
@@ -79,26 +87,85 @@ def test_every_attack_is_found(name: str) -> None:
     [
         ("trimed-mean", {}, "did you mean 'trimmed-mean'"),
         ("trimmed-mean", {}, "needs a value for trim"),
-        ("trimmed-mean", {"trim": "1.5"}, "trim of rule 'trimmed-mean' is '1.5'; give a whole number"),
-        ("trimmed-mean", {"trim": True}, "give a whole number"),
+        ("trimmed-mean", {"trim": "1.5"}, "trim is '1.5'; it must be a whole number"),
+        ("trimmed-mean", {"trim": True}, "it must be a whole number"),
         ("trimmed-mean", {"trim": "-1"}, "trim is -1; it must be a whole number, at least 0"),
         ("trimmed-mean", {"trim": 1, "trin": 2}, "did you mean 'trim'"),
         ("clipped-gossip", {"radius": "adaptve"}, "did you mean 'adaptive'.*\n.*or a number"),
         ("clipped-gossip", {"radius": "adaptive"}, "'adaptive' needs a value for delta_max"),
         ("clipped-gossip", {"radius": "adaptive", "delta_mx": 0.2}, "did you mean 'delta_max'"),
         ("clipped-gossip", {"radius": "1", "delta_max": 0.2}, "unknown parameter .* 'delta_max'"),
-        ("clipped-gossip", {"radius": "1", "radius.x": 1}, "takes no parameters"),
+        ("clipped-gossip", {"radius": {"oracle": 1}}, "'oracle' takes no parameters"),
+        ("clipped-gossip", {"radius": [1]}, r"radius is \[1\]; it must be a number or one of"),
+        ("trimmed-mean", {"trim": "byzantine"}, "nobody here knows.*\ngive a number, such as 1"),
         ("clipped-gossip", {"radius": "nan"}, "radius is nan"),
         ("mozi", {"loss": "mse"}, "is a function; it can be given from Python only"),
     ],
 )
 def test_mistakes_in_rules(name: str, values: Mapping[str, object], says: str) -> None:
     with pytest.raises(RuleError, match=says):
-        rule_from(name, values)
+        make_rule(name, **values)
 
 
 def test_mistakes_in_attacks() -> None:
     with pytest.raises(AttackError, match="did you mean 'epsilon'"):
-        attack_from("dissensus", {"epsilom": 1})
-    with pytest.raises(AttackError, match="epsilon of attack 'dissensus' is 'big'; give a number"):
-        attack_from("dissensus", {"epsilon": "big"})
+        make_attack("dissensus", epsilom=1)
+    with pytest.raises(AttackError, match="epsilon is 'big'; it must be a number"):
+        make_attack("dissensus", epsilon="big")
+
+
+SAME: list[tuple[dict[str, Any], Rule]] = [
+    ({"name": "clipped-gossip", "radius": 2}, ClippedGossip(2.0)),
+    ({"name": "clipped-gossip", "radius": "2"}, ClippedGossip(2.0)),
+    ({"name": "ClippedGossip", "radius": {"adaptive": 0.1}}, ClippedGossip(Adaptive(0.1))),
+    (
+        {"name": "clipped-gossip", "radius": {"name": "adaptive", "delta_max": 0.1}},
+        ClippedGossip(Adaptive(0.1)),
+    ),
+    ({"name": "clipped-gossip", "radius": "adaptive", "delta_max": 0.1}, ClippedGossip(Adaptive(0.1))),
+    ({"name": "trimmed-mean", "trim": 1}, TrimmedMean(1)),
+    ({"name": "trimmed-mean", "trim": "1"}, TrimmedMean(1)),
+    ({"name": "trimmed-mean", "trim": [1, 0] * 6}, TrimmedMean((1, 0) * 6)),
+    ({"name": "bucketing", "rule": {"name": "krum", "faulty": 1}}, Bucketing(Krum(1))),
+    ({"name": "bucketing", "rule": "krum", "faulty": 1, "size": 3}, Bucketing(Krum(1), size=3)),
+]
+RUN = {"network": {"name": "complete", "nodes": 12}, "data": "digits", "model": "linear"}
+
+
+@pytest.mark.parametrize(("table", "rule"), SAME)
+def test_one_table_means_one_rule_everywhere(table: dict[str, Any], rule: Rule, capsys: Any) -> None:
+    assert make_rule(**table) == rule
+    config = RunConfig.from_mapping({**RUN, "rule": table})
+    assert config.rule.build(config.network.build()) == rule
+    assert config.rule.to_mapping() == plain_of(rule)
+    assert rule_of(Config(name="a", run="r", rule=table)) == rule
+    options = [f"--rule-option={key}={said}" for key, said in _options(table)]
+    with pytest.raises(SystemExit):
+        main(["consensus", "complete", "--nodes=12", f"--rule={table['name']}", *options, "--json"])
+    assert json.loads(capsys.readouterr().out)["rule"] == repr(rule)
+
+
+def test_a_bound_by_the_network_is_for_those_who_know_it(capsys: Any) -> None:
+    table = {"name": "trimmed-mean", "trim": "byzantine"}
+    network = {"name": "complete", "nodes": 5, "byzantine": [0]}
+    config = RunConfig.from_mapping({**RUN, "network": network, "rule": table})
+    assert config.rule.build(config.network.build()) == TrimmedMean(1)
+    line = (
+        "consensus complete --nodes 5 --byzantine 0 --rule trimmed-mean --rule-option trim=byzantine --json"
+    )
+    with pytest.raises(SystemExit):
+        main(line.split())
+    assert json.loads(capsys.readouterr().out)["rule"] == repr(TrimmedMean(1))
+    with pytest.raises(ConfigError, match=r'^rule.trim is "byzantine", .*\ngive a number, such as 1$'):
+        rule_of(Config(name="a", run="r", rule=table))
+
+
+def _options(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for key, said in table.items():
+        if isinstance(said, dict):
+            name = said.get("name", next(iter(said)))
+            inner = {"delta_max": said["adaptive"]} if "adaptive" in said else said
+            yield f"{prefix}{key}", name
+            yield from _options({k: v for k, v in inner.items() if k != "name"}, f"{prefix}{key}.")
+        elif key != "name" or prefix:
+            yield f"{prefix}{key}", ",".join(map(str, said)) if isinstance(said, list) else str(said)

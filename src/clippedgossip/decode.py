@@ -1,172 +1,565 @@
-"""Rules, attacks and the like from text, or from a table of a config file, by their fields' annotations."""
+"""One decoder for files, the command line, peers and Python.
+
+Nothing unknown, missing or mistyped is let through. Text that reads as the wanted type is taken as such, so
+that `--rule-option trim=1`, `trim = 1` and `trim = "1"` are one. A thing that has a name (a rule, an attack,
+a network, …) is decoded into its one canonical table, defaults written out, and built from it.
+"""
 
 import dataclasses
+import inspect
 import types
-from collections.abc import Mapping
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from numbers import Integral, Real
+from pathlib import Path as Folder
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from clippedgossip.errors import UserError, unknown_name
+from clippedgossip import own
+from clippedgossip.errors import ConfigError, UserError, unknown_name
 
-Registries = Mapping[type, Mapping[str, type]]
-"""Base class -> name -> class, for every kind that can stand as a parameter of another."""
+Path = tuple[str, ...]
+T = TypeVar("T")
 
+WORDS: Mapping[Any, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+TRUE, FALSE = ("true", "yes", "1"), ("false", "no", "0")
+BYZANTINE = "byzantine"
 EXAMPLES = ("median", "dissensus")
 
-WANTED = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+
+class KeyProblem(ConfigError):
+    """What is wrong with one key; whoever knows the file adds the line."""
+
+    def __init__(self, path: Path, message: str, missing: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.path = path
+        self.missing = missing
 
 
-@dataclasses.dataclass(frozen=True)
-class Maker:
-    """Makes things of one family by name; `error` is what a wrong name, parameter or value raises."""
+def known_keys(raw: Mapping[str, Any], known: Iterable[str], path: Path) -> None:
+    """Refuse every key that nobody reads."""
+    known = list(known)
+    for key in raw:
+        if key not in known:
+            where = f"key in [{_dotted(path)}]:" if path else "section or key"
+            raise KeyProblem((*path, str(key)), unknown_name(where, str(key), known))
 
-    registries: Registries
-    error: type[UserError]
 
-    def make(self, base: type, name: str, values: Mapping[str, object], path: str = "") -> Any:
-        """The thing of this name. A parameter that is itself such a thing is given by name, and takes its own
-        beside it (`radius=adaptive`, `delta_max=0.2`), as `radius.delta_max`, or in a table with its name."""
-        chosen = self._find(base, name)
-        kind, name = base.__name__.lower(), self._name(base, chosen)
-        fields = {field.name: field for field in dataclasses.fields(chosen)}
-        hints = get_type_hints(chosen)
-        own, deeper, loose = _sort(values, fields)
-        parts = {key: part for key, value in own.items() if (part := self._part(hints[key], value))}
-        takes = {key: {field.name for field in dataclasses.fields(part)} for key, (_, part) in parts.items()}
-        known = set(fields).union(*takes.values())
-        for key in [*loose, *deeper]:
-            if key not in (known if key in loose else fields):
-                raise self.error(unknown_name(f"parameter of {kind} {name!r}:", key, known))
-        arguments: dict[str, Any] = {}
-        for key in dict.fromkeys([*own, *deeper]):
-            value, inner = own.get(key), deeper.get(key, {})
-            if key in parts:
-                beside = {extra: loose[extra] for extra in loose if extra in takes[key]}
-                table = dict(value) if isinstance(value, Mapping) else {"name": value}
-                part_name = str(table.pop("name"))
-                arguments[key] = self.make(
-                    parts[key][0], part_name, {**beside, **table, **inner}, f"{path}{key}."
-                )
-            elif inner:
-                raise self.error(f"{key} of {kind} {name!r} takes no parameters; got {', '.join(inner)}")
+def table(raw: Any, path: Path, *, example: str = "") -> Mapping[str, Any]:
+    """A section; text stands for one that has only a name."""
+    if isinstance(raw, str):
+        return {"name": raw}
+    if not isinstance(raw, Mapping):
+        fix = f", such as {example}" if example else ""
+        raise KeyProblem(path, f"{_dotted(path)} is {_shown(raw)}; it must be a section{fix}")
+    return raw
+
+
+def value(hint: Any, raw: Any, path: Path) -> Any:
+    """`raw` in the type that `hint` asks for."""
+    try:
+        found, fits = _try(hint, raw, path)
+    except KeyProblem:
+        raise
+    except UserError as error:
+        raise KeyProblem(path, f"{_dotted(path)}: {error}") from error
+    if fits:
+        return found
+    if get_origin(hint) is Literal and isinstance(raw, str):
+        raise KeyProblem(path, unknown_name(_dotted(path), raw, map(str, get_args(hint))))
+    raise KeyProblem(path, f"{_dotted(path)} is {_shown(raw)}; it must be {describe(hint)}")
+
+
+def section(kind: type[T], raw: Any, path: Path, **more: Any) -> T:
+    """A frozen dataclass from its section; `more` are values that no file gives."""
+    content = table(raw, path)
+    hints = get_type_hints(kind, include_extras=True)
+    entries = [entry for entry in dataclasses.fields(kind) if entry.name not in more]  # type: ignore[arg-type]
+    known_keys(content, (entry.name for entry in entries), path)
+    values = {key: value(hints[key], said, (*path, key)) for key, said in content.items()}
+    missing = [entry.name for entry in entries if _required(entry) and entry.name not in values]
+    if missing:
+        where = f"[{_dotted(path)}]" if path else "the file"
+        raise KeyProblem(path, f"{where} needs a value for {', '.join(missing)}")
+    try:
+        return kind(**values, **more)
+    except UserError as error:
+        raise within(path, error) from error
+
+
+def within(path: Path, error: UserError) -> KeyProblem:
+    """The error of a section that checked itself, with its name in front."""
+    if isinstance(error, KeyProblem):
+        return error
+    return KeyProblem(path, f"[{_dotted(path)}] {error}" if path else str(error), error.missing)
+
+
+def describe(hint: Any) -> str:
+    """The type in words."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return describe(arguments[0])
+    if origin is Literal:
+        return " or ".join(repr(choice) for choice in arguments)
+    if origin in (Union, types.UnionType):
+        return " or ".join(describe(kind) for kind in arguments if kind is not types.NoneType)
+    if origin is tuple:
+        return f"a list, each entry {describe(arguments[0])}"
+    if hint in WORDS:
+        return WORDS[hint]
+    return "a section" if origin is Mapping or dataclasses.is_dataclass(hint) else f"a {hint.__name__}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameter:
+    """What a named thing takes."""
+
+    name: str
+    hint: Any
+    default: Any
+    help: str = ""
+
+    @property
+    def type(self) -> Any:
+        """The first of the types it may have."""
+        return _members(self.hint)[0]
+
+    @property
+    def required(self) -> bool:
+        return self.default is inspect.Parameter.empty
+
+    @property
+    def of_python(self) -> bool:
+        """Whether it is a function, which no file can say."""
+        return "Callable" in str(self.hint)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Kind:
+    """A family of things that have names; `package.module:Name` names one of the user's own."""
+
+    word: str
+    names: Mapping[str, Callable[..., Any]]
+    base: type
+    """What one of them is; `object` where nothing is asked of it but that it can be called."""
+    group: str
+    """Entry points of this group are names as well."""
+    fix: str
+    """What one of the user's own must be."""
+    given: int = 0
+    """How many arguments the program gives, in front of all others."""
+    offered: tuple[str, ...] = ()
+    """Parameters that the program gives to those that take them."""
+    number: str = ""
+    """The name a bare number stands for; things of such a kind are written as short as they can be."""
+    bounds: tuple[str, ...] = ()
+    """Parameters that may say "byzantine": what the network has of Byzantine neighbours or weight."""
+    error: type[UserError] = ConfigError
+
+    def __post_init__(self) -> None:
+        if self.base is not object:
+            _KINDS[self.base] = self
+
+
+_KINDS: dict[type, Kind] = {}
+"""Every kind that can stand as a parameter of another, by what it makes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Thing:
+    """Something by its name, with every parameter that was said or has a default."""
+
+    kind: Kind
+    name: str
+    make: Callable[..., Any]
+    values: Mapping[str, Any]
+    takes: Mapping[str, Parameter]
+    origin: own.Origin | None
+    """Where the code of one of the user's own lies."""
+    path: Path
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """What a file can say of it."""
+        plain = {
+            key: _plain(said)
+            for key, said in self.values.items()
+            if said is not None and not self.takes[key].of_python
+        }
+        known = {key: said for key, said in plain.items() if said is not None}
+        return known if self.origin is None else {**known, "code": self.origin.code}
+
+    def plain(self) -> Any:
+        """Its canonical form: {name = "krum", faulty = 1}; of a radius 1.0, "oracle" or {adaptive = 0.1}."""
+        parameters = self.parameters
+        if not self.kind.number or self.origin is not None or len(parameters) > 1:
+            return {"name": self.name, **parameters}
+        if not parameters:
+            return self.name
+        (said,) = parameters.values()
+        return said if self.name == self.kind.number else {self.name: said}
+
+    @property
+    def bounded(self) -> bool:
+        """Whether a parameter says "byzantine"."""
+        return any(
+            said.bounded if isinstance(said, Thing) else said == BYZANTINE and key in self.kind.bounds
+            for key, said in self.values.items()
+        )
+
+    def build(
+        self,
+        bounds: tuple[int, float] | None = None,
+        *,
+        given: tuple[Any, ...] = (),
+        offered: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """The thing. `bounds`: the number and the weight of Byzantine neighbours, where they are known."""
+        wanted = inspect.signature(self.make).parameters
+        arguments = {key: said for key, said in (offered or {}).items() if key in wanted}
+        for key, said in self.values.items():
+            if isinstance(said, Thing):
+                arguments[key] = said.build(bounds)
+            elif said == BYZANTINE and key in self.kind.bounds:
+                arguments[key] = self._bound(key, bounds)
             else:
-                arguments[key] = self._convert(hints[key], value, f"{key} of {kind} {name!r}")
-        missing = [key for key, field in fields.items() if key not in arguments and _required(field)]
-        if missing:
-            error = self.error(f"{kind} {name!r} needs a value for {', '.join(missing)}")
-            error.missing = tuple(f"{path}{key}={self._example(hints[key])}" for key in missing)
-            raise error
-        return chosen(**arguments)
-
-    def _find(self, base: type, name: str) -> type:
-        table = self.registries[base]
-        by_letters = {_letters(known): kind for known, kind in table.items()}
-        by_letters |= {_letters(kind.__name__): kind for kind in table.values()}
-        if _letters(name) not in by_letters:
-            raise self.error(unknown_name(base.__name__.lower(), name, table))
-        return by_letters[_letters(name)]
-
-    def _name(self, base: type, chosen: type) -> str:
-        return next(name for name, kind in self.registries[base].items() if kind is chosen)
-
-    def _example(self, hint: Any) -> str:
-        """A value the field may take; a rule or an attack is one that needs no parameters."""
-        for member in _members(hint):
-            if member in self.registries:
-                table = self.registries[member]
-                simple = [
-                    name for name, kind in table.items() if not any(map(_required, dataclasses.fields(kind)))
-                ]
-                return next(name for name in (*EXAMPLES, *simple) if name in simple)
-        return "1" if int in _members(hint) else "0.1"
-
-    def _part(self, hint: Any, value: object) -> tuple[type, type] | None:
-        """Which family and class a text or table names, where the field takes one."""
-        members = _members(hint)
-        text = value.get("name") if isinstance(value, Mapping) else value
-        if not isinstance(text, str):
-            return None
-        base = next((member for member in members if member in self.registries), None)
-        number = float in members
-        if base is None or (number and _is_number(text)):
-            return None
+                arguments[key] = said
         try:
-            return base, self._find(base, text)
-        except self.error as error:
-            raise self.error(f"{error}{', or a number' * number}") from None
+            made = self.make(*given, **arguments)
+        except UserError as error:
+            raise KeyProblem(
+                self.path, str(within(self.path[: -1 if self.kind.number else None], error))
+            ) from error
+        except Exception as error:
+            if self.origin is None:
+                raise
+            raise KeyProblem(self.path, f"{self._called}{own.raised(error)}") from error
+        if not isinstance(made, self.kind.base):
+            raise KeyProblem(self.path, f"{self._called}made a {type(made).__name__}\n{self.kind.fix}")
+        return made
 
-    def _convert(self, hint: Any, value: object, what: str) -> Any:
-        members = _members(hint)
-        if types.NoneType in members and (value is None or str(value).lower() == "none"):
-            return None
-        for member in members:
-            done, result = _as(member, value)
-            if done:
-                return result
-        wanted = [text for member in members if (text := _wanted(member, self.registries))]
-        if not wanted:
-            raise self.error(f"{what} is a function; it can be given from Python only")
-        raise self.error(f"{what} is {value!r}; give {' or '.join(dict.fromkeys(wanted))}")
+    @property
+    def _called(self) -> str:
+        where = "" if self.origin is None else f" of {self.origin.file}"
+        return f"{self.kind.word} {self.name!r}{where} "
 
-
-def _sort(
-    values: Mapping[str, object], fields: Mapping[str, object]
-) -> tuple[dict[str, object], dict[str, dict[str, object]], dict[str, object]]:
-    """The parameters themselves, those of a parameter's own (`rule.trim`), and those nobody asked for yet."""
-    own: dict[str, object] = {}
-    deeper: dict[str, dict[str, object]] = {}
-    loose: dict[str, object] = {}
-    for raw, value in values.items():
-        key, dot, rest = raw.replace("-", "_").partition(".")
-        if dot:
-            deeper.setdefault(key, {})[rest] = value
-        else:
-            (own if key in fields else loose)[key] = value
-    return own, deeper, loose
+    def _bound(self, key: str, bounds: tuple[int, float] | None) -> int | float:
+        members = _members(self.takes[key].hint)
+        counted = int in members or (float not in members and key in ("trim", "faulty"))
+        if bounds is None:
+            where = (*self.path, key)
+            raise KeyProblem(
+                where,
+                f'{_dotted(where)} is "byzantine", and nobody here knows which nodes are Byzantine\n'
+                f"give a number, such as {1 if counted else 0.1}",
+            )
+        return bounds[0] if counted else bounds[1]
 
 
-def _required(field: dataclasses.Field[Any]) -> bool:
-    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+def decode(kind: Kind, raw: Any, path: Path, folder: Folder | None = None) -> Thing:
+    """A thing from its name, or from a table with its name and parameters.
+
+    A parameter that is itself such a thing is given by name or table as well, and may have its own beside it:
+    `radius = {name = "adaptive", delta_max = 0.2}`, `{adaptive = 0.2}`, and `radius = "adaptive"` with
+    `delta_max = 0.2` are one. One of the user's own is looked for in `folder` first.
+    """
+    content = _content(kind, raw, path, folder)
+    name = value(str, content.pop("name"), (*path, "name"))
+    name, make, origin = find(kind, name, path, folder)
+    takes = parameters(make, kind)
+    said = {_key(key): (key, what) for key, what in content.items()}
+    if origin is not None:
+        _check_code(origin, said.pop("code", ("", None))[1], path)
+    parts: dict[str, tuple[Kind, dict[str, Any]]] = {}
+    beside: dict[str, str] = {}
+    for key, (raw_key, what) in said.items():
+        inner = _inner(takes[key].hint) if key in takes else None
+        if inner is not None and what is not None and not isinstance(what, inner.base):
+            part = _content(inner, what, (*path, raw_key), folder)
+            taken = parameters(find(inner, str(part["name"]), (*path, raw_key), folder)[1], inner)
+            parts[key] = inner, part
+            beside |= dict.fromkeys((other for other in taken if other not in takes), key)
+    for key, (raw_key, _) in said.items():
+        where = (*path, raw_key)
+        if key not in takes and key not in beside:
+            sayable = [*(other for other in takes if not takes[other].of_python), *beside]
+            raise KeyProblem(where, unknown_name(f"parameter of {kind.word} {name!r}:", key, sayable))
+        if key in beside and key in map(_key, parts[beside[key]][1]):
+            both = f"{_dotted(where)} and {_dotted((*path, beside[key], key))}"
+            raise KeyProblem(where, f"{both} say the same thing; drop one of them")
+    values: dict[str, Any] = {}
+    for key, (raw_key, what) in said.items():
+        if key in parts:
+            inner, part = parts[key]
+            its = {other: said[other][1] for other, owner in beside.items() if owner == key and other in said}
+            values[key] = decode(inner, {**its, **part}, (*path, raw_key), folder)
+        elif key in takes:
+            values[key] = _parameter(kind, takes[key], what, (*path, raw_key))
+    missing = [key for key, parameter in takes.items() if parameter.required and key not in values]
+    if missing:
+        examples = (".".join((*path[1:], key)) + f"={_example(takes[key].hint)}" for key in missing)
+        raise KeyProblem(
+            path, f"{kind.word} {name!r} needs a value for {', '.join(missing)}", tuple(examples)
+        )
+    defaults = {key: p.default for key, p in takes.items() if key not in values and p.default is not None}
+    ordered = {key: {**defaults, **values}[key] for key in takes if key in values or key in defaults}
+    return Thing(kind=kind, name=name, make=make, values=ordered, takes=takes, origin=origin, path=path)
 
 
-def _letters(name: str) -> str:
-    """ClippedGossip, clipped-gossip and clipped_gossip are one."""
-    return "".join(letter for letter in name.lower() if letter.isalnum())
+def _check_code(origin: own.Origin, promised: Any, path: Path) -> None:
+    if promised not in (None, origin.code):
+        raise KeyProblem(
+            (*path, "code"),
+            f"{origin.file} is not the code of this config: its content differs\n"
+            "drop the key `code` to run it as it is now",
+        )
+
+
+def _parameter(kind: Kind, parameter: Parameter, what: Any, path: Path) -> Any:
+    if parameter.of_python:
+        if not callable(what):
+            raise KeyProblem(path, f"{_dotted(path)} is a function; it can be given from Python only")
+        return what
+    inner = _inner(parameter.hint)
+    bound = isinstance(what, str) and what == BYZANTINE and parameter.name in kind.bounds
+    if bound or (inner is not None and isinstance(what, inner.base)):
+        return what
+    return value(parameter.hint, what, path)
+
+
+def _inner(hint: Any) -> Kind | None:
+    return next((_KINDS[member] for member in _members(hint) if member in _KINDS), None)
+
+
+def made(kind: Kind, name: str, values: Mapping[str, Any]) -> Any:
+    """A thing for Python, whose errors are those of its kind."""
+    with errors_of(kind):
+        return decode(kind, {"name": name, **values}, ()).build()
+
+
+@contextmanager
+def errors_of(kind: Kind) -> Iterator[None]:
+    """Turn what is wrong with a key into an error of the kind, for Python."""
+    try:
+        yield
+    except KeyProblem as problem:
+        error = kind.error(str(problem))
+        error.missing = problem.missing
+        raise error from problem
+
+
+def find(
+    kind: Kind, name: str, path: Path, folder: Folder | None = None
+) -> tuple[str, Callable[..., Any], own.Origin | None]:
+    """The name as it is registered, what makes the thing, and for one of the user's own where it lies.
+
+    ClippedGossip, clipped-gossip and clipped_gossip are one.
+    """
+    by_letters = {
+        _letters(make.__name__): known for known, make in kind.names.items() if isinstance(make, type)
+    }
+    by_letters |= {_letters(known): known for known in kind.names}
+    if ":" not in name and _letters(name) in by_letters:
+        known = by_letters[_letters(name)]
+        return known, kind.names[known], None
+    registered = {} if ":" in name else own.registered(kind.group)
+    reference = name if ":" in name else registered.get(name, "")
+    if not reference:
+        unknown = unknown_name(kind.word, name, [*kind.names, *registered])
+        raise KeyProblem((*path, "name"), unknown + ", or a number" * bool(kind.number))
+    try:
+        make, origin = own.load(reference, folder)
+    except UserError as error:
+        raise KeyProblem((*path, "name"), f"{kind.word} {name!r} {error}") from error
+    if not callable(make) or (isinstance(make, type) and not issubclass(make, kind.base)):
+        what = f"a {type(make).__name__}" if not isinstance(make, type) else "a class"
+        raise KeyProblem(
+            (*path, "name"), f"{kind.word} {name!r} of {origin.file} is {what} and no {kind.word}\n{kind.fix}"
+        )
+    return name, make, origin
+
+
+@cache
+def parameters(make: Callable[..., Any], kind: Kind) -> Mapping[str, Parameter]:
+    """What a class or function takes beside what the program gives, in order."""
+    plain = isinstance(make, type) and not dataclasses.is_dataclass(make)
+    hinted: Any = make.__init__ if plain else make
+    hints = get_type_hints(hinted, include_extras=True)
+    found = {}
+    for place, (key, parameter) in enumerate(inspect.signature(make).parameters.items()):
+        unnamed = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        if place < kind.given or key in kind.offered or unnamed:
+            continue
+        hint, text = hints.get(key, Any), ""
+        if get_origin(hint) is Annotated:
+            hint, text = get_args(hint)[:2]
+        found[key] = Parameter(name=key, hint=hint, default=parameter.default, help=str(text))
+    return found
+
+
+def plain_of(thing: object) -> Any:
+    """What a config says to get this thing: its name and every parameter but functions."""
+    kind = next(kind for base, kind in _KINDS.items() if isinstance(thing, base))
+    name = next((name for name, make in kind.names.items() if type(thing) is make), None)
+    make: Any = type(thing)
+    takes = parameters(make, kind)
+    return Thing(
+        kind=kind,
+        name=name or f"{type(thing).__module__}:{type(thing).__qualname__}",
+        make=make,
+        values={key: getattr(thing, key, None) for key in takes},
+        takes=takes,
+        origin=None,
+        path=(),
+    ).plain()
+
+
+def put(raw: dict[str, Any], key: str, said: Any) -> None:
+    """Set a dotted key; sections on the way appear as needed."""
+    *above, last = key.split(".")
+    for name in above:
+        inner = raw.get(name, {})
+        if isinstance(inner, str):
+            inner = {"name": inner}
+        if not isinstance(inner, dict):
+            raise ConfigError(f"cannot set {key}: {name} is {inner!r} and not a section")
+        raw[name] = inner
+        raw = inner
+    raw[last] = said
+
+
+def short(name: str) -> str:
+    """The class of `package.module:Name`, for labels; other names are themselves."""
+    return name.rpartition(":")[2]
+
+
+def _content(kind: Kind, raw: Any, path: Path, folder: Folder | None) -> dict[str, Any]:
+    """A table with a name in it, of whatever was written."""
+    if kind.number and _try(float, raw, path)[1]:
+        raw = {kind.number: raw}
+    elif kind.number and not isinstance(raw, str | Mapping):
+        names = ", ".join(kind.names)
+        raise KeyProblem(path, f"{_dotted(path)} is {_shown(raw)}; it must be a number or one of {names}")
+    content = dict(table(raw, path, example=f'name = "{next(iter(kind.names))}"'))
+    if kind.number and len(content) == 1 and "name" not in content:
+        ((name, said),) = content.items()
+        takes = parameters(find(kind, str(name), path, folder)[1], kind)
+        if not takes:
+            raise KeyProblem(path, f"{_dotted(path)}: {kind.word} {name!r} takes no parameters")
+        return {"name": name, next(iter(takes)): said}
+    if "name" not in content:
+        where = f"[{_dotted(path)}]" if path else f"the {kind.word}"
+        raise KeyProblem(path, f"{where} has no name; give one of {', '.join(kind.names)}")
+    return content
+
+
+def _try(hint: Any, raw: Any, path: Path, *, text: bool = True) -> tuple[Any, bool]:
+    """The value, and whether it fits; `text` says whether text may be read as what is wanted."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return raw, True
+    if origin is Annotated:
+        reader = next((extra for extra in arguments[1:] if callable(extra)), None)
+        if reader is not None:
+            return (reader(raw), True) if isinstance(raw, str) else (None, False)
+        return _try(arguments[0], raw, path, text=text)
+    if origin is Literal:
+        return raw, isinstance(raw, str | int) and raw in arguments
+    if origin in (Union, types.UnionType):
+        passes = (False, True) if text else (False,)
+        tries = (_try(kind, raw, path, text=freely) for freely in passes for kind in arguments)
+        return next((found for found in tries if found[1]), (None, False))
+    if origin is tuple:
+        if text and isinstance(raw, str) and "," in raw and not dataclasses.is_dataclass(arguments[0]):
+            raw = [part.strip() for part in raw.split(",")]
+        if not isinstance(raw, list | tuple):
+            return None, False
+        entries = [_try(arguments[0], said, (*path, str(i)), text=text) for i, said in enumerate(raw)]
+        return tuple(entry for entry, _ in entries), all(fits for _, fits in entries)
+    if origin is Mapping:
+        return (dict(raw), True) if isinstance(raw, Mapping) else (None, False)
+    if hasattr(hint, "parse"):
+        return (hint.parse(raw), True) if isinstance(raw, str) else (raw, isinstance(raw, hint))
+    if dataclasses.is_dataclass(hint):
+        return (section(hint, raw, path), True) if isinstance(raw, Mapping) else (None, False)  # type: ignore[arg-type]
+    if text and isinstance(raw, str) and hint is not str:
+        return _read(hint, raw.strip())
+    if isinstance(raw, bool):
+        return raw, hint is bool
+    if (hint is int and isinstance(raw, Integral)) or (hint is float and isinstance(raw, Real)):
+        try:
+            return (int if hint is int else float)(raw), True  # type: ignore[call-overload]
+        except OverflowError:
+            return None, False
+    return raw, type(raw) is hint or (hint is types.NoneType and raw is None)
+
+
+def _read(hint: Any, text: str) -> tuple[Any, bool]:
+    """Text as a number, true or false, or nothing at all."""
+    if hint is bool:
+        return text.lower() in TRUE, text.lower() in (*TRUE, *FALSE)
+    if hint is types.NoneType:
+        return None, text.lower() == "none"
+    try:
+        return (hint(text), True) if hint in (int, float) else (None, False)
+    except ValueError:
+        return None, False
+
+
+def _plain(said: Any) -> Any:
+    """A value as a file says it; None for what no file can say."""
+    if isinstance(said, Thing):
+        return said.plain()
+    if isinstance(said, tuple(_KINDS)):
+        return plain_of(said)
+    if isinstance(said, list | tuple):
+        return [_plain(entry) for entry in said]
+    if isinstance(said, Mapping):
+        return {str(key): _plain(entry) for key, entry in said.items()}
+    return said if isinstance(said, bool | int | float | str) else None
+
+
+def _example(hint: Any) -> str:
+    """A value that a parameter may take; of a kind, one that needs no parameters itself."""
+    for member in _members(hint):
+        if member in _KINDS:
+            kind = _KINDS[member]
+            simple = [
+                name
+                for name, make in kind.names.items()
+                if not any(parameter.required for parameter in parameters(make, kind).values())
+            ]
+            return next(name for name in (*EXAMPLES, *simple) if name in simple)
+    return "1" if int in _members(hint) else "0.1"
 
 
 def _members(hint: Any) -> list[Any]:
-    return list(get_args(hint)) if get_origin(hint) in (Union, types.UnionType) else [hint]
+    """The types a value may have, None aside."""
+    if get_origin(hint) not in (Union, types.UnionType):
+        return [hint]
+    return [member for member in get_args(hint) if member is not types.NoneType]
 
 
-def _is_number(text: str) -> bool:
-    return _as(float, text)[0]
+def _required(entry: "dataclasses.Field[Any]") -> bool:
+    return entry.default is dataclasses.MISSING and entry.default_factory is dataclasses.MISSING
 
 
-def _as(kind: Any, value: object) -> tuple[bool, Any]:
-    """Whether the value can be read as this type, and what it is then."""
-    if get_origin(kind) is tuple:
-        parts = value.split(",") if isinstance(value, str) else value
-        if not isinstance(parts, list | tuple) or (isinstance(value, str) and len(parts) < 2):
-            return False, None
-        read = [_as(get_args(kind)[0], part) for part in parts]
-        return all(done for done, _ in read), tuple(result for _, result in read)
-    if kind not in WANTED or (isinstance(value, bool) and kind is not bool):
-        return False, None
-    text = str(value).strip()
+def _key(name: str) -> str:
+    return name.replace("-", "_")
+
+
+def _letters(name: str) -> str:
+    return "".join(letter for letter in name.lower() if letter.isalnum())
+
+
+def _dotted(path: Sequence[str]) -> str:
+    return ".".join(path)
+
+
+def _shown(raw: Any) -> str:
     try:
-        if kind is bool:
-            return text.lower() in ("true", "yes", "1", "false", "no", "0"), text.lower() in (
-                "true",
-                "yes",
-                "1",
-            )
-        return True, kind(value if isinstance(value, int | float) and kind is float else text)
-    except ValueError:
-        return False, None
-
-
-def _wanted(member: Any, registries: Registries) -> str:
-    if member in registries:
-        return ", ".join(registries[member])
-    if get_origin(member) is tuple:
-        return "one for each node, such as 0,1,1,0"
-    return WANTED.get(member, "")
+        text = str(raw).lower() if isinstance(raw, bool) else repr(raw)
+    except ValueError:  # a number of more digits than Python writes
+        text = "a huge number"
+    return text if len(text) <= 60 else text[:57] + "..."

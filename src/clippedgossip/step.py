@@ -4,11 +4,12 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from clippedgossip.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -74,17 +75,19 @@ class LearningRate:
 
 
 def half_step(
-    models: Tensor,
-    momentum: Tensor,
-    half: Tensor,
-    gradients: Sequence[Tensor],
-    gain: tuple[Tensor, Tensor],
-    lr: Tensor,
+    models: "Tensor",
+    momentum: "Tensor",
+    half: "Tensor",
+    gradients: "Sequence[Tensor]",
+    gain: "tuple[Tensor, Tensor]",
+    lr: "Tensor",
 ) -> None:
     """m ← a·m + b·g and x½ ← x − η m, eqs. (m) and (x_half), written into `momentum` and `half`.
 
     The gradients come in pieces (n, …) that lie side by side in the vectors (n, d).
     """
+    import torch  # reading a config needs the numbers above alone
+
     if models.is_cuda and models.dtype == torch.float32:
         from clippedgossip.mixing.kernels_cuda import half_step_cuda
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from clippedgossip.decode import plain_of
 from clippedgossip.errors import UserError
 from clippedgossip.peer import identity
 from clippedgossip.peer import peer_mixing as mixing
@@ -25,9 +26,9 @@ from clippedgossip.peer.peer_config import Config, Deadlines, Training
 from clippedgossip.peer.peer_mixing import Mixing, describe_rule
 from clippedgossip.peer.transport import MemoryNetwork, MemoryTransport
 from clippedgossip.rules import RULES
-from clippedgossip.rules.from_table import table_of
 from clippedgossip.runs.build import build
-from clippedgossip.runs.config import DataConfig, RunConfig, TrainingConfig
+from clippedgossip.runs.config import RunConfig
+from clippedgossip.settings import DataConfig, TrainingConfig
 from clippedgossip.simulate import train
 from clippedgossip.tasks import DataSet, datasets
 from clippedgossip.tasks.datasets import load_part
@@ -49,7 +50,7 @@ BITING: dict[str, dict[str, Any]] = {
 }
 """Parameters at the scale of these small models, so that no rule is plain gossip here; one for each node; a
 wrapped rule that compares losses, and one that works by coordinates."""
-RULE_TABLES = {name: table_of(sample_rule(name)) | BITING.get(name, {}) for name in RULES} | {
+RULE_TABLES = {name: plain_of(sample_rule(name)) | BITING.get(name, {}) for name in RULES} | {
     "adaptive": {"name": "clipped-gossip", "radius": {"adaptive": 0.25}},
 }
 

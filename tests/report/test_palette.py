@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from clippedgossip.report.palette import RULE_STYLES, rule_of, styles, swatch
-from clippedgossip.rules.registry import RULES
+from clippedgossip.rules import RULES
 
 
 def luminance(color: str) -> float:

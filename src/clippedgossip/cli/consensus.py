@@ -1,6 +1,6 @@
 """`clippedgossip consensus`: robust consensus on any network, with any rule and attack that needs no data."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from clippedgossip.attacks import Attack
     from clippedgossip.network import Network
     from clippedgossip.rules import Rule
+    from clippedgossip.settings import Named
 
-T = TypeVar("T")
+T = TypeVar("T", bound="Named")
 
 TRAINING = {"mozi": "the losses of models", "label-flipping": "labels to turn"}
 """Rules and attacks that vectors alone do not suffice for, and what they need."""
@@ -108,14 +109,12 @@ def consensus(
     networks.check_source(network)
     options = networks.parse_options(context.args, source=network, known=own)
 
-    from clippedgossip.attacks.from_table import attack_from
     from clippedgossip.report.terminal import progress, table
-    from clippedgossip.rules.from_table import rule_from
+    from clippedgossip.settings import AttackConfig, RuleConfig
     from clippedgossip.simulate.consensus import consensus
 
-    chosen_rule = _made(rule_from, rule, rule_option, "--rule-option")
-    chosen_attack = _made(attack_from, attack, attack_option, "--attack-option")
-    _refuse_training(chosen_rule, chosen_attack)
+    asked_rule = _checked(RuleConfig, rule, rule_option, "--rule-option")
+    chosen_attack = _checked(AttackConfig, attack, attack_option, "--attack-option").build()
     built = networks.build_network(
         networks.load_graph(network, options, seed=seed),
         byzantine=byzantine,
@@ -127,6 +126,8 @@ def consensus(
         max_degree=max_degree,
         seed=seed,
     )
+    chosen_rule = asked_rule.build(built)
+    _refuse_training(chosen_rule, chosen_attack)
     initial = _start(built, start, dim, seed)
     states = consensus(built, chosen_rule, initial, attack=chosen_attack, rounds=rounds, seed=seed)
     history: output.History = []
@@ -168,26 +169,26 @@ def _refuse_training(rule: "Rule", attack: "Attack") -> None:
             )
 
 
-def _made(
-    make: Callable[[str, Mapping[str, object]], T], name: str, options: list[str] | None, flag: str
-) -> T:
-    """A rule or an attack; what it lacks is told as the option that gives it."""
+def _checked(kind: type[T], name: str, options: list[str] | None, flag: str) -> T:
+    """A rule or an attack in its canonical form; what it lacks is told as the option that gives it."""
     try:
-        return make(name, _pairs(options, flag))
+        return kind(name, _pairs(options, flag)).checked()
     except UserError as error:
         if not error.missing:
             raise
         fix = " ".join(f"{flag} {part}" for part in error.missing)
-        raise type(error)(f"{error}\nsay, for example, {fix}") from None
+        raise ConfigError(f"{error}\nsay, for example, {fix}") from None
 
 
-def _pairs(options: list[str] | None, flag: str) -> dict[str, object]:
-    found: dict[str, object] = {}
-    for option in options or []:
+def _pairs(options: list[str] | None, flag: str) -> dict[str, Any]:
+    from clippedgossip.decode import put
+
+    found: dict[str, Any] = {}
+    for option in sorted(options or [], key=lambda option: "." in option.partition("=")[0]):
         key, sign, value = option.partition("=")
         if not sign or not key:
             raise ConfigError(f"{flag} is {option!r}; it is written key=value, such as radius=0.5")
-        found[key.strip()] = value.strip()
+        put(found, key.strip(), value.strip())
     return found
 
 
@@ -224,7 +225,7 @@ def _facts(network: "Network", source: str) -> dict[str, Any]:
     }
 
 
-def _catalogue(registry: dict[str, type[Any]]) -> str:
+def _catalogue(registry: Mapping[str, type[Any]]) -> str:
     """Every name with its parameters and their defaults."""
     import dataclasses
 

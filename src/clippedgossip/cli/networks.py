@@ -20,18 +20,30 @@ def split_list(text: str | None) -> list[str]:
 
 def check_source(source: str) -> None:
     """Refuse what is neither a network's name nor looks like a file."""
+    from clippedgossip.graphs import parameters
+
+    if is_file(source):
+        return
+    try:
+        parameters(source)
+    except NetworkError as error:
+        first, *rest = str(error).split("\n")
+        also = f" (a file ends in {', '.join(FILES)})" if first.startswith("unknown") else ""
+        raise NetworkError("\n".join([first + also, *rest])) from None
+
+
+def is_file(source: str) -> bool:
+    """Whether it is a file's path and no network's name."""
     from clippedgossip.graphs import GENERATORS
 
-    if source not in GENERATORS and Path(source).suffix.lower() not in FILES and not Path(source).exists():
-        unknown, known = unknown_name("network", source, GENERATORS).split("\n")
-        raise NetworkError(f"{unknown} (a file ends in {', '.join(FILES)})\n{known}")
+    return source not in GENERATORS and (Path(source).suffix.lower() in FILES or Path(source).exists())
 
 
 def parse_options(arguments: Sequence[str], *, source: str, known: Sequence[str]) -> dict[str, str]:
     """`--clique 10 --hub` as {'clique': '10', 'hub': 'true'}; `known` are the command's own options."""
-    from clippedgossip.graphs import GENERATORS, parameters
+    from clippedgossip.graphs import parameters
 
-    mine = parameters(source) if source in GENERATORS else {}
+    mine = {} if is_file(source) else parameters(source)
     found: dict[str, str] = {}
     rest = list(arguments)
     while rest:
@@ -55,15 +67,13 @@ def parse_options(arguments: Sequence[str], *, source: str, known: Sequence[str]
 
 def load_graph(source: str, options: Mapping[str, str], *, seed: int | None = None) -> "Graph":
     """A network by name or from a file; the seed goes to generators that take one."""
-    from clippedgossip.graphs import GENERATORS, build, parameters, read_graph
+    from clippedgossip.graphs import build, parameters, read_graph
 
     check_source(source)
-    if source in GENERATORS:
-        values: dict[str, object] = (
-            {"seed": seed} if seed is not None and "seed" in parameters(source) else {}
-        )
-        return build(source, **values, **options)
-    return read_graph(source)
+    if is_file(source):
+        return read_graph(source)
+    values: dict[str, object] = {"seed": seed} if seed is not None and "seed" in parameters(source) else {}
+    return build(source, **values, **options)
 
 
 def build_network(

@@ -15,11 +15,10 @@ from clippedgossip.devices import find_device
 from clippedgossip.errors import ConfigError, DataError, unknown_name
 from clippedgossip.facade.recorded_run import RecordedRun
 from clippedgossip.network import Network
-from clippedgossip.rules import RULES, Fixed, Radius, Rule
-from clippedgossip.rules.from_table import RADII
-from clippedgossip.runs.named import AttackConfig, RuleConfig
+from clippedgossip.rules import RADII, RULES, Fixed, Radius, Rule
+from clippedgossip.settings import AttackConfig, Precision, RuleConfig, Training
 from clippedgossip.simulate.network_task import Shares, network_task
-from clippedgossip.simulate.setup import Precision, Setup, Training
+from clippedgossip.simulate.setup import Setup
 from clippedgossip.step import HeavyBall, LearningRate, Momentum
 from clippedgossip.tasks import DataSet, load
 from clippedgossip.tasks.module_checks import Loss
@@ -154,7 +153,7 @@ class Choices:
 
     def _rule(self, rule: RuleLike) -> Rule:
         if isinstance(rule, str | Mapping):
-            return RuleConfig.from_value(rule, ("rule",)).build(self.network)
+            return RuleConfig.from_value(rule).build(self.network)
         return rule  # Setup refuses what is no rule
 
     def _attack(self, attack: AttackLike) -> Attack | None:
@@ -165,7 +164,7 @@ class Choices:
                 'give attack=cg.attacks.Dissensus() or another, or attack="none" for nodes that behave'
             )
         if isinstance(attack, str | Mapping):
-            return AttackConfig.from_value(attack, ("attack",)).build()
+            return AttackConfig.from_value(attack).build()
         if attack is not None and not isinstance(attack, Attack):
             raise ConfigError(
                 f"attack is a {_kind(attack)}; give an Attack: attack=cg.attacks.Dissensus(), or its name"

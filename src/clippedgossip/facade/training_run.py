@@ -17,7 +17,7 @@ from clippedgossip.network import Network
 from clippedgossip.records import Round
 from clippedgossip.report.statistics import over_seeds
 from clippedgossip.report.terminal import progress as progress_line
-from clippedgossip.simulate.setup import Precision
+from clippedgossip.settings import Precision
 from clippedgossip.simulate.state import Moment, State
 from clippedgossip.step import LearningRate, Momentum
 from clippedgossip.tasks import ParameterLayout, unflatten

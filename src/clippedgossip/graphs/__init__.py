@@ -1,5 +1,6 @@
 """Graphs: generators, files and the placement of Byzantine nodes."""
 
+from clippedgossip.decode import Parameter
 from clippedgossip.graphs.byzantine import add_pendants, byzantine_nodes, find_nodes, random_nodes
 from clippedgossip.graphs.generators import (
     GENERATORS,
@@ -22,7 +23,7 @@ from clippedgossip.graphs.generators import (
     two_worlds,
 )
 from clippedgossip.graphs.graph_files import read_graph
-from clippedgossip.graphs.registry import Parameter, build, parameters
+from clippedgossip.graphs.registry import build, parameters
 
 __all__ = [
     "GENERATORS",

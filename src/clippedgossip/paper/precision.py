@@ -8,7 +8,7 @@ from clippedgossip.paper.results import DISTANCE, Results
 from clippedgossip.paper.scales import PAPER_ATTACKS, Case, Scale, ScaleName, clipped
 from clippedgossip.paper.training_figure import TrainingExperiment
 from clippedgossip.report.claims import Claim, Claims, check, ratio
-from clippedgossip.simulate.setup import Precision
+from clippedgossip.settings import Precision
 
 EXACT: Precision = "float32"
 ROUGHER: tuple[Precision, ...] = ("tf32", "bfloat16")

@@ -3,13 +3,14 @@
 from dataclasses import fields
 from typing import Any
 
+from clippedgossip.decode import plain_of
 from clippedgossip.errors import ConfigError
 from clippedgossip.network import Network
 from clippedgossip.network.weights import rows_of
 from clippedgossip.peer.peer_config import Config, Training
 from clippedgossip.peer.peer_mixing import rule_of
-from clippedgossip.rules.from_table import table_of
-from clippedgossip.runs.config import RunConfig, TrainingConfig
+from clippedgossip.runs.config import RunConfig
+from clippedgossip.settings import TrainingConfig
 from clippedgossip.simulate.network_task import clique_places
 
 Edges = list[tuple[int, int]]
@@ -28,7 +29,7 @@ def peers_of(config: RunConfig, *, run: str) -> tuple[Edges, int, Config]:
         evaluate_every=config.training.evaluate_every,
         task=_task(config, network),
         training=_training(config.training),
-        rule=table_of(config.rule.build(network)),
+        rule=plain_of(config.rule.build(network)),
     )
     rule = rule_of(template)
     for degree in set(network.degrees.tolist()):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from clippedgossip.decode import plain_of
 from clippedgossip.errors import ConfigError
 from clippedgossip.mixing.inbox import Context, Inbox, Neighborhood
 from clippedgossip.mixing.slots import Layout
@@ -19,9 +20,9 @@ from clippedgossip.peer.rejection import VIOLATIONS, Rejection
 from clippedgossip.randomness import purpose_word
 from clippedgossip.rules import ClippedGossip, Fixed, Oracle, Rule
 from clippedgossip.rules.base import LinearRule
-from clippedgossip.rules.from_table import rule_from, table_of
 from clippedgossip.rules.losses import needs_losses, with_losses
 from clippedgossip.rules.premix import Premix
+from clippedgossip.settings import RuleConfig
 
 Losses = Callable[[Tensor, int], Tensor]
 """Models (m, d) and a round -> (m,) their losses on this peer's own sample of that round."""
@@ -135,8 +136,7 @@ class Mixing:
 
 def rule_of(config: Config) -> Rule:
     """The rule a config names."""
-    table = dict(config.rule)
-    rule = rule_from(str(table.pop("name", "clipped-gossip")), table)
+    rule = RuleConfig.from_value({"name": "clipped-gossip", **config.rule}, config.folder).build()
     for part in _parts(rule):
         if isinstance(part, ClippedGossip) and isinstance(part.radius, Oracle):
             raise ConfigError(
@@ -148,7 +148,7 @@ def rule_of(config: Config) -> Rule:
 
 def describe_rule(config: Config) -> str:
     """The rule in words, for hello: every parameter, so that equal rules read alike however written."""
-    words = _words(table_of(rule_of(config)))
+    words = _words(plain_of(rule_of(config)))
     if len(words) <= _LONGEST:
         return words
     digest = hashlib.sha256(words.encode()).hexdigest()[:32]

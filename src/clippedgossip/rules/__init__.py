@@ -1,5 +1,13 @@
-"""Robust rules: `rule(own, received, weights)` on plain tensors, `rule.mix(inbox)` on a whole network."""
+"""Robust rules: `rule(own, received, weights)` on plain tensors, `rule.mix(inbox)` on a whole network.
 
+A new rule is one file and one line in `RULES`; the contract tests then run on it.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from clippedgossip.decode import Kind, made
+from clippedgossip.errors import RuleError
 from clippedgossip.mixing.inbox import Context, Inbox, Neighborhood
 from clippedgossip.rules.balance import Balance
 from clippedgossip.rules.base import CoordinateRule, LinearRule, Rule
@@ -18,7 +26,6 @@ from clippedgossip.rules.nearest_neighbor_averaging import NNA
 from clippedgossip.rules.nearest_neighbor_mixing import NNM
 from clippedgossip.rules.outlier_scissor import IOS
 from clippedgossip.rules.radius import Adaptive, Fixed, Oracle, Radius
-from clippedgossip.rules.registry import RULES, make_rule
 from clippedgossip.rules.trimmed_mean import TrimmedMean, WeightedTrimmedMean
 from clippedgossip.rules.trimmed_sum import GTS
 
@@ -56,3 +63,54 @@ __all__ = [
     "WeightedTrimmedMean",
     "make_rule",
 ]
+
+RULES: Mapping[str, type[Rule]] = {
+    "gossip": Gossip,
+    "clipped-gossip": ClippedGossip,
+    "geometric-median": GeometricMedian,
+    "trimmed-mean": TrimmedMean,
+    "weighted-trimmed-mean": WeightedTrimmedMean,
+    "median": Median,
+    "weighted-median": WeightedMedian,
+    "krum": Krum,
+    "multi-krum": MultiKrum,
+    "mozi": Mozi,
+    "bucketing": Bucketing,
+    "cs-plus": CSPlus,
+    "gts": GTS,
+    "nna": NNA,
+    "ios": IOS,
+    "balance": Balance,
+    "meamed": MeaMed,
+    "centered-clipping": CenteredClipping,
+    "mda": MDA,
+    "nnm": NNM,
+}
+RADII: Mapping[str, type[Radius]] = {"fixed": Fixed, "oracle": Oracle, "adaptive": Adaptive}
+
+BOUNDS = ("trim", "faulty", "byzantine_weight", "delta_max")
+RULE = Kind(
+    word="rule",
+    names=RULES,
+    base=Rule,
+    group="clippedgossip.rules",
+    fix="make it a subclass of clippedgossip.rules.Rule, such as LinearRule or CoordinateRule",
+    bounds=BOUNDS,
+    error=RuleError,
+)
+RADIUS = Kind(
+    word="radius",
+    names=RADII,
+    base=Radius,
+    group="clippedgossip.radii",
+    fix="make it a subclass of clippedgossip.rules.Radius",
+    number="fixed",
+    bounds=BOUNDS,
+    error=RuleError,
+)
+
+
+def make_rule(name: str, **parameters: Any) -> Rule:
+    """A rule from its name and parameters, in the words of a config; nothing mistyped is let through."""
+    rule: Rule = made(RULE, name, parameters)
+    return rule

@@ -4,7 +4,6 @@ from clippedgossip.errors import ConfigError
 from clippedgossip.runs.config import RunConfig
 from clippedgossip.simulate.network_task import network_task
 from clippedgossip.simulate.setup import Setup
-from clippedgossip.tasks.datasets import load_part
 
 
 def build(config: RunConfig) -> Setup:
@@ -17,18 +16,20 @@ def build(config: RunConfig) -> Setup:
             'add one, such as name = "dissensus", or name = "none" for nodes that behave'
         )
     wanted = config.data
+    data = wanted.load()
     task = network_task(
         network,
-        load_part(wanted.name, wanted.root, wanted.samples, wanted.test_samples),
-        config.model.name,
+        data,
+        config.model.build(data.shape, data.classes, seed=config.seed),
         attack=attack,
-        partition=wanted.partition,
+        partition=wanted.scheme(),
         alpha=wanted.alpha,
         byzantine_share=wanted.byzantine_share,
         byzantine_copies=wanted.byzantine_copies,
         seed=config.seed,
         batch=config.training.batch,
         augment=wanted.augment,
+        poison=wanted.build_poison(data.classes),
     )
     return Setup(
         network=network,

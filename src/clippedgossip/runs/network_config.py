@@ -6,18 +6,18 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from clippedgossip import graphs
-from clippedgossip.errors import ConfigError, NetworkError, unknown_name
-from clippedgossip.graphs.registry import convert
+from clippedgossip import decode, graphs
+from clippedgossip.decode import KeyProblem
+from clippedgossip.errors import ConfigError, NetworkError
+from clippedgossip.graphs.registry import NETWORK
 from clippedgossip.graphs.types import Graph
 from clippedgossip.network import Network
-from clippedgossip.runs import typed_values as decode
-from clippedgossip.runs.typed_values import KeyProblem
 
 Weights = Literal["metropolis-hastings", "equal", "lazy", "own"]
 Nodes = tuple[int | str, ...]
 PLACEMENTS: Mapping[str, Any] = {"random": int, "pendants": Nodes, "pendants_random": int, "worst": int}
 RANDOM = ("random", "pendants_random")
+KEYS: Mapping[str, Any] = {"name": str, "file": str, "weights": Weights, "max_degree": int, "seed": int}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,20 +36,29 @@ class NetworkConfig:
     max_degree: int | None = None
     byzantine: Nodes | Mapping[str, Any] = ()
     seed: int | None = None
+    folder: Path | None = field(default=None, compare=False, repr=False)
+    """Where the user's own modules are looked for first."""
 
     def __post_init__(self) -> None:
         if (self.name is None) == (self.file is None):
             raise ConfigError("a network has a name or a file: give one of the two")
-        object.__setattr__(self, "parameters", self._complete())
+        thing = self._thing()
+        if thing is not None:
+            parameters = {key: said for key, said in thing.parameters.items() if key != "seed"}
+            object.__setattr__(self, "name", thing.name)
+            object.__setattr__(self, "parameters", parameters)
         if self.max_degree is not None and self.weights not in (None, "equal"):
             raise KeyProblem(
                 ("network", "max_degree"), "network.max_degree goes with weights = 'equal' alone"
             )
-        if isinstance(self.byzantine, Mapping):
-            self._check_placement(self.byzantine)
+        for count in self.byzantine.values() if isinstance(self.byzantine, Mapping) else ():
+            if isinstance(count, int) and count < 0:
+                raise KeyProblem(("network", "byzantine"), f"network.byzantine asks for {count}; at least 0")
+        drawn = isinstance(self.byzantine, Mapping) and any(how in RANDOM for how in self.byzantine)
+        random = drawn or (thing is not None and "seed" in thing.takes)
         if self.seed is None:
-            object.__setattr__(self, "seed", 0 if self._random() else None)
-        elif not self._random():
+            object.__setattr__(self, "seed", 0 if random else None)
+        elif not random:
             raise KeyProblem(
                 ("network", "seed"),
                 "network.seed has no effect: nothing about this network is random; drop it\n"
@@ -62,29 +71,20 @@ class NetworkConfig:
         path = ("network",)
         content = dict(decode.table(raw, path, example='name = "ring"'))
         known: dict[str, Any] = {}
-        for key, hint in (
-            ("name", str),
-            ("file", str),
-            ("weights", Weights),
-            ("max_degree", int),
-            ("seed", int),
-        ):
+        for key, hint in KEYS.items():
             if key in content:
                 known[key] = decode.value(hint, content.pop(key), (*path, key))
-        takes = _parameters(known.get("name"))
         if "byzantine" in content:
             known["byzantine"] = _placement(content.pop("byzantine"), (*path, "byzantine"))
         if "file" in known:
             known["file"] = (folder or Path()) / known["file"]
-            known["parameters"] = _same_file(known["file"], content.pop("sha256", None))
-        own = ("name", "file", "weights", "max_degree", "byzantine", "seed")
-        decode.known_keys(content, (*takes, *own), path)
-        if content:
-            known["parameters"] = content
+            _check_file(known["file"], content.pop("sha256", None))
+        if "name" not in known:
+            decode.known_keys(content, (*KEYS, "byzantine"), path)
         try:
-            return cls(**known)
+            return cls(**known, parameters=content, folder=folder)
         except (ConfigError, NetworkError) as error:
-            raise decode.section(path, error) from error
+            raise decode.within(path, error) from error
 
     def to_mapping(self) -> dict[str, Any]:
         """What identifies the network; of a file its name and digest, wherever it lies."""
@@ -103,7 +103,7 @@ class NetworkConfig:
 
     @property
     def label(self) -> str:
-        return self.name if self.name is not None else Path(str(self.file)).stem
+        return decode.short(self.name) if self.name is not None else Path(str(self.file)).stem
 
     def build(self) -> Network:
         """The network."""
@@ -124,10 +124,23 @@ class NetworkConfig:
         return Network(graph, byzantine=nodes, weights=self.weights, max_degree=self.max_degree)
 
     def _graph(self) -> Graph:
-        if self.file is not None:
-            return graphs.read_graph(self.file)
-        seed = {"seed": self.seed} if "seed" in _parameters(self.name) else {}
-        return graphs.build(str(self.name), **self.parameters, **seed)
+        thing = self._thing()
+        if thing is None:
+            return graphs.read_graph(str(self.file))
+        graph: Graph = thing.build()
+        return graph
+
+    def _thing(self) -> decode.Thing | None:
+        """The generator with its parameters; its seed stands beside them."""
+        if self.name is None:
+            return None
+        if "seed" in self.parameters:
+            raise KeyProblem(("network", "seed"), "network.parameters has a seed; give it as network.seed")
+        said = {"name": self.name, **self.parameters}
+        thing = decode.decode(NETWORK, said, ("network",), self.folder)
+        if "seed" not in thing.takes:
+            return thing
+        return decode.decode(NETWORK, said | {"seed": self.seed or 0}, ("network",), self.folder)
 
     def _worst(self, graph: Graph, count: int) -> tuple[Hashable, ...]:
         from clippedgossip.audit import weakest_cut, worst_placement
@@ -138,33 +151,6 @@ class NetworkConfig:
             raise NetworkError(f"byzantine = {{worst = {count}}} leaves nothing to hurt; choose fewer")
         return tuple(network.labels[node] for node in found.nodes)
 
-    def _complete(self) -> dict[str, Any]:
-        """Every parameter of the generator with its value; the seed stands beside them."""
-        complete = {}
-        takes = _parameters(self.name)
-        for key in self.parameters:
-            if key not in takes or key == "seed":
-                raise KeyProblem(("network", key), unknown_name(f"parameter of {self.name!r}", key, takes))
-        for key, parameter in takes.items():
-            if key == "seed":
-                continue
-            value = self.parameters.get(key, parameter.default)
-            if key in self.parameters:
-                decode.value(parameter.type, value, ("network", key))
-                value = convert(str(self.name), parameter, value)
-            if value is not None:
-                complete[key] = value
-        return complete
-
-    def _check_placement(self, byzantine: Mapping[str, Any]) -> None:
-        for count in byzantine.values():
-            if isinstance(count, int) and count < 0:
-                raise KeyProblem(("network", "byzantine"), f"network.byzantine asks for {count}; at least 0")
-
-    def _random(self) -> bool:
-        drawn = isinstance(self.byzantine, Mapping) and any(how in RANDOM for how in self.byzantine)
-        return drawn or "seed" in _parameters(self.name)
-
 
 def digest(path: Path) -> str:
     """What is in the file, so that another content is another run."""
@@ -172,12 +158,6 @@ def digest(path: Path) -> str:
         return sha256(path.read_bytes()).hexdigest()
     except OSError as error:
         raise NetworkError(f"cannot read {path}: {error.strerror}; a config's files lie beside it") from error
-
-
-def _parameters(name: str | None) -> Mapping[str, graphs.Parameter]:
-    if name is not None and name not in graphs.GENERATORS:
-        raise KeyProblem(("network", "name"), unknown_name("network", name, graphs.GENERATORS))
-    return {} if name is None else graphs.parameters(name)
 
 
 def _placement(raw: Any, path: decode.Path) -> Nodes | dict[str, Any]:
@@ -194,7 +174,6 @@ def _placement(raw: Any, path: decode.Path) -> Nodes | dict[str, Any]:
         raise KeyProblem(path, f"network.byzantine is {raw!r}; {fix}") from None
 
 
-def _same_file(file: Path, promised: object) -> dict[str, Any]:
+def _check_file(file: Path, promised: object) -> None:
     if promised is not None and digest(file) != promised:
         raise KeyProblem(("network", "sha256"), f"{file} is not the file of this config: its content differs")
-    return {}

@@ -8,9 +8,9 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+from clippedgossip.decode import KeyProblem, put
 from clippedgossip.errors import ConfigError, UserError
 from clippedgossip.runs.config import RunConfig
-from clippedgossip.runs.typed_values import KeyProblem
 
 
 def load_config(
@@ -58,7 +58,7 @@ def from_raw(
 def _keeps_others(entry: str, problem: KeyProblem) -> str:
     """What one who names another network, rule, … may not have thought of."""
     section, dot, value = entry.partition(".name=")
-    if not dot or "unknown key" not in str(problem):
+    if not dot or "unknown parameter of network" not in str(problem):
         return ""
     other = f'{section}={{name="{_value(value)}"}}'
     return f" keeps the other keys of [{section}], {other} does not"
@@ -98,20 +98,6 @@ def override(raw: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]
             raise ConfigError(f"cannot read the override {text!r}; write key=value, such as training.lr=0.1")
         put(changed, key.strip(), _value(value.strip()))
     return changed
-
-
-def put(raw: dict[str, Any], key: str, value: Any) -> None:
-    """Set a dotted key; sections on the way appear as needed."""
-    *above, last = key.split(".")
-    for name in above:
-        inner = raw.get(name, {})
-        if isinstance(inner, str):
-            inner = {"name": inner}
-        if not isinstance(inner, dict):
-            raise ConfigError(f"cannot set {key}: {name} is {inner!r} and not a section")
-        raw[name] = inner
-        raw = inner
-    raw[last] = value
 
 
 def _value(text: str) -> Any:

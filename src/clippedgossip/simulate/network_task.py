@@ -11,6 +11,8 @@ from clippedgossip.tasks import DataSet, FlipLabels, Task, make_task
 from clippedgossip.tasks import partition as share_out
 from clippedgossip.tasks.datasets import Data
 from clippedgossip.tasks.module_checks import Loss
+from clippedgossip.tasks.partitions import Scheme
+from clippedgossip.tasks.poison import Poison
 
 Shares = Sequence[Data | Sequence[int]] | Mapping[Hashable, Data | Sequence[int]]
 """The rows of each node that trains: in the order of the nodes, or by their labels."""
@@ -22,7 +24,7 @@ def network_task(
     model: str | nn.Module,
     *,
     attack: Attack | None = None,
-    partition: str | Shares = "iid",
+    partition: str | Scheme | Shares = "iid",
     alpha: float | None = None,
     byzantine_share: bool = False,
     byzantine_copies: bool = False,
@@ -30,18 +32,20 @@ def network_task(
     batch: int = 32,
     loss: str | Loss | None = None,
     augment: bool = False,
+    poison: Poison | None = None,
 ) -> Task:
     """The regular nodes share the data. Byzantine nodes share it too if the attack has them train.
 
     With `byzantine_share` Byzantine nodes hold a share even if they do not train on it. With
-    `byzantine_copies` those that train hold a copy of a regular neighbour's share.
+    `byzantine_copies` those that train hold a copy of a regular neighbour's share. Those that train do so on
+    batches that went through `poison`.
     """
     regular, byzantine = network.regular.tolist(), network.byzantine.tolist()
     trains = attack is not None and attack.trains
     training = [*regular, *byzantine] if trains else regular
     if alpha is not None and partition != "dirichlet":
         raise DataError("alpha goes with partition 'dirichlet' alone; drop it, or take that partition")
-    if isinstance(partition, str):
+    if isinstance(partition, str) or callable(partition):
         holders = [*regular, *byzantine] if byzantine_share else training
         holders = regular if byzantine_copies else holders
         shares = share_out(
@@ -57,7 +61,19 @@ def network_task(
         held: Sequence[Data | Sequence[int]] = [*shares, *copies][: len(training)]
     else:
         held = _given(network, training, partition)
-    flips = attack is not None and attack.flips_labels
+    if poison is not None and not trains:
+        named = "there is no attack" if attack is None else f"under {type(attack).__name__} they do not"
+        raise ConfigError(
+            f"data.poison is for Byzantine nodes that train, and {named}\n"
+            'take an attack that trains, such as "none": they follow the protocol on poisoned data'
+        )
+    if attack is not None and attack.flips_labels:
+        if poison is not None:
+            raise ConfigError(
+                f"{type(attack).__name__} is a poison already; drop data.poison\n"
+                'or take the attack "none", which trains on what data.poison makes'
+            )
+        poison = FlipLabels(classes=data.classes)
     return make_task(
         data,
         held,
@@ -67,8 +83,8 @@ def network_task(
         loss=loss,
         nodes=training,
         augment=augment,
-        poison=FlipLabels(classes=data.classes) if flips else None,
-        poisoned=byzantine if flips else (),
+        poison=poison,
+        poisoned=byzantine if poison is not None else (),
     )
 
 

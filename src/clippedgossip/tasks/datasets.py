@@ -1,5 +1,6 @@
 """Data sets as tensors: the embedded digits, the fetched ones from the cache, and a user's own."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -10,10 +11,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from clippedgossip.decode import Kind
 from clippedgossip.errors import DataError
 from clippedgossip.randomness import generator
 from clippedgossip.tasks.sources.cache import cache_dir
-from clippedgossip.tasks.sources.catalog import File, Spec
+from clippedgossip.tasks.sources.catalog import CATALOG, File, Spec
 from clippedgossip.tasks.sources.fetch import EMBEDDED, fetch_spec, file_state, find_spec
 from clippedgossip.tasks.sources.formats import read_cifar, read_idx
 
@@ -111,6 +113,12 @@ class DataSet:
             test_y=self.test_y[held],
         )
 
+    def part(self, samples: int | None, test_samples: int | None) -> "DataSet":
+        """So many of its samples, all if not said; the draw is the same for every run."""
+        if samples is None and test_samples is None:
+            return self
+        return self.take(len(self.train_y) if samples is None else samples, test_samples)
+
 
 def _labels(y: Data) -> Tensor:
     labels = torch.as_tensor(y)
@@ -130,16 +138,27 @@ def load(name: str, root: Path | str | None = None) -> DataSet:
     return _digits() if name == EMBEDDED else load_spec(find_spec(name), root)
 
 
+def _loader(name: str) -> Callable[[], DataSet]:
+    return lambda: load(name)
+
+
+DATASET = Kind(
+    word="data set",
+    names={name: _loader(name) for name in (EMBEDDED, *CATALOG)},
+    base=DataSet,
+    group="clippedgossip.datasets",
+    fix="make it a function that returns clippedgossip.tasks.DataSet.of(x, y, x_test, y_test)",
+    error=DataError,
+)
+
+
 @lru_cache(maxsize=4)
 def load_part(
     name: str, root: str | None = None, samples: int | None = None, test_samples: int | None = None
 ) -> DataSet:
     """A data set, or so much of it; the draw is the same for every run. Kept, so that runs of one process
     share one copy."""
-    data = load(name, root)
-    if samples is None and test_samples is None:
-        return data
-    return data.take(len(data.train_y) if samples is None else samples, test_samples)
+    return load(name, root).part(samples, test_samples)
 
 
 def load_spec(spec: Spec, root: Path | str | None = None) -> DataSet:

@@ -6,8 +6,9 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
+from clippedgossip.decode import Kind
 from clippedgossip.errors import DataError, unknown_name
-from clippedgossip.randomness import generator
+from clippedgossip.randomness import generator, key
 
 Shape = tuple[int, ...]
 
@@ -74,6 +75,16 @@ MODELS: dict[str, Callable[[Shape, int], nn.Module]] = {
     "vgg11": vgg11,
 }
 
+MODEL = Kind(
+    word="model",
+    names=MODELS,
+    base=nn.Module,
+    group="clippedgossip.models",
+    fix="make it a class or function (shape, classes) -> torch.nn.Module",
+    given=2,
+    error=DataError,
+)
+
 HE: dict[str, tuple[type[nn.Module], ...]] = {"vgg11": (nn.Conv2d,), "deep-mlp": (nn.Linear,)}
 """Deep models without normalisation, and the layers that start from He's law."""
 
@@ -85,6 +96,15 @@ def build(name: str, shape: Shape, classes: int, *, seed: int) -> nn.Module:
     with torch.device("meta"):
         module = MODELS[name](shape, classes)
     return initialise(module.to_empty(device="cpu"), seed, he=HE.get(name, ()))
+
+
+def seeded(name: str, make: Callable[[], nn.Module], seed: int) -> nn.Module:
+    """A model with parameters drawn from `seed` alone: of one that is built in as in `build`, of a user's own
+    as its constructor draws them."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(key(seed, "init"))
+        module = make()
+    return initialise(module, seed, he=HE.get(name, ())) if name in MODELS else module
 
 
 @torch.no_grad()

@@ -2,16 +2,21 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from clippedgossip.decode import Kind
 from clippedgossip.errors import DataError, unknown_name
 from clippedgossip.randomness import generator, key
 from clippedgossip.tasks.datasets import Data
 
 Groups = Sequence[Sequence[int]]
 """Positions 0 … nodes-1, group by group: the cliques of a dumbbell."""
+
+Scheme = Callable[..., Sequence[Any]]
+"""One of the user's own."""
 
 LARGEST = 1e9
 """Dirichlet's alpha, beyond which its draws overflow."""
@@ -30,7 +35,7 @@ class _Request:
 def partition(
     labels: Data,
     nodes: int,
-    how: str = "iid",
+    how: str | Scheme = "iid",
     *,
     seed: int,
     groups: Groups | None = None,
@@ -42,20 +47,39 @@ def partition(
     `iid`: equal random shares. `sorted`: sorted by label, cut into equal shards. `clique`: the classes are
     cut into one range per group of `groups`, each range shared out at random inside its group. `dirichlet`:
     each class shared out by proportions drawn from Dirichlet(alpha). `classes`: one node per class group.
+    A function of the user's own, (labels, nodes, seed=…) -> one list of rows per node, does as it likes.
     """
     labels = torch.as_tensor(labels)
-    scheme = SCHEMES.get(how)
-    if scheme is None:
+    if isinstance(how, str) and how not in SCHEMES:
         raise DataError(unknown_name("partition", how, SCHEMES))
     if nodes < 1 or nodes > len(labels):
         raise DataError(
             f"{nodes} workers cannot share {len(labels)} samples; use between 1 and {len(labels)} workers"
         )
     classes = int(labels.max()) + 1 if classes is None else classes
+    if not isinstance(how, str):
+        return _checked(how(labels.cpu(), nodes, seed=seed, classes=classes), nodes, len(labels))
     request = _Request(
         labels=labels.cpu(), nodes=nodes, classes=classes, seed=seed, groups=groups, alpha=alpha
     )
-    return scheme(request)
+    return SCHEMES[how](request)
+
+
+def _checked(shares: object, nodes: int, samples: int) -> list[Tensor]:
+    """What a user's own function returned: rows of the data, some for every node."""
+    fix = f"return {nodes} lists of rows, one for each worker, none of them empty"
+    if not isinstance(shares, Sequence) or len(shares) != nodes:
+        raise DataError(f"the partition returned no list of {nodes} shares\n{fix}")
+    try:
+        found = [torch.as_tensor(share).cpu().long().flatten() for share in shares]
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(f"the partition returned shares that are no rows: {error}\n{fix}") from error
+    for node, share in enumerate(found):
+        if not len(share) or int(share.min()) < 0 or int(share.max()) >= samples:
+            raise DataError(
+                f"the partition gave worker {node} rows beyond 0 to {samples - 1}, or none\n{fix}"
+            )
+    return found
 
 
 def _iid(request: _Request) -> list[Tensor]:
@@ -112,6 +136,16 @@ SCHEMES: dict[str, Callable[[_Request], list[Tensor]]] = {
     "dirichlet": _dirichlet,
     "classes": _classes,
 }
+PARTITION = Kind(
+    word="partition",
+    names=SCHEMES,
+    base=object,
+    group="clippedgossip.partitions",
+    fix="make it a function (labels, nodes, seed=…) -> one list of rows per node",
+    given=2,
+    offered=("seed", "classes"),
+    error=DataError,
+)
 
 
 def _shuffle(rows: Tensor, seed: int, *counters: int) -> Tensor:

@@ -5,6 +5,8 @@ from typing import Protocol
 
 from torch import Tensor
 
+from clippedgossip.decode import Kind
+from clippedgossip.errors import DataError
 from clippedgossip.randomness import Word
 
 
@@ -46,3 +48,14 @@ class Trigger:
         marked = x.clone()
         marked[..., -self.size :, -self.size :] = self.value
         return marked, y.new_full(y.shape, self.target)
+
+
+POISON = Kind(
+    word="poison",
+    names={"flip-labels": FlipLabels, "rotate-labels": RotateLabels, "trigger": Trigger},
+    base=object,
+    group="clippedgossip.poisons",
+    fix="make it a class whose instances take (x, y, round) and return (x, y)",
+    offered=("classes",),
+    error=DataError,
+)

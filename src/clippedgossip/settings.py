@@ -1,0 +1,374 @@
+"""The sections that a run's config and a peer's have in common: frozen, typed, checked.
+
+Reading them does not load PyTorch. What they name is looked up by `checked`, which does.
+"""
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
+
+from clippedgossip import decode
+from clippedgossip.decode import KeyProblem, Kind, Thing
+from clippedgossip.errors import ConfigError, RuleError, unknown_name
+from clippedgossip.step import HeavyBall, LearningRate, Momentum, momentum_of
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from clippedgossip.attacks import Attack
+    from clippedgossip.network import Network
+    from clippedgossip.rules import Rule
+    from clippedgossip.tasks import DataSet, Poison
+
+Precision = Literal["float32", "tf32", "bfloat16"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """Algorithm 1's numbers, and when to evaluate."""
+
+    rounds: int = 900
+    lr: LearningRate = field(default_factory=LearningRate)
+    momentum: Momentum = field(default_factory=HeavyBall)
+    evaluate_every: int = 30
+    evaluate_last: int = 150  # the reported accuracy is the mean over this many last rounds ...
+    evaluate_last_every: int = 10  # ... evaluated this often
+    evaluate_nodes: bool = True  # single nodes' accuracies (mean, worst) as well as the groups' averages
+    precision: Precision = "float32"  # of the gradients' products; models, momentum and mixing are float32
+
+    def __post_init__(self) -> None:
+        for name, least in (
+            ("rounds", 1),
+            ("evaluate_every", 1),
+            ("evaluate_last", 0),
+            ("evaluate_last_every", 1),
+        ):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < least:
+                raise ConfigError(f"{name} is {value!r}; it must be a whole number, at least {least}")
+        must_be("lr", self.lr, LearningRate, "LearningRate(initial=0.01)")
+        must_be("momentum", self.momentum, Momentum, "HeavyBall(0.9)")
+        if self.precision not in get_args(Precision):
+            raise ConfigError(unknown_name("precision", str(self.precision), get_args(Precision)))
+
+    def evaluates_nodes(self, round: int) -> bool:
+        """Whether single nodes are evaluated as well: not in between, in the last rounds."""
+        return self.evaluate_nodes and (round == self.rounds or round % self.evaluate_every == 0)
+
+    def evaluates(self, round: int) -> bool:
+        """Whether to evaluate after this many rounds."""
+        last = round > self.rounds - self.evaluate_last
+        every = min(self.evaluate_every, self.evaluate_last_every) if last else self.evaluate_every
+        return round == self.rounds or round % every == 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingConfig:
+    """`[training]`. `momentum` is the weight of the old momentum in either form: PyTorch's
+    m ← β m + g, or the paper's m ← β m + (1−β) g with β = 1 − α."""
+
+    rounds: int = 900
+    batch: int = 32
+    lr: float = 0.01
+    lr_drops: tuple[int, ...] = ()
+    lr_factor: float = 0.1
+    momentum: float = 0.9
+    momentum_form: Literal["pytorch", "paper"] = "pytorch"
+    evaluate_every: int = 30
+    evaluate_last: int = 150
+    evaluate_last_every: int = 10
+    evaluate_nodes: bool = True
+    precision: Precision = "float32"
+
+    def __post_init__(self) -> None:
+        if self.batch < 1:
+            raise KeyProblem(("training", "batch"), f"training.batch is {self.batch}; it must be at least 1")
+        self.build()
+
+    def build(self) -> Training:
+        return Training(
+            rounds=self.rounds,
+            lr=LearningRate(initial=self.lr, drops=self.lr_drops, factor=self.lr_factor),
+            momentum=momentum_of(self.momentum_form, self.momentum),
+            evaluate_every=self.evaluate_every,
+            evaluate_last=self.evaluate_last,
+            evaluate_last_every=self.evaluate_last_every,
+            evaluate_nodes=self.evaluate_nodes,
+            precision=self.precision,
+        )
+
+    def to_mapping(self) -> dict[str, Any]:
+        return present(self)
+
+
+@dataclass(frozen=True)
+class Named:
+    """Something by its name. `parameters` holds only what TOML can say."""
+
+    name: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    folder: Path | None = field(default=None, compare=False, repr=False)
+    """Where the user's own modules are looked for first."""
+
+    section: ClassVar[str]
+
+    @classmethod
+    def kind(cls) -> Kind:
+        """What is named; asked for when it is needed, as this loads PyTorch."""
+        raise NotImplementedError
+
+    @classmethod
+    def from_value(cls, raw: Any, folder: Path | None = None) -> Self:
+        """From a section, or from the name alone."""
+        content = dict(decode.table(raw, (cls.section,), example='name = "…"'))
+        if "name" not in content:
+            raise KeyProblem(
+                (cls.section,), f"[{cls.section}] has no name; give one of {', '.join(cls.kind().names)}"
+            )
+        return cls(decode.value(str, content.pop("name"), (cls.section, "name")), content, folder)
+
+    def to_mapping(self) -> dict[str, Any]:
+        return {"name": self.name, **self.parameters}
+
+    @property
+    def thing(self) -> Thing:
+        return decode.decode(self.kind(), self.to_mapping(), (self.section,), self.folder)
+
+    def checked(self) -> Self:
+        """The same in its canonical form: every default written out."""
+        thing = self.thing
+        return dataclasses.replace(self, name=thing.name, parameters=thing.parameters)
+
+
+class RuleConfig(Named):
+    """`[rule]`. `trim`, `faulty`, `byzantine_weight` and the adaptive radius may say "byzantine": what the
+    network has of Byzantine neighbours or weight around a regular node, at most what the rule can bear."""
+
+    section = "rule"
+
+    @classmethod
+    def kind(cls) -> Kind:
+        from clippedgossip.rules import RULE
+
+        return RULE
+
+    def checked(self) -> Self:
+        self.thing.build((0, 0.0))
+        return super().checked()
+
+    def build(self, network: "Network | None" = None) -> "Rule":
+        """The rule, on a network whose Byzantine nodes are known where it asks for them."""
+        thing = self.thing
+        rule: Rule
+        if network is None or not thing.bounded:
+            rule = thing.build()
+            return rule
+        weight, counts = network.delta_max, set(network.degrees[network.regular].tolist())
+        for faulty in range(_byzantine_neighbours(network), -1, -1):
+            try:
+                rule = thing.build((faulty, weight))
+                for count in counts:
+                    rule.check(int(count))
+            except (RuleError, KeyProblem):
+                if not faulty:
+                    raise
+            else:
+                return rule
+        raise AssertionError("unreachable")
+
+
+class AttackConfig(Named):
+    """`[attack]`."""
+
+    section = "attack"
+
+    @classmethod
+    def kind(cls) -> Kind:
+        from clippedgossip.attacks import ATTACK
+
+        return ATTACK
+
+    def checked(self) -> Self:
+        self.build()
+        return super().checked()
+
+    def build(self) -> "Attack":
+        attack: Attack = self.thing.build()
+        return attack
+
+
+class ModelConfig(Named):
+    """`[model]`. Parameters of the built-in ones stand in the canonical form only where they are not the
+    defaults."""
+
+    section = "model"
+
+    @classmethod
+    def kind(cls) -> Kind:
+        from clippedgossip.tasks.models import MODEL
+
+        return MODEL
+
+    def checked(self) -> Self:
+        thing = self.thing
+        kept = {
+            key: said
+            for key, said in thing.parameters.items()
+            if thing.origin is not None or said != thing.takes[key].default
+        }
+        return dataclasses.replace(self, name=thing.name, parameters=kept)
+
+    def build(self, shape: tuple[int, ...], classes: int, *, seed: int) -> "str | nn.Module":
+        """The name of one that is built in, as `make_task` takes it; else the module itself."""
+        from clippedgossip.tasks.models import seeded
+
+        if not self.parameters:
+            return self.name
+        thing = self.thing
+        return seeded(self.name, lambda: thing.build(given=(shape, classes)), seed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """`[data]`: what is learnt, and who holds what of it. Other keys are parameters of the user's own data
+    set."""
+
+    name: str = "digits"
+    root: str | None = None
+    """A folder to take the data from where the cache has none; no part of the run's identity."""
+    partition: str | Mapping[str, Any] = "iid"
+    alpha: float | None = None
+    """Dirichlet's."""
+    samples: int | None = None
+    """Train on this many, drawn at random, the same for every seed."""
+    test_samples: int | None = None
+    augment: bool = False
+    byzantine_share: bool = False
+    """Byzantine nodes hold a share even if the attack does not train on it, so that under every attack the
+    regular nodes have the same samples."""
+    byzantine_copies: bool = False
+    """Byzantine nodes that train hold a copy of a regular neighbour's share and take nothing away."""
+    poison: str | Mapping[str, Any] | None = None
+    """What Byzantine nodes that train do to their batches."""
+    parameters: Mapping[str, Any] = field(default_factory=dict, metadata={"of_python": True})
+    folder: Path | None = field(default=None, compare=False, repr=False, metadata={"of_python": True})
+
+    def __post_init__(self) -> None:
+        if self.alpha is not None and self.partition != "dirichlet":
+            raise KeyProblem(("data", "alpha"), "data.alpha goes with partition = 'dirichlet' alone; drop it")
+        if self.partition == "dirichlet" and self.alpha is None:
+            object.__setattr__(self, "alpha", 0.5)
+        if self.byzantine_share and self.byzantine_copies:
+            message = "data.byzantine_share and data.byzantine_copies exclude each other; choose one"
+            raise KeyProblem(("data", "byzantine_copies"), message)
+        for name in ("samples", "test_samples"):
+            count = getattr(self, name)
+            if count is not None and count < 1:
+                raise KeyProblem(("data", name), f"data.{name} is {count}; it must be at least 1")
+
+    @classmethod
+    def from_value(cls, raw: Any, folder: Path | None = None) -> Self:
+        """From the section; paths are taken from `folder`."""
+        content = dict(decode.table(raw, ("data",)))
+        known = {entry.name for entry in dataclasses.fields(cls) if not entry.metadata}
+        own = ":" in str(content.get("name", "")) or not known.issuperset(content)
+        more = {key: content.pop(key) for key in list(content) if own and key not in known}
+        if isinstance(content.get("root"), str) and folder is not None:
+            content["root"] = str(folder / content["root"])
+        return decode.section(cls, content, ("data",), parameters=more, folder=folder)
+
+    def to_mapping(self) -> dict[str, Any]:
+        """What identifies the data."""
+        said = {
+            key: value for key, value in present(self).items() if key not in ("root", "parameters", "folder")
+        }
+        return said | dict(self.parameters)
+
+    def checked(self) -> Self:
+        """The same in its canonical form; whatever it names is there."""
+        data, scheme, poison = self._data, self._scheme, self._poison
+        return dataclasses.replace(
+            self,
+            name=data.name,
+            parameters=data.parameters,
+            partition=scheme.name if scheme.origin is None else scheme.plain(),
+            poison=None if poison is None else poison.plain(),
+        )
+
+    def load(self) -> "DataSet":
+        """The data, or so much of it as is asked for; kept, so that runs of one process share one copy."""
+        from clippedgossip.tasks.datasets import load_part
+
+        if not self.parameters:
+            return load_part(self.name, self.root, self.samples, self.test_samples)
+        key = json.dumps({"name": self.name, **self.parameters}, sort_keys=True)
+        return _own_data(key, self.folder, self.samples, self.test_samples)
+
+    def scheme(self) -> "str | Callable[..., Any]":
+        """The partition as `tasks.partition` takes it."""
+        thing = self._scheme
+        if thing.origin is None:
+            return thing.name
+        return lambda labels, nodes, **offered: thing.build(given=(labels, nodes), offered=offered)
+
+    def build_poison(self, classes: int) -> "Poison | None":
+        thing = self._poison
+        return None if thing is None else thing.build(offered={"classes": classes})
+
+    @property
+    def _data(self) -> Thing:
+        from clippedgossip.tasks.datasets import DATASET
+
+        return decode.decode(DATASET, {"name": self.name, **self.parameters}, ("data",), self.folder)
+
+    @property
+    def _scheme(self) -> Thing:
+        from clippedgossip.tasks.partitions import PARTITION
+
+        return decode.decode(PARTITION, self.partition, ("data", "partition"), self.folder)
+
+    @property
+    def _poison(self) -> Thing | None:
+        from clippedgossip.tasks.poison import POISON
+
+        if self.poison is None:
+            return None
+        return decode.decode(POISON, self.poison, ("data", "poison"), self.folder)
+
+
+@lru_cache(maxsize=4)
+def _own_data(key: str, folder: Path | None, samples: int | None, test_samples: int | None) -> "DataSet":
+    from clippedgossip.tasks.datasets import DATASET
+
+    data: DataSet = decode.decode(DATASET, json.loads(key), ("data",), folder).build()
+    return data.part(samples, test_samples)
+
+
+def must_be(name: str, value: object, kind: type[Any], example: str) -> None:
+    """Refuse what is of another type."""
+    if not isinstance(value, kind):
+        given = value.__name__ + " itself" if isinstance(value, type) else type(value).__name__
+        raise ConfigError(f"{name} is a {given}; give a {kind.__name__}: {name}={example}")
+
+
+def present(section: Any) -> dict[str, Any]:
+    """Every value of a section that is there, as JSON says it."""
+    values = {entry.name: getattr(section, entry.name) for entry in dataclasses.fields(section)}
+    return {
+        key: list(value) if isinstance(value, tuple) else value
+        for key, value in values.items()
+        if value is not None
+    }
+
+
+def _byzantine_neighbours(network: "Network") -> int:
+    """The most Byzantine neighbours a regular node has."""
+    byzantine = set(network.byzantine.tolist())
+    around = (
+        network.indices[network.indptr[node] : network.indptr[node + 1]].tolist() for node in network.regular
+    )
+    return max(sum(other in byzantine for other in others) for others in around)
