@@ -82,6 +82,15 @@ def test_after_an_interrupt_finished_runs_stay_and_the_rest_is_trained(
     assert [run.records for run in stopped.runs] == [run.records for run in whole.runs]
 
 
+def test_rules_that_nothing_tells_apart_are_numbered(
+    network: Network, data: DataSet, model: nn.Module
+) -> None:
+    comparison = cg.compare(
+        network, data, model, rules=["gossip", cg.rules.Gossip()], attacks=["none"], seeds=2, **SHORT
+    )
+    assert list(dict.fromkeys(run.rule for run in comparison.runs)) == ["gossip", "gossip #2"]
+
+
 def test_large_models_go_one_by_one_on_a_cpu(network: Network, data: DataSet) -> None:
     wide = nn.Sequential(nn.Linear(2, 20_000), nn.ReLU(), nn.Linear(20_000, 2))
     comparison = cg.compare(network, data, wide, rules=RULES, attacks=["none"], **SHORT)

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import networkx as nx
+import numpy as np
+import pandas
 import pytest
 import torch
 from torch import nn
@@ -256,6 +258,8 @@ def test_a_mistake_is_told_before_the_first_round(
         (lambda n, d, m: start(n, d, "mpl"), "did you mean 'mlp'"),
         (lambda n, d, m: start(n, d, 3), "model is a int"),
         (lambda n, d, m: start(n, d, lambda: 3), "model makes a int"),
+        (lambda n, d, m: start(n, d, nn.Linear), r"calling model\(\) raised TypeError"),
+        (lambda n, d, m: start(n, d, "cnn"), "model 'cnn' needs images"),
         (lambda n, d, m: start(n, d, nn.Linear(3, 2)), r"cannot take inputs of shape \(2,\)"),
         (lambda n, d, m: start(n, d, nn.Linear(2, 3)), r"outputs of shape \(3, 3\)"),
     ],
@@ -265,4 +269,59 @@ def test_a_wrong_network_data_or_model_is_told(
 ) -> None:
     with pytest.raises(ClippedGossipError, match=message) as told:
         wrong(network, data, model)
+    assert len(str(told.value).splitlines()) <= 2
+
+
+ARRAYS: list[Callable[[np.ndarray[Any, Any], np.ndarray[Any, Any]], tuple[Any, Any]]] = [
+    lambda x, y: (x.astype("float64"), y.astype("int32")),
+    lambda x, y: (x.astype("float64")[::-1][::-1], y.astype("uint8")),
+    lambda x, y: (x.tolist(), y.tolist()),
+    lambda x, y: (pandas.DataFrame(x), pandas.Series(y > 0)),
+    lambda x, y: (torch.tensor(x, dtype=torch.float64, requires_grad=True), torch.tensor(y)),
+]
+
+
+@pytest.mark.parametrize("form", ARRAYS)
+def test_data_of_any_number_type_trains_alike(
+    form: Callable[..., tuple[Any, Any]], network: Network, data: DataSet, model: nn.Module
+) -> None:
+    train, test = (
+        form(data.train_x.numpy(), data.train_y.numpy()),
+        form(data.test_x.numpy(), data.test_y.numpy()),
+    )
+    run = start(network, (*train, *test), model, rounds=2)
+    assert run.records == start(network, data, model, rounds=2).records
+
+
+def test_numbers_of_numpy_are_numbers(network: Network, data: DataSet, model: nn.Module) -> None:
+    options = {"rounds": np.int64(2), "batch": np.int32(8), "seed": np.int64(1), "lr": np.float32(0.5)}
+    shares = np.arange(450).reshape(9, 50)
+    run = start(network, data, model, partition=shares, **options)
+    same = start(network, data, model, partition=shares.tolist(), rounds=2, batch=8, seed=1, lr=0.5)
+    assert run.records == same.records
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda x, y: (x[:, 0], y), "each input is a single number"),
+        (lambda x, y: ((10 * x).long(), y), r"if the model takes float32, give x.float\(\)"),
+        (lambda x, y: (x / 0, y), "inputs are NaN or infinite"),
+        (lambda x, y: ([[1.0], [1.0, 2.0]], [0, 1]), "train inputs of type list cannot be made a tensor"),
+        (lambda x, y: (x, np.array(["a", "b"])[y]), "train labels of type <U1 cannot be made a tensor"),
+        (lambda x, y: (x, y[:, None]), r"train labels have shape \(500, 1\)"),
+        (lambda x, y: (x, y + 0.0), "dtype torch.float32"),
+        (lambda x, y: (x, y + 1), "the lowest label is 1; classes count from 0"),
+        (lambda x, y: (x, y - 1), "labels go from -1 to 0"),
+        (lambda x, y: (x[:5], y[:5]), "9 workers cannot share 5 samples"),
+        (lambda x, y: (x, y[:9]), "500 train inputs for 9 labels"),
+    ],
+)
+def test_data_that_cannot_be_used_is_told_with_a_fix(
+    change: Callable[..., tuple[Any, Any]], message: str, network: Network, data: DataSet, model: nn.Module
+) -> None:
+    test_x = data.test_x[:, 0] if "single number" in message else data.test_x
+    test_x = test_x.long() if "float32, give" in message else test_x
+    with pytest.raises(UserError, match=message) as told:
+        start(network, (*change(data.train_x, data.train_y), test_x, data.test_y), model)
     assert len(str(told.value).splitlines()) <= 2

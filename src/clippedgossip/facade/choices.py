@@ -73,14 +73,14 @@ class Choices:
         if not isinstance(network, Network):
             raise ConfigError(f"network is a {_kind(network)}; give cg.Network(graph, byzantine=[…])")
         training = Training(
-            rounds=rounds,
+            rounds=_whole(rounds),
             lr=lr if isinstance(lr, LearningRate) else LearningRate(initial=_number("lr", lr, "0.1")),
             momentum=(
                 momentum
                 if isinstance(momentum, Momentum)
                 else HeavyBall(_number("momentum", momentum, "0.9"))
             ),
-            evaluate_every=evaluate_every,
+            evaluate_every=_whole(evaluate_every),
             evaluate_last=0,
             precision=precision,
         )
@@ -90,7 +90,7 @@ class Choices:
             model=model,
             partition=partition,
             training=training,
-            batch=batch,
+            batch=_whole(batch),
             loss=loss,
             augment=augment,
             device=str(find_device(device)),
@@ -98,9 +98,9 @@ class Choices:
 
     def setup(self, rule: RuleLike, attack: AttackLike, seed: int) -> Setup:
         """One run of these."""
-        if not isinstance(seed, Integral) or not 0 <= seed < 1 << 63:
+        seed = _whole(seed)
+        if not isinstance(seed, int) or not 0 <= seed < 1 << 63:
             raise ConfigError(f"seed is {seed!r}; it must be a whole number, at least 0 and below 2^63")
-        seed = int(seed)
         made = self._attack(attack)
         task = network_task(
             self.network,
@@ -229,7 +229,7 @@ def _model(model: ModelLike, seed: int) -> str | nn.Module:
     if callable(model):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            made = model()
+            made = _called(model)
     if not isinstance(made, nn.Module):
         what = "makes" if callable(model) else "is"
         raise DataError(
@@ -237,6 +237,22 @@ def _model(model: ModelLike, seed: int) -> str | nn.Module:
             'or a name such as "mlp"'
         )
     return made.cpu()
+
+
+def _called(model: Callable[[], nn.Module]) -> object:
+    try:
+        return model()
+    except Exception as error:  # a user's own function may raise anything
+        first = (str(error).splitlines() or [""])[0]
+        raise DataError(
+            f"calling model() raised {type(error).__name__}: {first}\n"
+            "give a module, or a function without arguments: lambda: Net(64, 10)"
+        ) from error
+
+
+def _whole(value: Any) -> Any:
+    """numpy's whole numbers as Python's; anything else as it is, for whoever checks it."""
+    return int(value) if isinstance(value, Integral) else value
 
 
 def _number(name: str, value: object, example: str) -> float:

@@ -1,6 +1,7 @@
 """Compare rules under attacks: many runs of one network, data set and model."""
 
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -93,8 +94,13 @@ def compare(
     ]
     descriptions = [run.description for run in runs]
     names = zip(labels("rule", descriptions), labels("attack", descriptions), strict=True)
+    seen: Counter[tuple[str, str, int]] = Counter()
     for run, (rule, attack) in zip(runs, names, strict=True):
         run.rule, run.attack = rule, run.attack if run.attack == "none" else attack
+        key = (run.rule, run.attack, run.seed)
+        seen[key] += 1
+        if seen[key] > 1:  # rules that no parameter tells apart
+            run.rule += f" #{seen[key]}"
     return Comparison(runs, device=choices.device, progress=progress)
 
 

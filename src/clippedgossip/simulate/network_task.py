@@ -2,7 +2,8 @@
 
 from collections.abc import Hashable, Mapping, Sequence
 
-from torch import nn
+import numpy as np
+from torch import Tensor, nn
 
 from clippedgossip.attacks import Attack
 from clippedgossip.errors import ConfigError, DataError
@@ -14,7 +15,7 @@ from clippedgossip.tasks.module_checks import Loss
 from clippedgossip.tasks.partitions import Scheme
 from clippedgossip.tasks.poison import Poison
 
-Shares = Sequence[Data | Sequence[int]] | Mapping[Hashable, Data | Sequence[int]]
+Shares = Data | Sequence[Data | Sequence[int]] | Mapping[Hashable, Data | Sequence[int]]
 """The rows of each node that trains: in the order of the nodes, or by their labels."""
 
 
@@ -90,9 +91,9 @@ def network_task(
 
 def _given(network: Network, training: Sequence[int], shares: Shares) -> Sequence[Data | Sequence[int]]:
     """The user's own shares, one for each node that trains, none of them empty."""
-    if not isinstance(shares, Mapping | Sequence):
+    if not isinstance(shares, Mapping | Sequence | np.ndarray | Tensor):
         raise DataError(
-            f"partition is {shares!r}; give a name such as 'iid', or a list with the rows of each node"
+            f"partition is {shares!r}\ngive a name such as 'iid', or a list with the rows of each node"
         )
     labels = [network.labels[node] for node in training]
     listed = ", ".join(map(str, labels[:12])) + (", …" if len(labels) > 12 else "")

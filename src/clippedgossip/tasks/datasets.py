@@ -72,10 +72,13 @@ class DataSet:
         *,
         classes: int | None = None,
     ) -> Self:
-        """A user's own tensors or arrays: inputs as they are, labels in any whole numbers, as many classes as
-        these show unless said."""
-        train_x, test_x = torch.as_tensor(train_x), torch.as_tensor(test_x)
-        train_y, test_y = _labels(train_y), _labels(test_y)
+        """A user's own tensors, arrays or tables. Inputs of any floating type become float32, as models are.
+        Labels are whole numbers of any type; without `classes`, there are as many classes as the labels show.
+
+            data = cg.tasks.DataSet.of(x, y, x_test, y_test)
+        """
+        train_x, test_x = _inputs(train_x, "train"), _inputs(test_x, "test")
+        train_y, test_y = _labels(train_y, "train"), _labels(test_y, "test")
         if classes is None:
             classes = 1 + max((int(y.max()) for y in (train_y, test_y) if y.numel()), default=0)
         return cls(name=name, train_x=train_x, train_y=train_y, test_x=test_x, test_y=test_y, classes=classes)
@@ -120,9 +123,32 @@ class DataSet:
         return self.take(len(self.train_y) if samples is None else samples, test_samples)
 
 
-def _labels(y: Data) -> Tensor:
-    labels = torch.as_tensor(y)
+def _inputs(x: Data, part: str) -> Tensor:
+    inputs = _tensor(x, f"{part} inputs")
+    if not inputs.is_floating_point():
+        return inputs
+    if not bool(torch.isfinite(inputs).all()):
+        raise DataError(f"some {part} inputs are NaN or infinite\nleave those samples out, or fill the gaps")
+    return inputs.float()
+
+
+def _labels(y: Data, part: str) -> Tensor:
+    labels = _tensor(y, f"{part} labels")
     return labels if labels.is_floating_point() else labels.long()
+
+
+def _tensor(values: Data, what: str) -> Tensor:
+    """A tensor of whatever PyTorch or numpy can read; copied only if it must be."""
+    if isinstance(values, Tensor):
+        return values.detach()
+    try:
+        return torch.from_numpy(np.require(values, requirements=["C", "W"]))
+    except (TypeError, ValueError) as error:
+        kind = getattr(values, "dtype", type(values).__name__)
+        raise DataError(
+            f"{what} of type {kind} cannot be made a tensor\n"
+            "give numbers of one shape for every sample; for labels, the number of the class, from 0"
+        ) from error
 
 
 def moved_tensors(owner: object, device: torch.device | str) -> dict[str, Any]:

@@ -52,11 +52,7 @@ def _check_outputs(module: nn.Module, data: DataSet, loss: Loss) -> None:
     except Exception as error:  # a module of the user's own may raise anything
         raise DataError(
             f"the model cannot take inputs of shape {data.shape} and dtype {x.dtype}: {_first_line(error)}"
-            + (
-                '\ngive float32 inputs: x.float(), or x.astype("float32") of an array'
-                if x.dtype == torch.float64
-                else ""
-            )
+            + _hint(x)
         ) from error
     finally:
         module.train(was_training)
@@ -67,7 +63,11 @@ def _check_outputs(module: nn.Module, data: DataSet, loss: Loss) -> None:
         raise DataError(
             f"the model gives outputs of shape {tuple(outputs.shape)}; "
             f"{data.classes} classes need {expected}\n"
-            "if there are more classes than the labels show, DataSet.of(…, classes=…) says so"
+            + (
+                f"the lowest label is {lowest}; classes count from 0"
+                if (lowest := int(data.train_y.min()))
+                else "if there are more classes than the labels show, DataSet.of(…, classes=…) says so"
+            )
         )
     try:
         value = loss(outputs, y)
@@ -97,6 +97,15 @@ def _check_buffers(module: nn.Module, data: DataSet) -> None:
                 f"the model changes its buffer {name} as it trains, but workers exchange parameters alone\n"
                 "take layers without running statistics, such as GroupNorm, or track_running_stats=False"
             )
+
+
+def _hint(x: Tensor) -> str:
+    """What is usually wrong with such inputs."""
+    if x.ndim == 1:
+        return "\neach input is a single number; give x[:, None] if the model takes rows of features"
+    if x.dtype != torch.float32:
+        return '\nif the model takes float32, give x.float(), or x.astype("float32") of an array'
+    return ""
 
 
 def _first_line(error: Exception) -> str:
