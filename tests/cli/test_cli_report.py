@@ -56,7 +56,7 @@ def test_a_run_that_diverged_is_named(tmp_path: Path) -> None:
     run = RunDirectory(path)
     run.write_summary({"accuracy": 0.1, "diverged": "node 3 holds NaN"})
     done = CliRunner().invoke(command(), [str(path), "--out", str(tmp_path / "page.html")])
-    assert f"Diverged, so that the last record stands for the end: {path.name}" in done.stderr
+    assert f"Diverged; the last record stands for the end: {path.name}" in done.stderr
 
 
 def test_json_is_all_there_is_on_stdout(tmp_path: Path) -> None:

@@ -372,7 +372,7 @@ def test_a_part_of_the_rounds_is_no_verdict(
     failing = Claims([Claim(text="it flies", holds=False)])
     part = replace(whole, result=replace(whole.result, length=0.5), claims=failing)
     verdict([part])
-    assert "about the whole length" in capsys.readouterr().err
+    assert "about all rounds" in capsys.readouterr().err
     with pytest.raises(typer.Exit):
         verdict([part, replace(whole, claims=failing)])
 

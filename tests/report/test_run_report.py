@@ -86,7 +86,7 @@ def test_peers_are_drawn_one_by_one(tmp_path: Path) -> None:
         write_peer(tmp_path, name)
     write_peer(tmp_path, "peer-3", "sign-flip")
     made = report([tmp_path])
-    assert [row.rule for row in made.rows] == ["peer-2", "peer-3 (lies: sign-flip)", "peer-10"]
+    assert [row.rule for row in made.rows] == ["peer-2", "peer-3 (Byzantine: sign-flip)", "peer-10"]
     assert [(row.missing, row.rejected) for row in made.rows] == [(10, 20)] * 3
     assert "3 peers on a real network (peers)" in check_page(made.html).text
 

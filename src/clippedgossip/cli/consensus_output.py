@@ -1,4 +1,4 @@
-"""How a consensus run is told: on a terminal, as JSON, as a page."""
+"""A consensus run on a terminal, as JSON, as a page."""
 
 import json
 from pathlib import Path
@@ -29,7 +29,7 @@ MEANING = (
 
 def summary(facts: Facts) -> str:
     """Network, rule and attack in two lines."""
-    against = f" against {facts['attack']}" if facts["attack"] else ", nobody lies"
+    against = f" against {facts['attack']}" if facts["attack"] else ", no attack"
     return (
         f"{facts['network']}: {facts['nodes']} nodes, {facts['edges']} edges, "
         f"{len(facts['byzantine'])} Byzantine; γ = {facts['gamma']:.4g}, δ_max = {facts['delta_max']:.4g}\n"
@@ -54,12 +54,12 @@ def table(history: History) -> "Table":
 
 
 def verdict(history: History) -> str:
-    """What happened, in words."""
+    """The result in words."""
     first, last = history[0], history[-1]
     scale = first.error or 1.0
     share = f"{last.error / scale:.3g} of what it was"
     if not last.error < float("inf"):
-        return "The attack drove the nodes out of all bounds."
+        return "The attack made the models grow without bound."
     if last.error <= AGREED * scale:
         return f"The regular nodes agree on their average; the error is {share}."
     if last.consensus_distance <= AGREED * scale:
@@ -70,7 +70,7 @@ def verdict(history: History) -> str:
 
 
 def print_json(facts: Facts, history: History) -> None:
-    """One object; what is not finite is null."""
+    """One object. A number that is not finite is null."""
     from clippedgossip.records.text import to_line
 
     last = {"error": history[-1].error, "consensus_distance": history[-1].consensus_distance}

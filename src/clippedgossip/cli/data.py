@@ -1,4 +1,4 @@
-"""`clippedgossip data`: fetch data sets and show which are there."""
+"""`clippedgossip data`: fetch data sets and show which are available."""
 
 import json
 import sys
@@ -31,7 +31,7 @@ def fetch(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Bring data sets into the cache, each file checked against a pinned digest.
+    """Download data sets into the cache. Each file is checked against its known digest.
 
     Looks, in this order, in the cache, the folder of --from, that of
     CLIPPEDGOSSIP_DATA, Debian's /usr/share/datasets, the public mirrors and the
@@ -53,7 +53,7 @@ def fetch(
         rows.append(row)
         if name == EMBEDDED:
             row |= {"state": "embedded"}
-            _say(f"{name}: comes with scikit-learn, nothing to fetch", as_json)
+            _say(f"{name}: part of scikit-learn, nothing to fetch", as_json)
             continue
         root = cache_dir() / name
         try:
@@ -75,7 +75,7 @@ def fetch(
 
 
 def list_(as_json: Json = False) -> None:
-    """Show which data sets are there, and where."""
+    """Show which data sets are in the cache, and where it is."""
     from clippedgossip.tasks.sources.cache import cache_dir
     from clippedgossip.tasks.sources.catalog import CATALOG
     from clippedgossip.tasks.sources.fetch import EMBEDDED, set_state

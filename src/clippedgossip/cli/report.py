@@ -1,4 +1,4 @@
-"""`clippedgossip report`: a page from finished, running or stopped runs."""
+"""`clippedgossip report`: a page of finished, running or stopped runs."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""`clippedgossip reproduce`: the paper's figures, checked against what is published."""
+"""`clippedgossip reproduce`: the figures of the paper, checked against the published numbers."""
 
 import json
 import sys
@@ -23,7 +23,7 @@ def register(app: typer.Typer) -> None:
 
 
 class _WithFigures(TyperCommand):
-    """Adds the figures' names to --help, at the cost of importing them only when asked."""
+    """Adds the names of the figures to --help. They are imported only then."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         from clippedgossip.paper import EXPERIMENTS
@@ -40,7 +40,8 @@ def reproduce(
     ],
     out: Out = Path("out"),
     scale: Annotated[
-        Literal["quick", "paper"], typer.Option(help="Training figures: a miniature, or the paper's setting.")
+        Literal["quick", "paper"],
+        typer.Option(help="Training figures: a miniature, or the setting of the paper."),
     ] = "quick",
     seeds: Annotated[
         int | None, typer.Option(min=1, help="Training figures: runs per curve; quick 3, paper 5.")
@@ -48,25 +49,28 @@ def reproduce(
     device: Annotated[str, typer.Option(help="Training figures: cpu, cuda, or auto.")] = "auto",
     precision: Annotated[
         Literal["float32", "tf32", "bfloat16"] | None,
-        typer.Option(help="Of the gradients' products; models and mixing are float32."),
+        typer.Option(help="Precision of the products in the gradients; all else is float32."),
     ] = None,
     length: Annotated[
         float,
-        typer.Option(min=0.001, max=1, help="Training figures: the part of the rounds to run, for a look."),
+        typer.Option(min=0.001, max=1, help="Training figures: the fraction of the rounds to run."),
     ] = 1.0,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes on a CPU; one per core if not said.")
+        int | None, typer.Option(min=1, help="Processes on a CPU; the default is one for each core.")
     ] = None,
     source: Annotated[
         Path | None,
-        typer.Option("--from", metavar="PATH", help="Draw from results.json, or a folder, and run nothing."),
+        typer.Option(
+            "--from", metavar="PATH", help="Draw from a results.json, or a folder of them. Run nothing."
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Draw figures of the paper and check every claim; exit code 1 if one does not hold.
+    """Draw figures of the paper and check every claim. Exit code 1 if a claim does not hold.
 
-    Runs that are finished are found, those that were stopped go on. Each figure gets a page and a small
-    results.json, from which --from draws it again anywhere; several figures get a page in common.
+    Finished runs are not run again. Stopped runs resume. Each figure has a folder with a page (index.html),
+    its claims (claims.json) and its numbers (results.json). From these numbers --from draws the page again.
+    Several figures also have a page in common.
     """
     from clippedgossip.paper import Options, resolve
 
@@ -86,7 +90,7 @@ def reproduce(
 
 
 def run(experiments: "Sequence[str | Experiment[Any]]", options: "Options", *, as_json: bool) -> None:
-    """Prepare them all, then judge and show one after the other; exit code 1 if a claim does not hold."""
+    """Do all runs, then judge and show each experiment. Exit code 1 if a claim does not hold."""
     from clippedgossip.paper import prepare
     from clippedgossip.report.terminal import claims_table, progress, show, table
 
@@ -117,7 +121,10 @@ def verdict(done: "Sequence[Reproduction]") -> None:
     """End with exit code 1 if a claim does not hold. Runs that were cut short give no verdict."""
     for part in done:
         if part.failed and part.length < 1:
-            print(f"{part.experiment.name}: claims are about the whole length, not --length", file=sys.stderr)
+            print(
+                f"{part.experiment.name}: the claims are about all rounds, not the fraction of --length",
+                file=sys.stderr,
+            )
     failed = sum(part.failed for part in done if part.length == 1)
     if failed:
         print(f"{failed} of the claims {'does' if failed == 1 else 'do'} not hold", file=sys.stderr)

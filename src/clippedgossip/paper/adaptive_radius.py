@@ -1,4 +1,4 @@
-"""Ours: the adaptive radius against fixed ones under every attack there is."""
+"""Not in the paper: the adaptive radius against fixed radii, under every attack of this package."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -28,12 +28,13 @@ class AdaptiveRadius(TrainingExperiment):
     name = "adaptive-radius"
     title = "The adaptive radius under every attack"
     lead = (
-        "The paper recommends the adaptive radius in general after trying it on three attacks. Here are all "
-        "the attacks of this package, on the torus of the paper, whose workers each hold their own digits."
+        "The paper tries the adaptive radius on three attacks and then recommends it in general. This "
+        "figure shows all attacks of this package, on the torus of the paper. Each worker holds its own "
+        "digits."
     )
     remarks = (
-        "The torus of fig. more_topologies: nine workers, two attackers, data sorted by label. The adaptive "
-        "radius is told the true δ_max."
+        "The torus of fig. more_topologies: nine workers, two Byzantine nodes, data sorted by label. The "
+        "adaptive radius is given the true δ_max."
     )
 
     def cases(self, scale: Scale, name: ScaleName) -> Sequence[Case]:

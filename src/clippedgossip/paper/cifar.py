@@ -1,4 +1,4 @@
-"""Figs. exp6_1_CIFAR and CIFAR_bar: whether cliques that do well also agree."""
+"""Figs. exp6_1_CIFAR and CIFAR_bar: do cliques with a high accuracy also agree?"""
 
 from collections.abc import Mapping, Sequence
 
@@ -34,15 +34,15 @@ class Cifar(TrainingExperiment):
     name = "cifar"
     title = "CIFAR-10 on the dumbbell"
     lead = (
-        "Two cliques joined by one edge, nobody lies. Do the cliques agree, or does each settle in a minimum "
-        "of its own? The average of all models tells: it is poor where they do not. Figs. exp6_1_CIFAR and "
-        "CIFAR_bar of the paper."
+        "Two cliques are joined by one edge. There are no Byzantine nodes. Do the cliques agree, or does "
+        "each reach a minimum of its own? The average of all models shows it: its accuracy is low where the "
+        "cliques do not agree. Figs. exp6_1_CIFAR and CIFAR_bar of the paper."
     )
     scales = CIFAR
     remarks = (
-        "Five classes per clique in the non-IID half. TM drops one value per side and Mozi keeps ρ = 0.4, as "
-        "in the released runs, and a = 0.5 of itself. An epoch is 39 rounds: 50,000 images, "
-        "20 workers, batch 64. Half the workers at the quick scale."
+        "In the non-IID half each clique has five classes. TM drops one value per side and Mozi keeps ρ = "
+        "0.4, as in the released runs. Mozi keeps a = 0.5 of itself. An epoch has 39 rounds: 50,000 images, "
+        "20 workers, batch 64. The quick scale has half the workers."
     )
 
     def cases(self, scale: Scale, name: ScaleName) -> Sequence[Case]:
@@ -124,7 +124,7 @@ def _cliques(result: Results) -> list[Claim]:
         ),
         *(
             check(
-                f"IID: {rule}'s cliques do not agree, though nobody lies",
+                f"IID: {rule}'s cliques do not agree without an attack",
                 ratio(distance("IID", rule), distance("IID", "Gossip")),
                 low=10,
                 unit="×",

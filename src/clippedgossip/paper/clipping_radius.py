@@ -1,4 +1,4 @@
-"""Fig. tuning_tau: ClippedGossip with fixed radii over two decades, and with the adaptive one."""
+"""Fig. tuning_tau: ClippedGossip with fixed radii from 0.1 to 10, and with the adaptive radius."""
 
 from collections.abc import Sequence
 
@@ -24,13 +24,13 @@ class ClippingRadius(TrainingExperiment):
     name = "clipping-radius"
     title = "Choosing the clipping radius"
     lead = (
-        "Two cliques of five with different digits and an attacker at either end of the bridge. "
-        "ClippedGossip with five radii, and with the adaptive radius that needs only a bound on δ_max. Fig. "
-        "tuning_tau of the paper."
+        "Two cliques of five hold different digits. A Byzantine node is attached to either end of the "
+        "bridge. ClippedGossip runs with five fixed radii, and with the adaptive radius, which needs only a "
+        "bound on δ_max. Fig. tuning_tau of the paper."
     )
     remarks = (
-        "Reported is the model averaged over all regular nodes, as in the paper. The adaptive radius is told "
-        "the true δ_max. ALIE's z follows the text's formula."
+        "Accuracies are those of the model averaged over all regular nodes, as in the paper. The adaptive "
+        "radius is given the true δ_max. ALIE's z follows the formula of the text."
     )
 
     def cases(self, scale: Scale, name: ScaleName) -> Sequence[Case]:
@@ -91,7 +91,7 @@ def _slowdown(result: Results) -> list[Claim]:
 
 
 def _smaller() -> Claim:
-    """The two radii for models that differ more between the cliques than within, as in the non-IID case."""
+    """The adaptive and the theoretical radius. The models differ more between than within the cliques."""
     network = NetworkConfig.from_value(NETWORK).build()
     generator = torch.Generator().manual_seed(0)
     models = torch.randn(len(network.regular), 1000, generator=generator, dtype=torch.float64)

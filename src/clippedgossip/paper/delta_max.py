@@ -1,4 +1,4 @@
-"""Fig. vary_deltamax: the lower bound of optimization, more and more Byzantine weight on a hub."""
+"""Fig. vary_deltamax: the lower bound of optimization, as the Byzantine weight on a hub grows."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -28,22 +28,22 @@ def network(delta: float) -> dict[str, Any]:
 
 class DeltaMax(TrainingExperiment):
     name = "delta-max"
-    title = "More and more Byzantine weight on the cut"
+    title = "Growing Byzantine weight on the cut"
     lead = (
-        "Two cliques of five with different digits, joined through one node in the middle, and a dissensus "
-        "attacker on it whose weight δ_max grows while the honest network W̃ stays the same. Fig. "
-        "vary_deltamax of the paper."
+        "Two cliques of five hold different digits and are joined through one node in the middle, the hub. "
+        "A Byzantine node on the hub sends the dissensus attack. Its weight δ_max grows while the regular "
+        "network W̃ stays the same. Fig. vary_deltamax of the paper."
     )
     remarks = (
-        "ε = 1.5, 1500 rounds at the paper's scale, learning rate 0.001 as in the released runs. At the "
-        "quick scale 0.005, 600 rounds and six hidden layers of 32: averaging models of one hidden layer "
-        "costs them little, wherever they are. Clique A holds the digits 0 to 4 and clique B 5 to 9; the "
-        "hub, which is in neither, trains on clique A's."
+        "ε = 1.5. At the paper's scale: 1500 rounds, learning rate 0.001 as in the released runs. At the "
+        "quick scale: 600 rounds, learning rate 0.005, and six hidden layers of 32, because averaging "
+        "models of one hidden layer costs little accuracy. Clique A holds the digits 0 to 4 and clique B "
+        "holds 5 to 9. The hub is in neither clique and trains on the digits of clique A."
     )
 
     def cases(self, scale: Scale, name: ScaleName) -> Sequence[Case]:
         rounds = scale.training["rounds"] * 5 // 3
-        if name == "quick":  # the average of two models of one hidden layer is as good as they are
+        if name == "quick":  # averaging two models of one hidden layer costs little accuracy
             scale = replace(scale, model="deep-mlp")
         return [
             scale.case(

@@ -1,4 +1,4 @@
-"""Fig. exp6_1: decentralized defenses without attackers, on two cliques that hold different digits."""
+"""Fig. exp6_1: rules without Byzantine nodes, on two cliques that hold different digits."""
 
 from collections.abc import Mapping, Sequence
 
@@ -27,25 +27,27 @@ PUBLISHED = {
     "TM": (95.4, 50.7, 63.0, 50.8, 72.6),
     "Mozi": (95.8, 50.6, 50.7, 50.6, 66.4),
 }
-"""Clique A's accuracy in the authors' released runs, one seed each, in the order of the settings."""
+"""Accuracy of clique A in the authors' released runs, one seed each, in the order of the settings."""
 
 
 class Dumbbell(TrainingExperiment):
     name = "dumbbell"
-    title = "Dumbbell without attackers"
+    title = "Dumbbell without Byzantine nodes"
     lead = (
-        "Two cliques joined by one edge, and nobody lies. Clique A holds the digits 0 to 4 and clique B 5 to "
-        "9, so each can learn the other half through the edge alone. Rules that drop what looks foreign "
-        "drop exactly that. Fig. exp6_1 of the paper."
+        "Two cliques are joined by one edge. There are no Byzantine nodes. Clique A holds the digits 0 to 4 "
+        "and clique B holds 5 to 9, so each clique can learn the other digits only through this edge. Rules "
+        "that drop unusual models drop exactly the models that carry this information. Fig. exp6_1 of the "
+        "paper."
     )
     group = A
     remarks = (
-        "TM drops β = δ_max·n values per side in the paper's text, which is none here: a plain mean, that "
-        "would pass everything on. The released runs drop one per side on this network, and so do we; "
-        "that one is the other clique's model, for it is the extreme in nearly every coordinate. Mozi has "
-        "a = 0.5 and ρ = 0.99. Weights are equal, 1/(d_max + 1), with d_max = 11 where there is one more "
-        "edge, which gives the two spectral gaps of the text. Buckets are shuffled afresh in every round; in "
-        "the released runs the shuffle was the same throughout. Half the workers at the quick scale: 5 + 5."
+        "In the paper's text TM drops β = δ_max·n values per side. Here that is none, so TM would be a "
+        "plain mean and pass everything on. The released runs drop one value per side on this network, and "
+        "so do we. That value is the model of the other clique, which is the extreme one in nearly every "
+        "coordinate. Mozi has a = 0.5 and ρ = 0.99. Weights are equal, 1/(d_max + 1), with d_max = 11 where "
+        "there is one more edge. This gives the two spectral gaps of the text. Buckets are shuffled anew in "
+        "every round; in the released runs the shuffle was the same in all rounds. The quick scale has half "
+        "the workers: 5 + 5."
     )
 
     def cases(self, scale: Scale, name: ScaleName) -> Sequence[Case]:
@@ -81,7 +83,7 @@ class Dumbbell(TrainingExperiment):
                 *_edge(result),
                 *_both(result),
             ],
-            "Decentralized defenses without attackers",
+            "Decentralized defenses without Byzantine nodes",
         )
 
 

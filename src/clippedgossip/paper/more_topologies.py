@@ -1,4 +1,4 @@
-"""Fig. more_topologies: five attacks on a small world and on a torus, every node with its own digits."""
+"""Fig. more_topologies: five attacks on a small world and on a torus. Each node has its own digits."""
 
 from collections.abc import Sequence
 
@@ -23,16 +23,16 @@ class MoreTopologies(TrainingExperiment):
     name = "more-topologies"
     title = "More attacks and topologies"
     lead = (
-        "Ten workers in a small world and nine on a torus, each holding its own digits, and two attackers "
-        "hung on two of them. Fig. more_topologies of the paper."
+        "Ten workers in a small world and nine on a torus, each with its own digits. Two Byzantine nodes "
+        "are attached to two of the workers. Fig. more_topologies of the paper."
     )
     remarks = (
-        "The data are sorted by label and cut into equal shards. Weights are Metropolis–Hastings; the seed "
-        "of the two networks is one for which the gap of the full W is the text's. ALIE's z follows the "
-        "formula of the text (eq. z:alie); the authors' released runs, none of which is of these two "
-        "networks, have z = 10 throughout. TM drops one value per side, the number of Byzantine neighbours "
-        "of an attacked node. Mozi has a = 0.5, as on the dumbbell; the text's default is 1, which in the "
-        "rule as published would be no exchange at all."
+        "The data are sorted by label and cut into equal shards. Weights are Metropolis–Hastings. With the "
+        "seed of the two networks the gap of the full W is that of the text. ALIE's z follows the formula "
+        "of the text (eq. z:alie). The authors' released runs have z = 10 throughout, but none of them is "
+        "of these two networks. TM drops one value per side: the number of Byzantine neighbours of an "
+        "attacked node. Mozi has a = 0.5, as on the dumbbell. The default of the text is 1; in the rule as "
+        "published that would mean no exchange at all."
     )
 
     def cases(self, scale: Scale, name: ScaleName) -> Sequence[Case]:

@@ -1,4 +1,4 @@
-"""Ours: rules of the later literature beside the paper's, on the paper's networks."""
+"""Not in the paper: rules that were published later, on the networks of the paper."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -27,7 +27,7 @@ ATTACKED: Mapping[str, tuple[dict[str, Any], str, Any]] = {
 
 
 def rules(radius: float, *, count: int | str, weight: float | str, keep: float) -> dict[str, Any]:
-    """Every rule told the same: how many Byzantine neighbours, or how much Byzantine weight, to expect."""
+    """Every rule gets the same bound: on the number of Byzantine neighbours, or on their weight."""
     return {
         "ClippedGossip": clipped(radius),
         "adaptive": adaptive(weight),
@@ -47,15 +47,15 @@ class NewerRules(TrainingExperiment):
     name = "newer-rules"
     title = "Newer rules on the same networks"
     lead = (
-        "CS+, NNA, IOS and BALANCE were published after the paper. Here they stand beside its rules: on the "
-        "dumbbell without attackers (clique A's accuracy), on the small world and the torus, and on the ring "
-        "without an honest majority."
+        "CS+, NNA, IOS and BALANCE were published after the paper. This figure compares them with the rules "
+        "of the paper: on the dumbbell without Byzantine nodes (accuracy of clique A), on the small world "
+        "and the torus, and on the ring where one node has a Byzantine majority around it."
     )
     remarks = (
-        "Rules that need a bound on the Byzantine neighbours or their weight are told the truth, at most as "
-        "much as their neighbourhood can bear; on the dumbbell, where there are none, they expect one per "
-        "neighbourhood, as TM does there. ClippedGossip has τ = 1 and on the ring 0.1, Mozi ρ = 0.99 and on "
-        "the ring 0.4; BALANCE has γ = 0.3, κ = 1 and a = 0.5."
+        "Rules that need a bound on the Byzantine neighbours, or on their weight, are given the true one, "
+        "but at most what their neighbourhood allows. The dumbbell has no Byzantine nodes; there these "
+        "rules expect one in each neighbourhood, as TM does. ClippedGossip has τ = 1, and 0.1 on the ring. "
+        "Mozi has ρ = 0.99, and 0.4 on the ring. BALANCE has γ = 0.3, κ = 1 and a = 0.5."
     )
 
     def cases(self, scale: Scale, name: ScaleName) -> Sequence[Case]:

@@ -1,4 +1,4 @@
-"""Fig. no_honest_majority: a ring with two attackers on every node, and a third on one of them."""
+"""Fig. no_honest_majority: a ring with two Byzantine nodes on every regular node, and a third on one."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from clippedgossip.report.page import PagePart
 TWO_EACH = [node for _ in range(2) for node in range(5)]
 WITH, WITHOUT = "majority", "no majority"
 ATTACKS = {name: PAPER_ATTACKS[name] for name in ("IPM", "ALIE z=10", "ALIE", "dissensus", "BF", "LF")}
-PUBLISHED = {  # without, with an honest majority
+PUBLISHED = {  # without and with a regular majority
     "ClippedGossip": {"IPM": (91.5, 91.6), "ALIE z=10": (94.4, 94.5), "dissensus": (90.2, 89.5)},
     "GM": {"IPM": (11.4, 11.4), "ALIE z=10": (9.8, 9.8), "dissensus": (9.8, 89.3)},
     "TM": {"IPM": (11.4, 85.7), "ALIE z=10": (9.8, 11.4), "dissensus": (9.8, 90.3)},
@@ -23,7 +23,7 @@ STANDS, FALLS = 0.8, 0.5
 
 
 def ring(extra: Sequence[int] = ()) -> dict[str, Any]:
-    """Attackers as pendants; `extra` are the nodes that get one more."""
+    """Byzantine nodes are pendants. Each node in `extra` gets one more."""
     return {
         "name": "ring",
         "nodes": 5,
@@ -34,19 +34,20 @@ def ring(extra: Sequence[int] = ()) -> dict[str, Any]:
 
 class NoHonestMajority(TrainingExperiment):
     name = "no-honest-majority"
-    title = "Defence without an honest majority"
+    title = "Defence without a majority of regular nodes"
     lead = (
-        "A ring of five honest workers with IID data. With two attackers on each, every worker still sees an "
-        "honest majority, itself included; a third on one of them takes it away there. Fig. "
-        "no_honest_majority of the paper."
+        "A ring of five regular nodes with IID data. Two Byzantine nodes are attached to each of them. Then "
+        "every regular node, counting itself, still has a majority of regular nodes around it. A third "
+        "Byzantine node on one of them takes this majority away there. Fig. no_honest_majority of the "
+        "paper."
     )
     remarks = (
-        "ClippedGossip has τ = 0.1, TM drops two values per side, Mozi keeps ρ = 0.4 of the neighbours and "
-        "a = 0.5 of itself. "
-        "Weights are lazy, (I + W)/2 with Metropolis–Hastings W, as nearly so in the released runs: a worker "
-        "trusts itself for more than half. With plain Metropolis–Hastings weights the attackers around a "
-        "node have 2/5 of its weight, and IPM wears down ClippedGossip too. The released runs have ALIE "
-        "with z = 10; both that and the z of the text's formula, which is below 1, are shown."
+        "ClippedGossip has τ = 0.1. TM drops two values per side. Mozi keeps ρ = 0.4 of the neighbours and "
+        "a = 0.5 of itself. Weights are lazy, (I + W)/2 with Metropolis–Hastings W, nearly as in the "
+        "released runs: the weight of a node on itself is more than one half. With plain "
+        "Metropolis–Hastings weights the Byzantine nodes around a node have 2/5 of its weight, and IPM "
+        "defeats ClippedGossip too. The released runs have ALIE with z = 10. Both that z and the one of the "
+        "text's formula, which is below 1, are shown."
     )
 
     def cases(self, scale: Scale, name: ScaleName) -> Sequence[Case]:
@@ -60,7 +61,7 @@ class NoHonestMajority(TrainingExperiment):
         ]
 
     def figures(self, result: Results) -> Mapping[str, PagePart]:
-        caption = "Test accuracy of the model averaged over all five honest workers."
+        caption = "Test accuracy of the model averaged over all five regular nodes."
         parts: dict[str, PagePart] = {
             title: drawing.curves(
                 result,
@@ -68,7 +69,7 @@ class NoHonestMajority(TrainingExperiment):
                 caption=caption,
                 settings=[f"{attack}, {setting}" for attack in ATTACKS],
             )
-            for title, setting in (("Without an honest majority", WITHOUT), ("With an honest majority", WITH))
+            for title, setting in (("Without a regular majority", WITHOUT), ("With a regular majority", WITH))
         }
         return {**parts, "Accuracy at the end": drawing.end_bars(result, self.reported)}
 
@@ -96,7 +97,7 @@ def _always(result: Results) -> list[Claim]:
     final = result.finals("all")
     return [
         check(
-            f"{attack}: one more attacker corrupts {rule}",
+            f"{attack}: one more Byzantine node corrupts {rule}",
             final(f"{attack}, {WITHOUT}", rule),
             high=FALLS,
             paper=_paper(rule, attack),

@@ -1,4 +1,4 @@
-"""One page for several figures: every claim, and where to read on."""
+"""One page for several figures: every claim, and links to the pages of the figures."""
 
 import html
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from clippedgossip.report.page import Cell, PagePart, Section, Table, Text, page
 
 @dataclass(frozen=True)
 class PageLink:
-    """A line that leads to another page."""
+    """A link to another page."""
 
     text: str
     target: str
@@ -27,7 +27,7 @@ def write_overview(done: Sequence[Reproduction], options: Options) -> Path:
     sections = [Section("At a glance", [_glance(done)])]
     sections += [Section(part.experiment.title, _parts(part, options.out)) for part in done]
     lead = (
-        f"Every figure at the {options.scale} scale, every finding of the text as a number beside ours. "
+        f"Every figure at the {options.scale} scale. Every finding of the text is a number beside ours. "
         f"Of {len(everything.claims)} claims {everything.tally}."
     )
     write_claims(options.out / "claims.json", done)
@@ -36,7 +36,9 @@ def write_overview(done: Sequence[Reproduction], options: Options) -> Path:
 
 def _parts(part: Reproduction, out: Path) -> list[PagePart]:
     figures = list(part.figures.values())
-    link = PageLink("The whole figure: more plots, networks, configs", part.path.relative_to(out).as_posix())
+    link = PageLink(
+        "The page of this figure: more plots, networks, configs", part.path.relative_to(out).as_posix()
+    )
     return [Text(part.experiment.lead), *figures[:1], link, part.claims]
 
 

@@ -1,4 +1,4 @@
-"""The parts of a training figure's page: curves, bars, tables, networks, and how it was run."""
+"""The parts of the page of a training figure: curves, bars, tables, networks, and how it was run."""
 
 import json
 import math
@@ -15,11 +15,11 @@ from clippedgossip.report.statistics import Series
 from clippedgossip.runs.network_config import NetworkConfig
 
 HALF = Mark(value=0.5, name="half")
-BARS = 22  # that one plot can hold
+BARS = 22  # at most, in one plot
 DIVERGED = "†"
 NAMED = 3  # settings of a network, before the others are counted
 Measure = Callable[[str], str]
-"""Which measure a setting is reported by."""
+"""Setting -> the measure reported for it."""
 
 
 def constant(measure: str) -> Measure:
@@ -88,7 +88,7 @@ def end_bars(result: Results, measure: Measure, *, marks: Sequence[Mark] = ()) -
 
 
 def page_table(result: Results) -> Table:
-    """Every accuracy and Ξ, for the page."""
+    """All accuracies and Ξ, for the page."""
     groups = list(
         dict.fromkeys(
             name for line in result.lines for run in line.runs for name in run.final if name != DISTANCE
@@ -104,7 +104,9 @@ def page_table(result: Results) -> Table:
         apart = f"{diverged} of {len(line.runs)} diverged" if diverged else spread
         rows.append([line.setting, line.rule, *shown, apart, len(line.runs)])
     header = ["setting", "rule", *(f"{name}, %" for name in groups), "Ξ", "runs"]
-    return Table(header, rows, "Mean test accuracy over the last rounds of the model averaged over a group.")
+    return Table(
+        header, rows, "Mean over the last rounds of the test accuracy of the model averaged over a group."
+    )
 
 
 def short_table(result: Results, measure: Measure, title: str) -> Table:
@@ -136,7 +138,7 @@ def networks(result: Results) -> Panels:
         network = json.dumps(line.config["network"], sort_keys=True)
         settings.setdefault(network, {})[line.setting] = None
         rules.setdefault(network, {})[line.rule] = None
-    alike = len({tuple(names) for names in settings.values()}) == 1  # then it is the lines that differ
+    alike = len({tuple(names) for names in settings.values()}) == 1  # then the lines differ
     names = [list(found) for found in (rules if alike else settings).values()]
     titles = [_common(mine, [other for other in names if other is not mine]) for mine in names]
     svgs = [
@@ -144,14 +146,14 @@ def networks(result: Results) -> Panels:
         for text, title in zip(settings, titles, strict=True)
     ]
     caption = (
-        "Circles are regular nodes, red squares Byzantine ones. γ is the spectral gap of W̃: the larger, the "
-        "better connected. δ_max is the most weight that Byzantine nodes have at a node."
+        "Circles are regular nodes, red squares are Byzantine nodes. γ is the spectral gap of W̃. A larger γ "
+        "means a better connected network. δ_max is the largest Byzantine weight at a regular node."
     )
     return Panels(svgs, caption, titles=titles if len(titles) > 1 else ())
 
 
 def how(result: Results, scales: Mapping[ScaleName, Scale], remarks: str, command: str) -> list[PagePart]:
-    """The scale, what was settled, the command, the machine, the configs."""
+    """The scale, our choices, the command, the machine, the configs."""
     about = next(scale.about for name, scale in scales.items() if name == result.scale)
     shorter = f"Only {result.length:.0%} of the rounds were run." if result.length < 1 else ""
     words = "\n\n".join(part for part in (about, shorter, remarks) if part)
@@ -184,7 +186,7 @@ def _panels(result: Results, measure: Measure, settings: Sequence[str]) -> Mappi
 
 
 def _seeds(result: Results) -> str:
-    """`5 seeds` or `1 to 5 seeds`, as many as were run; empty where no line has more than one."""
+    """`5 seeds` or `1 to 5 seeds`: those that were run. Empty if no line has more than one."""
     counts = sorted({len(line.runs) for line in result.lines if line.runs} or {0})
     if counts[-1] < 2:
         return ""
@@ -199,7 +201,7 @@ def _banded(result: Results, caption: str) -> str:
 
 
 def ends(result: Results) -> str:
-    """What final accuracies are means of, for a caption."""
+    """The caption of final accuracies: over which rounds and seeds they are means."""
     counts = {line.config["training"]["evaluate_last"] for line in result.lines}
     last = f"{counts.pop()} rounds" if len(counts) == 1 else "rounds"
     seeds = _seeds(result)
@@ -209,7 +211,7 @@ def ends(result: Results) -> str:
 
 
 def _common(names: Sequence[str], others: Sequence[Sequence[str]]) -> str:
-    """`torus` of `torus, ALIE` and `torus, IPM`, where no other network has a torus in its names."""
+    """`torus` for `torus, ALIE` and `torus, IPM`, if no other network has `torus` in its names."""
     first = names[0].partition(",")[0]
     elsewhere = {name.partition(",")[0] for other in others for name in other}
     if all(name.partition(",")[0] == first for name in names) and first not in elsewhere and len(names) > 1:
@@ -219,7 +221,7 @@ def _common(names: Sequence[str], others: Sequence[Sequence[str]]) -> str:
 
 
 def _broken(name: str) -> str:
-    """On two lines or three, where it is long."""
+    """On two or three lines if it is long."""
     lines = [""]
     for word in name.split(" "):
         if lines[-1] and len(lines[-1]) + len(word) > 12:

@@ -1,4 +1,4 @@
-"""Ours: what the precision of the gradients' products does to the accuracy."""
+"""Not in the paper: how the precision of the products in the gradients changes the accuracy."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,15 +20,15 @@ class PrecisionOfProducts(TrainingExperiment):
     name = "precision"
     title = "The precision of the gradients' products"
     lead = (
-        "Gradients are products of matrices, and a GPU is several times faster where these may be rough: "
-        "float32 keeps 23 bits behind the point, tf32 keeps 10, bfloat16 keeps 7. Models, momentum, what is "
-        "sent and how it is mixed are float32 throughout. Here is what rough products cost ClippedGossip."
+        "Gradients are products of matrices. A GPU computes them several times faster with fewer bits: "
+        "float32 has 23 bits behind the point, tf32 has 10, bfloat16 has 7. Models, momentum, messages and "
+        "mixing are float32 in every case. This figure shows what the faster products cost ClippedGossip."
     )
     remarks = (
-        "The non-IID dumbbell is reported by clique A, which must learn half of the digits over one edge; "
-        "the others by all regular nodes. The ring has no honest majority at one node. On a CPU tf32 is "
-        "float32, so that it is left out at the quick scale, and bfloat16 is no faster: the figure is meant "
-        "for a GPU."
+        "The non-IID dumbbell is reported by clique A, which must learn half of the digits over one edge, "
+        "the other settings by all regular nodes. On the ring one node has a Byzantine majority around it. "
+        "On a CPU tf32 is the same as float32, so the quick scale leaves it out. On a CPU bfloat16 is no "
+        "faster: this figure is meant for a GPU."
     )
 
     def cases(self, scale: Scale, name: ScaleName) -> Sequence[Case]:
@@ -60,7 +60,7 @@ class PrecisionOfProducts(TrainingExperiment):
         pairs = [(setting, name) for setting in SETTINGS for name in result.rules if name != EXACT]
         return Claims(
             [claim for setting, name in pairs for claim in self._same(result, setting, name)],
-            "Rough products change nothing that matters (no claim of the paper)",
+            "Products of lower precision give the same results (no claim of the paper)",
         )
 
     def _same(self, result: Results, setting: str, precision: str) -> list[Claim]:

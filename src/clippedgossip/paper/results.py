@@ -1,4 +1,4 @@
-"""What the runs of a figure gave: small enough to keep beside the figure, and to draw it again from."""
+"""The results of a figure's runs, in a small file from which the figure can be drawn again."""
 
 import json
 import math
@@ -25,7 +25,7 @@ DISTANCE = "consensus_distance"
 
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
-    """One run. `final` holds the mean over the last rounds of every group's accuracy and of Ξ."""
+    """One run. `final` holds means over the last rounds: the accuracy of every group, and Ξ."""
 
     seed: int
     final: Mapping[str, float | None]
@@ -33,11 +33,11 @@ class RunResult:
     curves: Mapping[str, Sequence[float | None]]
     seconds: float | None = None
     diverged: bool = False
-    """Its models became NaN or infinite: what it had then is what it ends with."""
+    """Its models became NaN or infinite. Its last record stands for its end."""
 
     @classmethod
     def read(cls, run: RunDirectory, seed: int, rounds: int) -> "RunResult | None":
-        """From the run's folder; None while it is not finished."""
+        """From the folder of the run. None while it is not finished."""
         summary = run.summary
         if summary is None:
             return None
@@ -63,7 +63,7 @@ class RunResult:
         )
 
     def end(self, measure: str) -> float:
-        """Over the last rounds; Ξ of a run that diverged is infinite."""
+        """The mean over the last rounds. Ξ of a run that diverged is infinite."""
         value = self.final.get(measure)
         return (math.inf if self.diverged else math.nan) if value is None else value
 
@@ -74,7 +74,7 @@ class RunResult:
         return {at: gap if value is None else value for at, value in zip(self.rounds, curve, strict=False)}
 
     def mean(self, measure: str) -> float:
-        """Over the whole run: the area under its curve."""
+        """The mean over the whole run: the area under its curve, divided by its length."""
         points = zip(self.rounds, self.curves[measure], strict=True)
         at, curve = np.array([point for point in points if point[1] is not None], dtype=np.float64).T
         area = float(((curve[1:] + curve[:-1]) / 2 * np.diff(at)).sum())
@@ -101,9 +101,9 @@ class Results:
     lines: Sequence[Line]
     environments: Sequence[Mapping[str, Any]] = ()
     troubles: Sequence[str] = ()
-    """Why runs are missing."""
+    """Why some runs have no result."""
     length: float = 1.0
-    """The part of the scale's rounds that was run."""
+    """The fraction of the rounds of the scale that was run."""
 
     @classmethod
     def read(cls, experiment: str, scale: str, cases: Sequence[Case], seeds: int, root: Path) -> "Results":
@@ -151,15 +151,15 @@ class Results:
         return self._by_seed(setting, rule, lambda run: run.end(measure))
 
     def finals(self, measure: str) -> Callable[[str, str], Floats]:
-        """`final` of one measure."""
+        """`final` for one measure, as a function of setting and rule."""
         return lambda setting, rule: self.final(setting, rule, measure)
 
     def wholes(self, measure: str) -> Callable[[str, str], Floats]:
-        """The same of the mean over the whole run."""
+        """The same for the mean over the whole run."""
         return lambda setting, rule: self._by_seed(setting, rule, lambda run: run.mean(measure))
 
     def _by_seed(self, setting: str, rule: str, number: Callable[[RunResult], float]) -> Floats:
-        """(seeds,) NaN where a run is missing."""
+        """(seeds,) NaN where a run has no result."""
         line = self.line(setting, rule)
         values = np.full(self.seeds, math.nan)
         for run in line.runs if line else ():
@@ -170,7 +170,7 @@ class Results:
         return estimate(self.final(setting, rule, measure).tolist())
 
     def series(self, setting: str, rule: str, measure: str) -> Series | None:
-        """The curve with its band; None where nothing was run."""
+        """The curve with its band. None where nothing was run."""
         line = self.line(setting, rule)
         if line is None or not line.runs:
             return None
@@ -178,7 +178,7 @@ class Results:
         return over_seeds(rule, seeds)
 
     def save(self, path: Path) -> None:
-        """Write it, whole or not at all."""
+        """Write the file, whole or not at all."""
         content = {
             "format": FORMAT,
             "experiment": self.experiment,
@@ -197,7 +197,7 @@ class Results:
 
     @classmethod
     def load(cls, path: Path, experiment: str) -> "Results":
-        """What `save` wrote."""
+        """Read what `save` wrote."""
         try:
             raw = json.loads(path.read_text(encoding="utf-8"))
             if raw["format"] != FORMAT or raw["experiment"] != experiment:
@@ -250,7 +250,7 @@ def _short(value: float | None) -> float | None:
 
 
 def found(source: Path, name: str) -> Path:
-    """The results of an experiment: the file itself, or below a folder that `--out` named."""
+    """The file with the results of an experiment: `source` itself, or a file in this folder."""
     for path in _places(source, name):
         if path.is_file():
             return path

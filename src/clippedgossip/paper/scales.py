@@ -1,4 +1,4 @@
-"""The two sizes every training figure comes in, and the lines it is made of."""
+"""The two scales of every training figure, and its lines."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -18,12 +18,12 @@ PAPER_ATTACKS: Mapping[str, Any] = {
     "LF": "label-flipping",
     "dissensus": {"name": "dissensus", "epsilon": 1.5},
 }
-"""Those of its figures. ALIE's z is that of the text's formula, or the released runs' 10."""
+"""The attacks of the paper's figures. ALIE's z follows the text's formula, or is the released runs' 10."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One line of a figure: a rule in a setting. Every seed of it is one run."""
+    """One line of a figure: a rule in a setting. Each of its seeds is one run."""
 
     setting: str
     rule: str
@@ -31,13 +31,13 @@ class Case:
 
     @property
     def mapping(self) -> dict[str, Any]:
-        """Its config without the seed, as JSON can say it."""
+        """Its config without the seed, with values that JSON has."""
         mapping: dict[str, Any] = json.loads(canonical(self.config.to_mapping()))
         del mapping["seed"]
         return mapping
 
     def shortened(self, length: float) -> "Case":
-        """The same with a part of the rounds; drops of the learning rate come as much earlier."""
+        """The same with a fraction of the rounds. Drops of the learning rate move with it."""
         if length == 1:
             return self
         whole = self.config.training
@@ -55,7 +55,7 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """What all lines of a figure share: data, model, Algorithm 1's numbers, and the unit of τ."""
+    """What all lines of a figure share: data, model, the numbers of Algorithm 1, and the unit of τ."""
 
     data: Mapping[str, Any]
     model: str
@@ -74,7 +74,7 @@ class Scale:
         attack: str | Mapping[str, Any] | None = None,
         **training: Any,
     ) -> Case:
-        """A line. Byzantine nodes that train do so on copies, so that the regular ones keep all the data."""
+        """A line. Byzantine nodes train on copies of the data, so that the regular nodes hold all of it."""
         raw: dict[str, Any] = {
             "network": network,
             "rule": how,
@@ -98,12 +98,12 @@ def clipped(radius: float) -> dict[str, Any]:
 
 
 def by_radius(*radii: float) -> dict[str, Any]:
-    """ClippedGossip with each of them."""
+    """ClippedGossip with each of these radii."""
     return {f"τ = {radius:g}": clipped(radius) for radius in radii}
 
 
 def adaptive(weight: float | str = "byzantine") -> dict[str, Any]:
-    """τ_i from the data and a bound on δ_max, the true one (§ Experiment: choosing clipping radius)."""
+    """τ_i from the messages and a bound on δ_max, by default the true one (§ choosing clipping radius)."""
     return {"name": "clipped-gossip", "radius": {"adaptive": weight}}
 
 
@@ -126,7 +126,7 @@ def bucketed(rule: str | Mapping[str, Any]) -> dict[str, Any]:
 
 
 def often(rounds: int, every: int) -> dict[str, Any]:
-    """Look at `every` rounds; the reported accuracy is the mean over the last sixth."""
+    """Evaluate every `every` rounds. The reported accuracy is the mean over the last sixth."""
     return {
         "rounds": rounds,
         "evaluate_every": every,
@@ -164,8 +164,8 @@ CIFAR: Mapping[ScaleName, Scale] = {
         training={"batch": 32, "lr": 0.07, "momentum": 0.9, **often(360, 12)},
         radius=10.0,
         about="The miniature: scikit-learn's 1,797 digits in place of CIFAR-10, six hidden layers of 32 in "
-        "place of VGG-11 (averaging models of one hidden layer costs them little, wherever they are), a "
-        "learning rate of 0.07, which is as much as they bear, and 360 rounds. τ = 10 is the paper's.",
+        "place of VGG-11 (averaging models of one hidden layer costs little accuracy), a "
+        "learning rate of 0.07, the largest that does not diverge, and 360 rounds. τ = 10 is the paper's.",
     ),
     "paper": Scale(
         data={"name": "cifar10", "augment": True},

@@ -1,4 +1,4 @@
-"""An experiment made of training runs: lines of rules in settings, over seeds."""
+"""An experiment of training runs: each line is a rule in a setting, over seeds."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -17,24 +17,24 @@ from clippedgossip.tasks import load as load_data
 
 
 class TrainingExperiment(Experiment[Results]):
-    """A figure of the paper, or of ours. A subclass says its lines and its claims."""
+    """A figure of the paper, or one of ours. A subclass gives its lines and its claims."""
 
     scales: ClassVar[Mapping[ScaleName, Scale]] = MNIST
     group: ClassVar[str] = "all"
-    """Whose averaged model is reported, unless `reported` says otherwise."""
+    """The group of nodes whose averaged model is reported, unless `reported` gives another."""
     remarks: ClassVar[str] = ""
-    """What the paper leaves open, and how it is settled here."""
+    """What the paper leaves open, and what we chose."""
 
     @abstractmethod
     def cases(self, scale: Scale, name: ScaleName) -> Sequence[Case]:
         """The lines."""
 
     def reported(self, setting: str) -> str:
-        """The group whose averaged model a setting is reported by."""
+        """The group whose averaged model is reported for a setting."""
         return self.group
 
     def whom(self) -> str:
-        """The same in words."""
+        """The same in words, for captions."""
         return "all regular nodes" if self.group == "all" else self.group
 
     def needs(self, options: Options) -> Needs[Results]:

@@ -1,4 +1,4 @@
-"""Fig. dumbbell_variant2: attackers away from the bridge, where stronger assumptions already fail."""
+"""Fig. dumbbell_variant2: Byzantine nodes away from the bridge. The assumption of earlier work fails here."""
 
 from collections.abc import Mapping, Sequence
 
@@ -22,9 +22,10 @@ class WeakerTopology(TrainingExperiment):
     name = "weaker-topology"
     title = "A weaker assumption on the topology"
     lead = (
-        "Two cliques of five and a dissensus attacker in each, neither on the bridge. The robust-network "
-        "assumption of earlier work fails here, for two attackers would need three disjoint paths; but the "
-        "bridge itself is honest. Fig. dumbbell_variant2 of the paper."
+        "Two cliques of five, with one Byzantine node in each that sends the dissensus attack. Neither is "
+        "on the bridge. The robust-network assumption of earlier work does not hold here: for two Byzantine "
+        "nodes it asks for three disjoint paths. But both ends of the bridge are regular nodes. Fig. "
+        "dumbbell_variant2 of the paper."
     )
     group = A
     remarks = "ε = 1.5, Metropolis–Hastings weights, TM drops one value per side."
@@ -83,7 +84,7 @@ def _discarded(result: Results) -> list[Claim]:
             result.final("non-IID", rule, A),
             0.5,
             0.03,
-            note="clique A is left with its own half of the classes",
+            note="clique A learns only its own half of the classes",
         )
         for rule in ("GM", "TM")
     ]

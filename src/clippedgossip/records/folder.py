@@ -31,7 +31,7 @@ def run_name(config: Mapping[str, Any], prefix: str) -> str:
 
 @dataclass(frozen=True)
 class RunDirectory:
-    """A run on disk. Whoever runs it holds its lock; anyone may read it meanwhile."""
+    """A run on disk. The process that runs it holds its lock. Others may read it meanwhile."""
 
     path: Path
 
@@ -54,7 +54,7 @@ class RunDirectory:
 
     @classmethod
     def existing(cls, path: Path | str) -> Self:
-        """A run that is already there and has records; an error says what is missing."""
+        """A run that exists and has records. Otherwise an error says what it lacks."""
         run = cls(Path(path))
         wanted = {file.name: file.is_file() for file in (run.config_path, run.records_path)}
         if not run.path.is_dir():
@@ -85,7 +85,7 @@ class RunDirectory:
 
     @property
     def drawing_path(self) -> Path:
-        """A picture of the network, where the engine left one; `report` shows it."""
+        """A drawing of the network, if there is one. `report` shows it."""
         return self.path / "network.svg"
 
     @property
@@ -114,12 +114,12 @@ class RunDirectory:
 
     @property
     def failure(self) -> str | None:
-        """Why the last attempt ended early, where it could still say so."""
+        """Why the last attempt ended early, if it was able to write it down."""
         return str(_read_object(self.failure_path).get("error")) if self.failure_path.exists() else None
 
     @property
     def diverged(self) -> str | None:
-        """Why a finished run ended before its last round, if it did."""
+        """Why a finished run ended before its last round. None if it did not."""
         why = (self.summary or {}).get("diverged")
         return None if why is None else str(why)
 
@@ -142,7 +142,7 @@ class RunDirectory:
         return "stopped" if self.records_path.exists() else "new"
 
     def try_lock(self) -> Lock | None:
-        """The right to run this run, or None while another process has it."""
+        """The lock of this run, or None while another process holds it."""
         with _writing(self.lock_path):
             lock = Lock.take(self.lock_path)
             if lock is not None:
@@ -152,14 +152,14 @@ class RunDirectory:
         return lock
 
     def lock(self) -> Lock:
-        """The right to run this run: `with run.lock(): …`."""
+        """The lock of this run: `with run.lock(): …`."""
         lock = self.try_lock()
         if lock is None:
             raise RunError(f"{self.path} is being run by another process\nwait for it, or stop it first")
         return lock
 
     def append(self, *records: Mapping[str, Any] | Round) -> None:
-        """Hand whole lines to the operating system; if it will not take them all, none of them stays."""
+        """Write whole lines. If the operating system does not take all of them, none stays."""
         lines = "".join(to_line(record) for record in records).encode()
         with _writing(self.records_path), self.records_path.open("a+b", buffering=0) as file:
             size = _cut_torn_line(file.fileno())
@@ -173,13 +173,13 @@ class RunDirectory:
                 raise
 
     def sync(self) -> None:
-        """Bring the records to the disk itself."""
+        """Flush the records to the disk."""
         if self.records_path.exists():
             with _writing(self.records_path), self.records_path.open("rb") as file:
                 os.fsync(file.fileno())
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """All whole records; a last line torn by a kill is left out."""
+        """All whole records. An incomplete last line, left by a killed process, is skipped."""
         for record, _ in self._lines():
             yield record
 
@@ -192,9 +192,9 @@ class RunDirectory:
                 raise RunError(f"{self.records_path}: {error}\n{_spoilt(self.records_path)}") from error
 
     def truncate_to(self, round: int) -> int | None:
-        """Forget every record after `round`, and a torn line, so that a run can go on from its checkpoint.
+        """Delete every record after `round`, and an incomplete last line, to resume from a checkpoint.
 
-        Returns the last round kept: a checkpoint later than that cannot be continued from.
+        Returns the last round that is kept. A run cannot resume from a later checkpoint.
         """
         if not self.records_path.exists():
             return None
@@ -215,7 +215,7 @@ class RunDirectory:
 
     @contextmanager
     def writing_checkpoint(self) -> Iterator[Path]:
-        """A path that becomes the checkpoint when the block ends well; the records are on disk before it."""
+        """A path that becomes the checkpoint if the block raises nothing. Records are on disk before it."""
         from safetensors import SafetensorError
 
         self.sync()
@@ -226,24 +226,24 @@ class RunDirectory:
                 raise OSError(str(error)) from error
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """The run is finished: its last word, whole on the disk or not there at all."""
+        """Mark the run as finished. The summary is on disk as a whole or not at all."""
         self.sync()
         with _writing(self.summary_path):
             write_atomic(self.summary_path, to_text(summary))
             self.failure_path.unlink(missing_ok=True)
 
     def write_drawing(self, svg: str) -> None:
-        """A picture of the network, for whoever looks into the folder."""
+        """Write a drawing of the network into the folder."""
         with _writing(self.drawing_path):
             write_atomic(self.drawing_path, svg)
 
     def write_failure(self, error: BaseException | str) -> None:
-        """Say why this attempt ended. Best effort: it must not hide the error itself."""
+        """Write why this attempt ended. If that fails too, the error itself still reaches the user."""
         with suppress(OSError):
             write_atomic(self.failure_path, to_text({"error": str(error)}))
 
     def clear(self) -> None:
-        """Forget records, checkpoint and summary, to start from nothing. Call it with the lock held."""
+        """Delete records, checkpoint and summary, to start again. The caller must hold the lock."""
         with _writing(self.path):
             for path in (self.summary_path, self.failure_path, self.checkpoint_path, self.records_path):
                 path.unlink(missing_ok=True)
@@ -260,7 +260,7 @@ class RunDirectory:
                 end += len(line)
                 if record is not None:
                     yield record, end
-                elif file.readline():  # not the last line, so no kill explains it
+                elif file.readline():  # not the last line, so it was not a killed process
                     raise RunError(
                         f"{self.records_path}, line {number} is not a record\n"
                         f"delete {self.path} to run it again"
@@ -279,7 +279,7 @@ def _parse(line: bytes) -> dict[str, Any] | None:
 
 @contextmanager
 def _writing(path: Path) -> Iterator[None]:
-    """Turn what a disk can refuse into an error with the path and the fix."""
+    """Turn an error of the disk into a user error with the path and the fix."""
     try:
         yield
     except OSError as error:
@@ -290,7 +290,7 @@ def _writing(path: Path) -> Iterator[None]:
 
 
 def _cut_torn_line(descriptor: int) -> int:
-    """The size of the file once a torn last line is cut off."""
+    """Cut off an incomplete last line. Returns the size of the file then."""
     size = os.lseek(descriptor, 0, os.SEEK_END)
     if size and os.pread(descriptor, 1, size - 1) != b"\n":
         size = os.pread(descriptor, size, 0).rfind(b"\n") + 1

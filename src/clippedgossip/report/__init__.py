@@ -1,4 +1,4 @@
-"""Records to figures to one self-contained HTML page."""
+"""From records to figures to one self-contained HTML page."""
 
 from clippedgossip.report.claims import Claim, Claims
 from clippedgossip.report.page import Code, Details, Figure, Panels, Section, Table, Text, page, write

@@ -1,4 +1,4 @@
-"""What the paper says, beside what was seen here. A claim that does not hold is shown as such.
+"""Claims of the paper beside our results. A claim that does not hold is shown as such.
 
 Most claims are numbers: a quantity per seed, and the interval in which its mean must lie.
 """
@@ -17,7 +17,7 @@ from clippedgossip.report.statistics import estimate
 ROUNDING = 1e-9
 MOST = 12  # decimals: ROUNDING, with room to spare
 UNDEFINED = -math.inf
-TIE = 0.003  # of accuracies: what ten thousand test images cannot tell apart
+TIE = 0.003  # of accuracies: a smaller difference means nothing on ten thousand test images
 Unit = Literal["%", "points", "×", ""]
 Floats = NDArray[np.float64]
 _HEADER = ("Claim", "Paper", "Here", "Verdict")
@@ -25,14 +25,14 @@ _HEADER = ("Claim", "Paper", "Here", "Verdict")
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """One finding: its words, the paper's number where given, ours with its interval, the verdict."""
+    """One finding: its text, the paper's number if there is one, ours with its interval, the verdict."""
 
     text: str
     paper: str = ""
     ours: str = ""
     interval: str = ""
     holds: bool | None = None
-    """None: not run."""
+    """None if it was not run."""
     note: str = ""
 
     @property
@@ -46,7 +46,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Claims:
-    """A table of claims: a part of a page, a table in a terminal, rows of JSON."""
+    """Several claims: a part of a page, a table in a terminal, rows of JSON."""
 
     claims: Sequence[Claim]
     caption: str = ""
@@ -67,7 +67,7 @@ class Claims:
         )
 
     def to_html(self) -> str:
-        """A table; on a phone each claim becomes a card."""
+        """A table. On a narrow screen each claim becomes a card."""
         head = "".join(f'<th role="columnheader" scope="col">{name}</th>' for name in _HEADER)
         rows = "".join(_row(claim) for claim in self.claims)
         caption = html.escape(f"{self.caption} ({self.tally})" if self.caption else self.tally)
@@ -130,24 +130,24 @@ def check(
 def near(
     text: str, numbers: Floats, target: float, within: float, *, paper: str = "", note: str = ""
 ) -> Claim:
-    """An accuracy that must be near another number."""
+    """An accuracy that must be near a target."""
     return check(text, numbers, low=target - within, high=target + within, paper=paper, note=note)
 
 
 def ratio(above: Floats, below: Floats) -> Floats:
-    """Seed by seed. Where both runs diverged there is no ratio, and no claim about it holds."""
+    """The ratio for each seed. If both runs diverged there is none, and no claim about it holds."""
     with np.errstate(invalid="ignore"):
         return np.where(np.isinf(above) & np.isinf(below), UNDEFINED, above / below)
 
 
 def worst(parts: Iterable[Floats]) -> Floats:
-    """Seed by seed the smallest."""
+    """The smallest, for each seed."""
     smallest: Floats = np.minimum.reduce(list(parts))
     return smallest
 
 
 def best(parts: Iterable[Floats]) -> Floats:
-    """Seed by seed the largest."""
+    """The largest, for each seed."""
     largest: Floats = np.maximum.reduce(list(parts))
     return largest
 
@@ -157,7 +157,7 @@ def _within(mean: float, low: float | None, high: float | None) -> bool:
 
 
 def _decimals(mean: float, low: float | None, high: float | None, factor: float, digits: int) -> int:
-    """As many as asked for, and more where the number shown would deny the verdict or pass for zero."""
+    """At least `digits`. More if the rounded number would contradict the verdict or look like zero."""
     if math.isinf(mean):
         return digits
     number, holds = mean * factor, _within(mean, low, high)

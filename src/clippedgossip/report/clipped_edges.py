@@ -1,4 +1,4 @@
-"""Which edges were clipped: where the rule stood in the way, for an attacker or a bottleneck."""
+"""The edges that were clipped most often. They lead from Byzantine nodes, or over a bottleneck."""
 
 from collections.abc import Sequence
 
@@ -6,11 +6,11 @@ from clippedgossip.report.grouping import Group
 from clippedgossip.report.page import Cell, Table
 
 SHOWN = 5
-"""Edges of each setting, the most clipped first; records name them all."""
+"""Edges shown for each line. The records name all of them."""
 
 
 def clipped_edges(groups: Sequence[Group]) -> Table | None:
-    """The edges clipped most often, by setting; None where none was."""
+    """The edges clipped most often, for each line. None if no edge was clipped."""
     rows: list[list[Cell]] = []
     headings: dict[int, str] = {}
     for entry in groups:
@@ -19,14 +19,14 @@ def clipped_edges(groups: Sequence[Group]) -> Table | None:
             headings[len(rows)] = f"{entry.setting} – {entry.rule}"
         rows += [[sender, receiver, f"{share:.1%}"] for (sender, receiver), share in most]
     caption = (
-        f"The edges clipped most often, at most {SHOWN} of a line, and in how many of the rounds. "
-        "The last record of a run, clipped_edges, names them all."
+        f"The edges clipped most often, at most {SHOWN} for each line, and in how many of the rounds. "
+        "`clipped_edges` in the last record of a run names all of them."
     )
     return Table(["from", "to", "clipped"], rows, caption, headings) if rows else None
 
 
 def _shares(entry: Group) -> dict[tuple[Cell, Cell], float]:
-    """Mean over the runs that came to their end."""
+    """Means over the runs that are finished."""
     ends = [run.rounds[-1].clipped_edges for run in entry.runs]
     known = [edges for edges in ends if edges is not None]
     shares: dict[tuple[Cell, Cell], float] = {}

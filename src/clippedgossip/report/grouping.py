@@ -1,4 +1,4 @@
-"""Runs that differ only in their seed belong together; what else differs becomes their labels."""
+"""Runs that differ only in their seed are one group. What else differs between runs names the groups."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from clippedgossip.report.palette import RULE_STYLES, rule_of
 Flat = dict[str, Any]
 
 _ALWAYS = ("network", "attack")
-"""Named in every title, whether they differ or not; the rest only where these do not tell settings apart."""
+"""Named in every title. Other entries are named only where these are the same for several settings."""
 _NAMES = ("name", "kind", "type", "file")
 
 
@@ -27,7 +27,7 @@ class Run:
 
     @cached_property
     def rounds(self) -> list[Round]:
-        """By round; where a restarted peer wrote one twice, the later word counts."""
+        """Sorted by round. If a restarted peer wrote a round twice, the later record counts."""
         return [r for _, r in sorted({r.round: r for r in self.directory.rounds()}.items())]
 
     @cached_property
@@ -37,7 +37,7 @@ class Run:
 
     @property
     def peer(self) -> str | None:
-        """The participant whose records these are; None for a simulated run."""
+        """The peer that wrote these records. None for a simulated run."""
         return self.rounds[0].peer
 
 
@@ -52,7 +52,7 @@ class Group:
 
 
 def find(paths: Sequence[Path]) -> tuple[list[Run], list[Path]]:
-    """All runs at or below `paths`, and those folders that have no records yet."""
+    """All runs at or below `paths`, and the folders of runs without records."""
     runs: dict[Path, Run] = {}
     empty: list[Path] = []
     for path in paths:
@@ -73,7 +73,7 @@ def find(paths: Sequence[Path]) -> tuple[list[Run], list[Path]]:
 
 
 def group(runs: Sequence[Run]) -> list[Group]:
-    """Sorted by setting, and within it in the order of the palette: the paper's rules first."""
+    """Sorted by setting, then in the order of the palette: the rules of the paper first."""
     found: dict[str, list[Run]] = {}
     for run in runs:
         found.setdefault(canonical(_seedless(run.config)), []).append(run)
@@ -93,7 +93,7 @@ def group(runs: Sequence[Run]) -> list[Group]:
 
 
 def differences(groups: Sequence[Group]) -> dict[str, dict[str, str]]:
-    """{setting: {field: value}} of what differs between settings besides rule, network and attack."""
+    """{setting: {field: value}} of what differs between settings, except rule, network and attack."""
     flats = {
         entry.setting: {
             field: _text(value)
@@ -113,12 +113,12 @@ def labels(key: str, configs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def seed_of(config: Mapping[str, Any]) -> str:
-    """The seeds of a config, for a reader."""
+    """The seeds of a config, as text."""
     return ", ".join(_text(value) for key, value in _flat(config).items() if _is_seed(key)) or "–"
 
 
 def _label(key: str, config: Mapping[str, Any], configs: Sequence[Mapping[str, Any]], *, always: bool) -> str:
-    """The words for one entry of a config: its name, and the parameters in which namesakes differ."""
+    """The text for one entry of a config: its name, and the parameters in which those of this name differ."""
     values = [_flat({key: other[key]}) if key in other else {} for other in configs]
     mine = _flat({key: config[key]}) if key in config else {}
     name = _name(key, mine)
@@ -152,7 +152,7 @@ def _name(key: str, flat: Flat) -> str | None:
 
 
 def _is_name(field: str, key: str) -> bool:
-    """Whether a field holds the name of an entry, or of one of the same kind within it."""
+    """Whether a field holds the name of an entry, or of an entry of the same kind inside it."""
     parts = field.split(".")
     return set(parts[:-1] if parts[-1] in _NAMES else parts) == {key}
 

@@ -1,4 +1,4 @@
-"""What is read off a run: curves by round, means over its last rounds, totals."""
+"""Numbers of a run: curves by round, means over its last rounds, totals."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -10,7 +10,8 @@ from clippedgossip.report.statistics import Estimate, estimate
 Measure = Callable[[Round], float | None]
 
 _LAST = 6
-"""Means are over the last sixth of a run that says nothing else: the paper's are over 150 of 900 rounds."""
+"""Means are over the last sixth of a run (the paper: 150 of 900 rounds), unless its config has
+`evaluate_last`."""
 
 
 def accuracy_of(group: str) -> Measure:
@@ -43,7 +44,7 @@ def at_the_end(runs: Iterable[Run], measure: Measure) -> Estimate | None:
 
 
 def _first_of_the_last(run: Run) -> int:
-    """As the run's own summary has it: `evaluate_last` rounds, where it has that; its end, if it diverged."""
+    """As in the summary of the run: the last `evaluate_last` rounds. If it diverged: its last record."""
     end, training = run.rounds[-1].round, run.config.get("training")
     if run.diverged:
         return end

@@ -26,8 +26,8 @@ Floats = NDArray[np.float64]
 FORMATS = (".svg", ".png", ".pdf")
 SIDES = ("#1f7fc4", "#8fb8d8")
 BYZANTINE, CUT, WORST, ADD, EDGE = "#c0392b", "#d55e00", "#7a3fa0", "#00855f", "#9aa3ad"
-NAMED = 60  # up to here nodes carry their names
-DETAILED = 1000  # up to here every node is drawn
+NAMED = 60  # nodes, at most, that are drawn with their names
+DETAILED = 1000  # nodes, at most, that are drawn one by one
 BINS = 24
 DASHES: Any = (0, (4, 2))
 LONGEST = 20  # letters of a name
@@ -37,11 +37,11 @@ BESIDE = {
     (1, 0): ("left", "center"),
     (-1, 0): ("right", "center"),
 }
-"""Where a name may stand beside its disc, and how it is aligned there; below if all are as good."""
+"""Places for a name beside its disc, and its alignment there. The first is taken if all are equally free."""
 
 
 def check_target(path: Path) -> None:
-    """Refuse a file that cannot be drawn to before anything is computed."""
+    """Refuse a file that cannot be written, before anything is computed."""
     if path.suffix.lower() not in FORMATS:
         raise NetworkError(f"cannot draw to {path}: give a file ending in {', '.join(FORMATS)}")
     if not path.parent.is_dir():
@@ -72,7 +72,7 @@ def draw_network(
     suggested: Sequence[tuple[int, int]] = (),
     title: str = "",
 ) -> Figure:
-    """The network as a figure of its own."""
+    """The network as a figure."""
     figure = Figure(figsize=(7.2, 5.4), layout="constrained")
     axes = figure.add_subplot()
     draw_on(axes, network, cut=cut, worst=worst, suggested=suggested)
@@ -91,7 +91,7 @@ def draw_on(
     worst: Collection[int] = (),
     suggested: Sequence[tuple[int, int]] = (),
 ) -> None:
-    """Draw on given axes; above a thousand nodes, in slices along the slowest mode."""
+    """Draw on given axes. More than a thousand nodes are drawn in slices along the slowest mode."""
     axes.set_axis_off()
     if network.n > DETAILED:
         _draw_slices(axes, network, cut)
@@ -105,7 +105,7 @@ def draw_on(
     thin = 1.0 if network.n <= NAMED else 0.4
     _lines(axes, place, [pair for pair in pairs if pair not in crossing], EDGE, thin, "solid", 1)
     _lines(axes, place, sorted(crossing), CUT, 2.6 if len(crossing) <= 30 else 1.2, "solid", 2)
-    for i, j in suggested:  # bent, so that they show beside edges they run along
+    for i, j in suggested:  # bent, so that they do not hide the edges below them
         bend = FancyArrowPatch(
             tuple(place[i]), tuple(place[j]), connectionstyle="arc3,rad=0.18", arrowstyle="-", zorder=3
         )
@@ -133,7 +133,7 @@ def draw_on(
 def _name_nodes(
     axes: Axes, network: Network, place: Floats, size: float, ringed: Collection[int], dark: Collection[int]
 ) -> None:
-    """Names on the discs if all of them fit there, else beside them, where the fewest edges run."""
+    """Names on the discs if all of them fit. Otherwise beside them, on the side with the fewest edges."""
     font = 8 if network.n <= 30 else 6
     names = [_short(str(label)) for label in network.labels]
     if max(map(len, names)) * font * 0.62 <= size**0.5:
@@ -165,7 +165,7 @@ def _short(name: str) -> str:
 
 
 def _crowding(edges: Floats, side: Floats) -> float:
-    """How closely an edge runs towards this side: the largest cosine."""
+    """How close an edge is to this direction: the largest cosine."""
     lengths = np.maximum(np.linalg.norm(edges, axis=1), 1e-12)
     return round(float((edges @ side / lengths).max(initial=-1.0)), 6)
 
@@ -173,7 +173,7 @@ def _crowding(edges: Floats, side: Floats) -> float:
 def legend(
     network: Network, *, cut: Cut | None, worst: Collection[int], suggested: Sequence[tuple[int, int]]
 ) -> list[Line2D]:
-    """What the marks mean, only those in use."""
+    """The meaning of the marks that are used."""
     dot: dict[str, Any] = {"linestyle": "none", "markersize": 8}
     marks = [Line2D([], [], marker="o", color=SIDES[0], label="regular", **dot)]
     if cut is not None:
@@ -197,7 +197,7 @@ def legend(
                 color=WORST,
                 markerfacecolor="none",
                 markeredgewidth=2,
-                label="worst place for an attacker",
+                label="worst place for a Byzantine node",
                 **dot,
             )
         )
@@ -205,7 +205,7 @@ def legend(
 
 
 def layout(network: Network) -> Floats:
-    """Coordinates of every node: groups as circles side by side, everything else by its distances."""
+    """Coordinates of every node. Two groups are two circles. Other networks are placed by graph distances."""
     graph = network.to_networkx()
     if len(network.groups) == 2:
         return _two_circles(network)
@@ -213,7 +213,7 @@ def layout(network: Network) -> Floats:
         places: dict[Any, Any] = {}
         edge = 0.0
         for part in sorted(nx.connected_components(graph), key=len, reverse=True):
-            reach = len(part) ** 0.5 - 0.6  # a lone node needs little room
+            reach = len(part) ** 0.5 - 0.6  # a single node needs little room
             centre = (edge + reach, 0.0)
             places.update(
                 nx.kamada_kawai_layout(graph.subgraph(part), weight=None, scale=reach, center=centre)
@@ -225,14 +225,14 @@ def layout(network: Network) -> Floats:
 
 
 def _level(place: Floats) -> Floats:
-    """Turned so that it is widest from left to right."""
+    """Rotated so that it is widest from left to right."""
     centred = place - place.mean(0)
     axes = np.linalg.eigh(centred.T @ centred)[1]  # the longest last
     return np.asarray(centred @ axes[:, ::-1])
 
 
 def _two_circles(network: Network) -> Floats:
-    """Two facing circles, edges across in the middle; everybody else amid or below his neighbours."""
+    """Two circles, with their edges in the middle. Other nodes are between or below their neighbours."""
     place = np.zeros((network.n, 2))
     member = np.full(network.n, -1)
     around = [network.indices[network.indptr[i] : network.indptr[i + 1]] for i in range(network.n)]
@@ -276,7 +276,7 @@ def _lines(
 
 
 def _draw_slices(axes: Axes, network: Network, cut: Cut | None) -> None:
-    """Regular nodes in slices of equal size along the slowest mode, lines as wide as the weight between."""
+    """Regular nodes in slices of equal size along the slowest mode. Line widths are the weights between."""
     fiedler = network.gap.fiedler
     m = len(network.regular)
     if fiedler is None:
@@ -325,7 +325,7 @@ def _draw_slices(axes: Axes, network: Network, cut: Cut | None) -> None:
 
 
 def network_svg(network: Network, title: str = "") -> str:
-    """Byzantine nodes as red squares, the numbers that matter beneath; the title is for who cannot see it."""
+    """The network, with γ and δ_max below. Byzantine nodes are red squares. `title` is for screen readers."""
     numbers = f"γ = {network.spectral_gap:.4g}"
     if len(network.byzantine):
         numbers += f", δ_max = {network.delta_max:.3g}"

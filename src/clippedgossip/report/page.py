@@ -1,4 +1,4 @@
-"""One self-contained HTML page from small parts: nothing is fetched, everything is escaped."""
+"""One self-contained HTML page from small parts. It fetches nothing. All text is escaped."""
 
 import html
 import re
@@ -17,20 +17,20 @@ from clippedgossip.report.palette import Style, swatch
 Cell = str | int | float | None
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-"""The browser itself sees to it that the page fetches and runs nothing."""
+"""With this policy the browser itself makes sure that the page fetches and runs nothing."""
 
 _NUMBER = re.compile(r"^[−+-]?\d[\d.,e+−-]*( ± [\d.,e+−-]+)?( ?%| of \d+ diverged)?$|^–$")
 
 
 class PagePart(Protocol):
-    """Anything that can stand in a section."""
+    """Anything that a section can contain."""
 
     def to_html(self) -> str: ...
 
 
 @dataclass(frozen=True)
 class Text:
-    """Paragraphs, parted by an empty line."""
+    """Paragraphs, separated by an empty line."""
 
     text: str
 
@@ -40,7 +40,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Code:
-    """Text as it is: a config, a command."""
+    """Preformatted text: a config, a command."""
 
     text: str
 
@@ -50,7 +50,7 @@ class Code:
 
 @dataclass(frozen=True)
 class Figure:
-    """A drawing and what it shows. A wide one keeps its size and scrolls where the screen is narrow."""
+    """A drawing and its caption. A wide one keeps its size and scrolls on a narrow screen."""
 
     svg: str
     caption: str = ""
@@ -63,13 +63,13 @@ class Figure:
 
 @dataclass(frozen=True)
 class Panels:
-    """Drawings side by side, or one below the other on a phone, with one legend."""
+    """Drawings side by side (one below the other on a narrow screen), with one legend."""
 
     svgs: Sequence[str]
     caption: str = ""
     legend: Mapping[str, Style] = field(default_factory=dict)
     titles: Sequence[str] = ()
-    """One above each drawing, as long as they need be."""
+    """One above each drawing."""
 
     def to_html(self) -> str:
         entries = "".join(f"<li>{swatch(look)}{html.escape(name)}</li>" for name, look in self.legend.items())
@@ -81,13 +81,13 @@ class Panels:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under a header; numbers line up on the right. Scrolls in its own place where it is too wide."""
+    """Rows under a header. Columns of numbers are aligned right. A table that is too wide scrolls."""
 
     header: Sequence[str]
     rows: Sequence[Sequence[Cell]]
     caption: str = ""
     headings: Mapping[int, str] = field(default_factory=dict)
-    """What rows from this one on have in common, as a line of its own."""
+    """Row -> a heading above it, for this row and those that follow."""
 
     @property
     def texts(self) -> list[list[str]]:
@@ -124,7 +124,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Details:
-    """Parts that stay folded until asked for."""
+    """Parts that are folded until a reader opens them."""
 
     summary: str
     parts: Sequence[PagePart]
@@ -136,7 +136,7 @@ class Details:
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and what stands under it."""
+    """A heading and the parts below it."""
 
     title: str
     parts: Sequence[PagePart]

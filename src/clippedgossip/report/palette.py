@@ -1,4 +1,4 @@
-"""One look per rule, the same in every figure, and told apart without colour: dash and marker differ too.
+"""One look for each rule, the same in every figure. Dash and marker differ too, so that colour is not needed.
 
 Every colour has a contrast of at least 3:1 on the light and on the dark page.
 """
@@ -79,11 +79,11 @@ _SPARE = tuple(
     Style(_COLORS[i % len(_COLORS)], _DASHES[i % len(_DASHES)], _MARKERS[i % len(_MARKERS)])
     for i in range(len(_COLORS) * len(_MARKERS))
 )
-"""The three counts share no common step, so that neighbours differ in all and no look comes back soon."""
+"""The numbers of colours, dashes and markers have no common divisor. So neighbours differ in all three."""
 
 
 def rule_of(name: str) -> str | None:
-    """The rule a label speaks of: `ClippedGossip`, `clipped-gossip`, `ClippedGossip τ=1` are one."""
+    """The rule that a label names: `ClippedGossip`, `clipped-gossip` and `ClippedGossip τ=1` are one."""
     words = name.lower().replace("-", " ").replace("_", " ").replace("(", " (").split()
     for count in range(len(words), 0, -1):
         key = " ".join(words[:count]).rstrip(",:")
@@ -94,7 +94,7 @@ def rule_of(name: str) -> str | None:
 
 
 def styles(names: Iterable[str]) -> dict[str, Style]:
-    """A look for each name: a rule has its own; a rule's second variant, and a stranger, get spare ones."""
+    """A look for each name. A rule has its own. A second variant, or an unknown name, gets a spare one."""
     names = list(dict.fromkeys(names))
     chosen: dict[str, Style] = {}
     for name in names:

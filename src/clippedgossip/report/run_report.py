@@ -1,4 +1,4 @@
-"""The page of some runs, simulated or peers': a summary, curves, every config, the machines."""
+"""The page of some runs, of the simulator or of peers: a summary, curves, configs, machines."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,10 +26,11 @@ from clippedgossip.report.page import (
 from clippedgossip.report.statistics import Series, over_seeds
 from clippedgossip.report.summary import Row, row, to_table
 
-NAMED = 3  # runs in trouble, before the others are counted
+NAMED = 3  # runs that are named; the others are counted
 _DRAWN = (
-    "Circles are regular nodes, red squares Byzantine ones. γ is the spectral gap of the regular nodes' "
-    "weights: the larger, the better connected. δ_max is the most weight that Byzantine nodes have at a node."
+    "Circles are regular nodes, red squares are Byzantine nodes. γ is the spectral gap of the weights "
+    "between regular nodes. A larger γ means a better connected network. δ_max is the largest Byzantine "
+    "weight at a regular node."
 )
 
 
@@ -45,7 +46,7 @@ class Report:
 
 @dataclass(frozen=True, kw_only=True)
 class CurveView:
-    """Some measures, plotted against the round in one plot per setting and measure."""
+    """Some measures against the round, in one plot for each setting and measure."""
 
     section: str
     measures: Mapping[str, Measure]
@@ -54,7 +55,7 @@ class CurveView:
     y_scale: Scale = "linear"
     y_limits: tuple[float, float | None] | None = None
     quiet: bool = False
-    """Not worth a plot while it is zero throughout."""
+    """Leave it out if it is zero in every round."""
 
 
 def report(paths: Sequence[Path]) -> Report:
@@ -102,7 +103,7 @@ def _views(groups: Sequence[Group]) -> Iterator[CurveView]:
     yield CurveView(
         section="Accuracy",
         measures={"" if list(names) == ["all"] else name: accuracy_of(name) for name in names},
-        caption="Test accuracy of the model averaged over a group of honest nodes; for a peer, of its own.",
+        caption="Test accuracy of the model averaged over a group of regular nodes; for a peer, of its own.",
         y_label="accuracy",
         y_scale="percent",
         y_limits=(0, 1),
@@ -110,7 +111,7 @@ def _views(groups: Sequence[Group]) -> Iterator[CurveView]:
     yield CurveView(
         section="Accuracy",
         measures={"worst node": field("worst_accuracy")},
-        caption="Test accuracy of the worst of the honest nodes, each with its own model.",
+        caption="Test accuracy of the worst regular node, each with its own model.",
         y_label="accuracy",
         y_scale="percent",
         y_limits=(0, 1),
@@ -118,8 +119,8 @@ def _views(groups: Sequence[Group]) -> Iterator[CurveView]:
     yield CurveView(
         section="Agreement",
         measures={"": field("consensus_distance")},
-        caption="How far apart the honest models are: mean squared distance to their mean "
-        "(for a peer, to the models it received). Lower is closer.",
+        caption="How far apart the regular models are: mean squared distance to their mean "
+        "(for a peer: to the models it received). Lower is closer.",
         y_label="consensus distance",
         y_scale="log",
     )
@@ -135,7 +136,7 @@ def _views(groups: Sequence[Group]) -> Iterator[CurveView]:
     yield CurveView(
         section="Messages",
         measures={"": field("missing")},
-        caption="Neighbours whose message came too late, not at all, or was refused, per round.",
+        caption="Neighbours whose message was late, absent or refused, in each round.",
         y_label="missing",
         y_limits=(0, None),
         quiet=True,
@@ -155,7 +156,7 @@ def _curves(groups: Sequence[Group]) -> list[Section]:
 
 
 def _panels(groups: Sequence[Group], view: CurveView) -> Panels | None:
-    """The plots of a view, or None where nothing was measured."""
+    """The plots of a view. None if nothing was measured."""
     panels: dict[str, list[Series]] = {}
     for entry in groups:
         for name, measure in view.measures.items():
@@ -190,7 +191,7 @@ def _troubles(runs: Sequence[Run], empty: Sequence[Path]) -> list[str]:
     lines = [f"Failed: {some(names)}. {why}" for why, names in failures.items()]
     if gone := diverged(runs):
         names = some([path.name for path in gone])
-        lines.append(f"Diverged, so that the last record stands for the end: {names}.")
+        lines.append(f"Diverged; the last record stands for the end: {names}.")
     if waiting:
         lines.append(f"No records yet: {some(waiting)}.")
     return lines
@@ -203,7 +204,7 @@ def some(names: Sequence[str]) -> str:
 
 
 def _drawings(groups: Sequence[Group]) -> list[Section]:
-    """The networks of runs whose engine left a drawing; equal drawings once."""
+    """The networks of runs that have a drawing. Equal drawings are shown once."""
     drawings: dict[str, dict[str, None]] = {}
     for entry in groups:
         for run in entry.runs:
@@ -218,7 +219,7 @@ def _drawings(groups: Sequence[Group]) -> list[Section]:
 
 
 def _differences(groups: Sequence[Group]) -> list[Table]:
-    """What titles leave out, being long enough without."""
+    """What differs between the settings and is not in their titles."""
     found = differences(groups)
     fields = list(dict.fromkeys(field for values in found.values() for field in values))
     rows = [[setting, *values.values()] for setting, values in found.items()]
@@ -248,14 +249,16 @@ def _environments(runs: Sequence[Run]) -> Table:
 
 
 def _peer(run: Run) -> Group:
-    """Peers of one network run under one name."""
-    lie = run.config.get("misbehave")
+    """Peers of one network have the same run name."""
+    attack = run.config.get("misbehave")
     name = f"peer {run.peer}" if str(run.peer).isdigit() else str(run.peer)
-    return Group(str(run.config.get("run", "peers")), f"{name} (lies: {lie})" if lie else name, [run])
+    return Group(
+        str(run.config.get("run", "peers")), f"{name} (Byzantine: {attack})" if attack else name, [run]
+    )
 
 
 def _natural(run: Run) -> list[tuple[int, str]]:
-    """Puts peer-2 before peer-10."""
+    """Sorts peer-2 before peer-10."""
     return [(int(part) if part.isdigit() else -1, part) for part in re.split(r"(\d+)", run.peer or "")]
 
 

@@ -1,4 +1,4 @@
-"""One row per setting: for the page, for a terminal, for JSON."""
+"""How the runs ended, one row for each line: for the page, for a terminal, for JSON."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from clippedgossip.report.statistics import Estimate
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """How the runs of one setting ended."""
+    """How the runs of one line ended."""
 
     setting: str
     rule: str
@@ -86,7 +86,7 @@ def _under_settings(rows: Sequence[Row], columns: Mapping[str, Sequence[Cell]], 
 
 
 def _opens(rows: Sequence[Row], number: int) -> bool:
-    """Whether a setting begins with this row; peers of one run share it, and need not be told."""
+    """Whether a setting begins with this row. The name of a single run of peers is not shown."""
     if _are_peers(rows) and len({entry.setting for entry in rows}) == 1:
         return False
     return number == 0 or rows[number].setting != rows[number - 1].setting

@@ -66,7 +66,7 @@ class ChainErrors:
 
 
 def rules(network: Network) -> dict[str, Rule]:
-    """The rules compared, by the paper's names; trims are the truth about each node's neighbourhood."""
+    """The rules by their names in the paper. Trims are the true Byzantine number, or weight, at each node."""
     byzantine = tuple(int(delta > 0) for delta in network.delta)
     return {
         "ClippedGossip": ClippedGossip(radius=Oracle()),
@@ -78,7 +78,7 @@ def rules(network: Network) -> dict[str, Rule]:
 
 
 def simulate(progress: Progress = lambda label, done, total: None) -> ChainErrors:
-    """All settings at once, as one network of 53 parts that do not touch."""
+    """All settings at once, as one network of 53 parts without edges between them."""
     parts = nx.disjoint_union_all(graphs.consensus_chain(beta=beta, delta=delta) for beta, delta in SETTINGS)
     parts.graph["weights"] = "own"
     network = Network(parts)
@@ -97,7 +97,7 @@ def simulate(progress: Progress = lambda label, done, total: None) -> ChainError
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """On tensors this small a second thread costs several times what it saves."""
+    """On tensors this small a second thread costs more than it saves."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

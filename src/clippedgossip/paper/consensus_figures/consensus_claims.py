@@ -1,4 +1,4 @@
-"""The released numbers and the findings of the text, against ours."""
+"""The released numbers and the findings of the text, beside ours."""
 
 from collections.abc import Mapping
 
@@ -9,7 +9,7 @@ from clippedgossip.report.claims import Claim, Claims
 
 INITIAL = 10_000.0
 CONVERGED = 1.0
-NOTHING = 1e-6  # errors below this say how many rounds there were, not more
+NOTHING = 1e-6  # errors below this depend on the number of rounds alone
 
 PUBLISHED: Mapping[tuple[float, float], str] = {
     (beta, delta): error
@@ -29,7 +29,7 @@ def claims(result: ChainErrors) -> Claims:
 
 
 def _published(result: ChainErrors) -> list[Claim]:
-    """Each released number; ours must round to the digits given."""
+    """Each released number. Ours, rounded to as many digits, must be the same."""
     errors = dict(zip(SETTINGS, result.last("ClippedGossip"), strict=True))
     claims = []
     for (beta, delta), paper in PUBLISHED.items():
@@ -47,7 +47,7 @@ def _published(result: ChainErrors) -> list[Claim]:
 
 
 def _findings(result: ChainErrors) -> list[Claim]:
-    """What the text says of the two figures."""
+    """What the text says about the two figures."""
     ours, weighted = result.last("ClippedGossip"), result.last("TM*")
     naive = np.minimum(result.last("TM"), result.last("Median"))
     told = np.maximum(ours, weighted) > NOTHING
@@ -80,7 +80,7 @@ def _identical(result: ChainErrors) -> Claim:
 
 
 def _threshold(result: ChainErrors) -> Claim:
-    """Where ClippedGossip stops being excellent: every setting below converges, none far above does."""
+    """The δ/γ² up to which ClippedGossip is excellent: all settings below converge, none far above does."""
     fine = result.last("ClippedGossip") < CONVERGED
     threshold = float(result.ratios[~fine].min())
     latest = float(result.ratios[fine].max())
@@ -93,7 +93,7 @@ def _threshold(result: ChainErrors) -> Claim:
 
 
 def _weighted(result: ChainErrors) -> list[Claim]:
-    """Where TM* converges, and whether the other baselines ever do."""
+    """Where TM* converges, and whether another baseline does anywhere."""
     converged = {
         rule: [setting for setting, error in zip(SETTINGS, errors[-1], strict=True) if error < CONVERGED]
         for rule, errors in result.errors.items()
@@ -119,7 +119,7 @@ def _weighted(result: ChainErrors) -> list[Claim]:
 
 
 def _stuck(result: ChainErrors, rule: str, most_delta: float | None = None) -> Claim:
-    """That a rule goes nowhere."""
+    """A rule leaves the error as it was."""
     errors = result.last(rule)[result.deltas <= (most_delta or 1)]
     low, high = f"{errors.min():.0f}", f"{errors.max():.0f}"
     return Claim(
@@ -131,7 +131,7 @@ def _stuck(result: ChainErrors, rule: str, most_delta: float | None = None) -> C
 
 
 def _better(ours: Floats, theirs: Floats, names: str, note: str) -> Claim:
-    """That ClippedGossip is ahead; where both are stuck, the last per mille decides nothing."""
+    """ClippedGossip has the smaller error. Where both are stuck, a difference of 0.2 % does not count."""
     return Claim(
         text=f"ClippedGossip does better than {names}",
         ours=f"{(ours < theirs).sum()} of {len(ours)}",
@@ -141,7 +141,7 @@ def _better(ours: Floats, theirs: Floats, names: str, note: str) -> Claim:
 
 
 def _monotone(errors: Floats) -> bool:
-    """Larger δ or smaller β never lowers an error that 100 rounds leave above the floor."""
+    """A larger δ or a smaller β never lowers an error. Errors below the floor count as equal."""
     seen = dict(zip(SETTINGS, np.maximum(errors, NOTHING), strict=True))
     return all(
         seen[beta, delta] <= seen[other]
@@ -152,7 +152,7 @@ def _monotone(errors: Floats) -> bool:
 
 
 def _explained(result: ChainErrors) -> list[Claim]:
-    """How much of the error a growing function of δ/γ², of 1/γ² or of δ explains."""
+    """How much of the error a non-decreasing function of δ/γ², of 1/γ² or of δ explains."""
     ours = result.last("ClippedGossip")
     shares = {
         name: _explained_share(values, ours)

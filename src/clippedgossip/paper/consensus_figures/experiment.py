@@ -39,10 +39,10 @@ class Consensus(Experiment[ChainErrors]):
     name = "consensus"
     title = "Robust consensus under attack"
     lead = (
-        "Four regular nodes in a chain hold 0, 0, 200, 200 and want their average, 100. Each of the two in "
-        "the middle has a Byzantine neighbour that pushes it back. γ says how well the chain is connected, δ "
-        "how much weight the attackers have; the error is the mean squared distance to 100 after 100 rounds, "
-        "10,000 at the start."
+        "Four regular nodes in a chain hold 0, 0, 200, 200 and look for their average, 100. Each of the two "
+        "nodes in the middle has a Byzantine neighbour that pushes it back. γ tells how well the chain is "
+        "connected, δ is the weight of a Byzantine node. The error is the mean squared distance to 100 "
+        "after 100 rounds. At the start it is 10,000."
     )
 
     def needs(self, options: Options) -> Needs[ChainErrors]:
@@ -84,8 +84,8 @@ class Consensus(Experiment[ChainErrors]):
             ],
         )
         words = (
-            "What the text lists as p is γ². Its last entry, 1e-5, must be 1e-6: the released errors come "
-            "out with β = 0.001. Combinations with δ > 1 − ⅓ − β do not fit into W; 53 remain."
+            "The text lists γ² as p. Its last entry, 1e-5, must be 1e-6: with β = 0.001 we get the released "
+            "errors. Combinations with δ > 1 − ⅓ − β do not fit into W; 53 remain."
         )
         return [Section("The networks", [Text(words), table])]
 
@@ -116,7 +116,7 @@ def _error_against_ratio(result: ChainErrors) -> Figure:
     svg = scatter(clouds, x_label="δ / γ²", y_label="squared error after 100 rounds", size=(4.6, 3.3))
     return Figure(
         svg,
-        "Each point is one of the 53 settings. TM and Median never move: they lie on one another at 10,000. "
+        "Each point is one of the 53 settings. TM and Median never move: their points coincide at 10,000. "
         f"Errors below {FLOOR:g} are drawn there.",
     )
 
@@ -143,8 +143,8 @@ def _explanations(result: ChainErrors) -> Panels:
     ]
     return Panels(
         svgs,
-        "ClippedGossip's error on a linear scale. Against δ/γ² the settings fall on one curve; at one 1/γ², "
-        "or at one δ, errors differ widely.",
+        "The error of ClippedGossip on a linear scale. Against δ/γ² all settings are on one curve. Settings "
+        "of the same 1/γ², or of the same δ, have very different errors.",
         looks,
     )
 
@@ -165,8 +165,8 @@ def _curves(result: ChainErrors) -> Figure:
     )
     return Figure(
         svg,
-        "One plot per setting: from top to bottom the chain gets worse connected, from left to right the "
-        "attackers heavier. Stars mark the versions of TM and Median that honour the weights.",
+        "One plot per setting. From top to bottom the connection of the chain gets worse. From left to right "
+        "the Byzantine weight grows. A star marks the versions of TM and Median that use the weights.",
         wide=True,
     )
 

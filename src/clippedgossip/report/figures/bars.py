@@ -33,7 +33,7 @@ def bars(
     legend: bool = True,
     size: tuple[float, float] | None = None,
 ) -> str:
-    """One group of bars per entry of `groups`, one bar per name in `values`, with its interval."""
+    """One group of bars for each entry of `groups`, with one bar for each name in `values`, and intervals."""
     looks = looks or styles(values)
     count = max(1, len(values))
     size = size or (min(9.0, max(4.6, 0.8 + 0.14 * (count + 1) * len(groups))), 3.1)

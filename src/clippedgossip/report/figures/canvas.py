@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INK = "#0a0b0c"
-"""Stands for the page's own text colour, light or dark, in everything that is drawn."""
+"""Replaced by the text colour of the page, light or dark, in every drawing."""
 
 
 @contextmanager
 def drawing(width: float, height: float) -> Iterator["Figure"]:
-    """An empty figure, inches wide and high, in the house look."""
+    """An empty figure in the style of this package. Width and height are in inches."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -36,7 +36,7 @@ def drawing(width: float, height: float) -> Iterator["Figure"]:
 
 
 def to_svg(figure: "Figure", description: str) -> str:
-    """The figure as an `<svg>` element that scales with its place and says what it shows."""
+    """The figure as an `<svg>` element that scales with the page and has a description."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     text = buffer.getvalue()
@@ -54,18 +54,18 @@ _LOOK = "<style>svg{color:#1b1f24}@media(prefers-color-scheme:dark){svg{color:#e
 
 
 def standalone(svg: str) -> str:
-    """The same as a file of its own, readable on light and dark backgrounds."""
+    """The same as a file, readable on light and dark backgrounds."""
     end = svg.index(">") + 1
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{svg[:end]}{_LOOK}{svg[end:]}\n'
 
 
 def inline(text: str) -> str:
-    """A file's drawing for a page, which has its own look."""
+    """The drawing of a file, to stand in a page."""
     return text[text.find("<svg") :].replace(_LOOK, "").strip()
 
 
 def _small(text: str, description: str) -> str:
-    """Without what a page does not need: half the size, the same picture."""
+    """Without what a page does not need: the same picture in half the size."""
     text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->|<style.*?</style>", "", text, flags=re.DOTALL)
     text = re.sub(r"<[^>]+>", lambda tag: re.sub(r"-?\d+\.\d{3,}", _rounded, tag[0]), text)
     text = text.replace(INK, "currentColor").replace("xlink:href", "href")
@@ -82,7 +82,7 @@ def _rounded(number: re.Match[str]) -> str:
 
 
 def _unwrapped(text: str) -> str:
-    """Drop the groups that carry nothing."""
+    """Drop groups without attributes."""
     named = re.sub(r' id="[^"#]*_\d+"', "", text)
     kept: list[bool] = []
 
@@ -96,7 +96,7 @@ def _unwrapped(text: str) -> str:
 
 
 def _own_names(text: str, description: str) -> str:
-    """Drop ids nobody refers to; make the others this drawing's own, for many share one page."""
+    """Drop unused ids. Give the others a prefix, because a page has many drawings."""
     prefix = "g" + sha256(f"{description}{text}".encode()).hexdigest()[:8]
     used = set(re.findall(r'href="#([^"]+)"|url\(#([^)]+)\)', text))
     names = {first or second for first, second in used}
@@ -114,7 +114,7 @@ _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """A thin line across the plot, with its name: a bound, a chance level, the paper's number."""
+    """A thin line across the plot with a name, such as a bound or the number of the paper."""
 
     value: float
     name: str
@@ -136,7 +136,7 @@ def draw_line(
     y = [_number(line.y[i]) for i in keep]
     if line.low is not None and line.high is not None:
         low, high = ([_number(side[i]) for i in keep] for side in (line.low, line.high))
-        if y_scale == "log":  # an interval may reach below zero, where a log axis has no place
+        if y_scale == "log":  # an interval may reach below zero, which a log axis cannot show
             floor = min((value for value in y if value > 0), default=1.0) / 10
             low = [max(value, floor) for value in low]
         axes.fill_between(x, low, high, color=look.color, alpha=0.18, linewidth=0)
@@ -187,14 +187,14 @@ def finish(
 
 
 def draw_marks(axes: "Axes", marks: Sequence[Mark]) -> None:
-    """Thin dotted lines; their names stand in the legend, where no curve crosses them."""
+    """Thin dotted lines. Their names are in the legend, where no curve crosses them."""
     for mark in marks:
         draw = axes.axhline if mark.axis == "y" else axes.axvline
         draw(mark.value, color=INK, linewidth=1, linestyle=(0, MARK_LOOK.dash), label=mark.name)
 
 
 def draw_legend(axes: "Axes") -> None:
-    """Below the plot, in as many columns as its width takes."""
+    """Below the plot, in as many columns as fit."""
     names = axes.get_legend_handles_labels()[1]
     if names:
         width = axes.figure.get_window_extent().width * 72 / axes.figure.dpi
@@ -215,7 +215,7 @@ def heading(title: str, x_label: str, y_label: str) -> str:
 
 
 def _thinned(count: int, limit: int) -> list[int]:
-    """At most `limit` indices, evenly spread, the first and the last among them."""
+    """At most `limit` indices, evenly spread, with the first and the last."""
     if count <= limit:
         return list(range(count))
     return sorted({round(i * (count - 1) / (limit - 1)) for i in range(limit)})

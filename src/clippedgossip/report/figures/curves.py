@@ -36,8 +36,8 @@ def curves(
     titled: bool = True,
     size: tuple[float, float] = (4.6, 3.1),
 ) -> str:
-    """Lines with their confidence bands, e.g. accuracy in [0, 1] against the round. If not `titled`, the
-    title stands in the description alone."""
+    """Lines with their confidence bands, e.g. accuracy in [0, 1] against the round. If not `titled`, only
+    the description has the title."""
     looks = looks or styles(line.name for line in series)
     with drawing(*size) as figure:
         axes = figure.add_subplot()
@@ -66,8 +66,8 @@ def curve_panels(
     marks: Sequence[Mark] = (),
     names: Sequence[str] = (),
 ) -> Panels:
-    """One plot per title, all in the same looks, with one legend; given all `names` of a page, a line looks
-    the same in every figure of it."""
+    """One plot for each title, with one legend. Given all `names` of a page, a line looks the same in every
+    figure of the page."""
     shown = dict.fromkeys(line.name for series in panels.values() for line in series)
     chosen = styles([*names, *shown])
     looks = {name: chosen[name] for name in shown}

@@ -39,7 +39,7 @@ def scatter(
     legend: bool = True,
     size: tuple[float, float] = (4.6, 3.4),
 ) -> str:
-    """Points, e.g. the consensus error against δ/γ². What a log axis cannot show is left out."""
+    """Points, e.g. the consensus error against δ/γ². Values that a log axis cannot show are left out."""
     looks = looks or styles(cloud.name for cloud in clouds)
     with drawing(*size) as figure:
         axes = figure.add_subplot()

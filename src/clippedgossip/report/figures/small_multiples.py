@@ -1,4 +1,4 @@
-"""A grid of little plots that share their axes."""
+"""A grid of small plots with the same axes."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ _LEFT, _RIGHT, _ABOVE, _BELOW = 0.75, 0.15, 0.5, 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class Panel:
-    """A little plot of a grid."""
+    """One small plot of a grid."""
 
     title: str
     series: Sequence[Series]
@@ -31,7 +31,7 @@ def small_multiples(
     looks: Mapping[str, Style] | None = None,
     panel_size: tuple[float, float] = (0.98, 0.95),
 ) -> str:
-    """A grid of little plots on the same axes, one legend for all; None leaves a place empty."""
+    """A grid of small plots with the same axes and one legend. None leaves a place empty."""
     from matplotlib.lines import Line2D
 
     names = list(dict.fromkeys(line.name for panel in panels if panel for line in panel.series))
