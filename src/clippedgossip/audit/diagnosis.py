@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
-from importlib import import_module
 from math import inf, isfinite
 from typing import Any
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from clippedgossip import theory
 from clippedgossip.audit.cut import Cut, weakest_cut
@@ -92,8 +92,7 @@ def audit(
     tell: Callable[[str, int, int], None] = lambda what, done, total: None,
 ) -> Audit:
     """Diagnose a network. `tell` hears what is being computed, for large networks."""
-    single_thread: Any = import_module("threadpoolctl").threadpool_limits  # comes with scikit-learn, untyped
-    with single_thread(1):  # many small eigenproblems: threads would only get in each other's way
+    with threadpool_limits(1):  # many small eigenproblems: threads would only get in each other's way
         return _audit(network, attackers, suggestions, tell)
 
 

@@ -60,7 +60,7 @@ class PullRequest(_message.Message):
     round: int
     hold_ms: int
     zstd: bool
-    def __init__(self, run: _Optional[str] = ..., round: _Optional[int] = ..., hold_ms: _Optional[int] = ..., zstd: _Optional[bool] = ...) -> None: ...
+    def __init__(self, run: _Optional[str] = ..., round: _Optional[int] = ..., hold_ms: _Optional[int] = ..., zstd: bool = ...) -> None: ...
 
 class Header(_message.Message):
     __slots__ = ("run", "sender", "round", "dtype", "length", "digest", "signature", "zstd")
@@ -80,7 +80,7 @@ class Header(_message.Message):
     digest: bytes
     signature: bytes
     zstd: bool
-    def __init__(self, run: _Optional[str] = ..., sender: _Optional[bytes] = ..., round: _Optional[int] = ..., dtype: _Optional[_Union[Dtype, str]] = ..., length: _Optional[int] = ..., digest: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., zstd: _Optional[bool] = ...) -> None: ...
+    def __init__(self, run: _Optional[str] = ..., sender: _Optional[bytes] = ..., round: _Optional[int] = ..., dtype: _Optional[_Union[Dtype, str]] = ..., length: _Optional[int] = ..., digest: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., zstd: bool = ...) -> None: ...
 
 class Part(_message.Message):
     __slots__ = ("header", "chunk")
