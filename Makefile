@@ -3,11 +3,12 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-INSTALLED := .venv/installed
+PACKAGE := .venv/package
+TOOLS := .venv/tools
 
-.PHONY: demo test test-all lint
+.PHONY: demo test test-all test-machines lint
 
-demo: $(INSTALLED)
+demo: $(PACKAGE)
 	$(BIN)/clippedgossip demo
 
 test: lint
@@ -16,13 +17,22 @@ test: lint
 test-all: lint
 	$(BIN)/pytest -n 2 -q
 
-lint: $(INSTALLED)
+# The suite as other machines would run it, about five minutes for each kind of machine.
+test-machines: $(TOOLS)
+	$(BIN)/python tools/test_machines.py
+
+lint: $(TOOLS)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
+	$(BIN)/zizmor --offline --quiet .github
 
-$(INSTALLED): pyproject.toml constraints.txt
+$(PACKAGE): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install -c constraints.txt -e '.[peer,sweep,dev]'
+	$(BIN)/python -m pip install -c constraints.txt -e .
+	touch $@
+
+$(TOOLS): $(PACKAGE)
+	$(BIN)/python -m pip install -c constraints.txt -e '.[peer,sweep,test,lint]'
 	touch $@

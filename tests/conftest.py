@@ -1,10 +1,12 @@
-"""One thread for each test process, so that two on two cores do not fight; Hypothesis draws alike."""
+"""One thread for each test process, so that two on two cores do not fight, unless the environment says
+otherwise; Hypothesis draws alike."""
 
 import os
 
 from hypothesis import settings
 
-os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(name, "1")
 
 settings.register_profile("alike", derandomize=True, deadline=None)
 settings.register_profile("explore", deadline=None, print_blob=True)  # HYPOTHESIS_PROFILE=explore make test
@@ -14,4 +16,4 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "alike"))
 def pytest_configure() -> None:
     import torch  # after the environment is set: libraries look at it once
 
-    torch.set_num_threads(1)
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
