@@ -50,7 +50,7 @@ class Averaged(Momentum):
 
 
 def momentum_of(form: str, weight: float) -> Momentum:
-    """`weight` is that of the old momentum in either form; the paper's α is what it leaves."""
+    """The momentum of a form; `weight` is that of the old momentum, so the paper's α is 1 − weight."""
     return HeavyBall(weight) if form == "pytorch" else Averaged(round(1 - weight, 12))
 
 
@@ -100,7 +100,7 @@ def half_step(
         start += flat.shape[1]
         moved = momentum[:, part]
         if take == 1:
-            torch.add(flat, moved, alpha=keep, out=moved)  # a pass less
+            torch.add(flat, moved, alpha=keep, out=moved)  # one pass over memory instead of two
         else:
             moved.mul_(keep).add_(flat, alpha=take)
         torch.sub(models[:, part], moved, alpha=rate, out=half[:, part])

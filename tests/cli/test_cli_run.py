@@ -203,11 +203,11 @@ def test_plan_runs_nothing(config: str, capsys: pytest.CaptureFixture[str]) -> N
 def test_sweep_and_its_status(config: str, capsys: pytest.CaptureFixture[str]) -> None:
     nothing: dict[str, Any] = {"diverged": {}, "failed": {}, "elsewhere": []}
     assert cli("sweep", "status", "sweep.toml") == 0
-    assert "2 missing" in capsys.readouterr().out
+    assert "2 new" in capsys.readouterr().out
     assert cli("sweep", "sweep.toml", "--shard", "1/2", "--json") == 0
     assert read(capsys) == {"folder": "runs/sweep", "runs": 1, "done": 1, **nothing}
     assert cli("sweep", "status", "sweep.toml", "--json") == 0
-    assert [row["state"] for row in read(capsys)] == ["finished", "missing"]
+    assert [row["state"] for row in read(capsys)] == ["finished", "new"]
     assert cli("sweep", "run", "sweep.toml") == 0
     assert "2 of 2 runs finished" in capsys.readouterr().out
     assert cli("sweep", "status", "runs/sweep") == 0

@@ -19,10 +19,11 @@ from clippedgossip.runs import budget as plan
 from clippedgossip.runs import execute as runs
 from clippedgossip.runs.build import build
 from clippedgossip.runs.config import RunConfig
-from clippedgossip.runs.execute import Attempt, Cadence, Diverged, carry_out, execute
+from clippedgossip.runs.execute import Attempt, Cadence, Diverged, execute, run_together
 from clippedgossip.simulate import footprint as memory
 from clippedgossip.simulate.state import Moment, State
 from clippedgossip.tasks import load
+from clippedgossip.tasks.stacked_layers import multiplications
 
 TINY: dict[str, Any] = {
     "device": "cpu",
@@ -211,7 +212,7 @@ def test_a_run_in_other_hands_is_left_alone(tmp_path: Path) -> None:
 
 def test_divergence_names_round_and_node_and_keeps_the_records(tmp_path: Path) -> None:
     config = tiny(rule="gossip", training=TINY["training"] | {"lr": 1e37})
-    with pytest.raises(Diverged, match=r"by round 3: node \d strayed furthest, the loss is NaN") as caught:
+    with pytest.raises(Diverged, match=r"by round 3: node \d has the largest model, .* NaN") as caught:
         execute(config, tmp_path)
     run = caught.value.run
     assert run.summary is not None
@@ -228,7 +229,7 @@ def test_a_broken_model_is_blamed(tmp_path: Path) -> None:
     models[2, 1] = torch.nan
     moment = Moment(7, Round(round=7, loss=math.nan), lambda: State(7, {"models": models}))
     attempt = Attempt.open(tiny(), tmp_path)
-    attempt.take(moment, build(tiny()))
+    attempt.write(moment, build(tiny()))
     assert str(attempt.diverged).startswith("diverged by round 7: node 2 holds NaN")
 
 
@@ -293,7 +294,7 @@ def test_keep_leaves_the_models(tmp_path: Path) -> None:
 def test_runs_that_go_together_end_like_runs_alone(tmp_path: Path) -> None:
     configs = [tiny(), tiny(seed=5), tiny(rule="gossip", attack="dissensus")]
     attempts = [Attempt.open(config, tmp_path / "together") for config in configs]
-    carry_out(attempts)
+    run_together(attempts)
     for config, attempt in zip(configs, attempts, strict=True):
         alone = execute(config, tmp_path / "alone")
         for mine, theirs in zip(attempt.run.rounds(), alone.rounds(), strict=True):
@@ -305,16 +306,16 @@ def test_runs_that_go_together_end_like_runs_alone(tmp_path: Path) -> None:
 def test_one_that_diverges_among_others_is_left_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    take = Attempt.take
+    write = Attempt.write
 
     def spoilt(self: Attempt, moment: Moment, setup: Any) -> None:
         if self.config.seed == 1 and moment.round == 3:
             self.diverged = "gone"
-        take(self, moment, setup)
+        write(self, moment, setup)
 
-    monkeypatch.setattr(Attempt, "take", spoilt)
+    monkeypatch.setattr(Attempt, "write", spoilt)
     attempts = [Attempt.open(tiny(seed=seed), tmp_path) for seed in range(2)]
-    carry_out(attempts)
+    run_together(attempts)
     assert [attempt.run.diverged for attempt in attempts] == [None, "gone"]
     assert [len(list(attempt.run.records())) for attempt in attempts] == [6, 1]
 
@@ -343,7 +344,7 @@ def test_the_plan_counts_the_products_of_a_forward_pass() -> None:
         assert isinstance(module, torch.nn.Sequential)
         with FlopCounterMode(display=False) as counter, torch.no_grad():
             module(torch.zeros(1, *shape))
-        assert counter.get_total_flops() == 2 * plan.products(module, shape)
+        assert counter.get_total_flops() == 2 * multiplications(module, shape)
 
 
 def test_a_plan_allocates_nothing_and_scales() -> None:

@@ -16,10 +16,10 @@ from clippedgossip.errors import ConfigError, RunError
 from clippedgossip.records import RunDirectory
 from clippedgossip.runs import budget as plan
 from clippedgossip.runs import execute as runs
-from clippedgossip.runs import fill as missing
+from clippedgossip.runs import fill
 from clippedgossip.runs.config import RunConfig
-from clippedgossip.runs.execute import Attempt, carry_out
-from clippedgossip.runs.fill import run_missing
+from clippedgossip.runs.execute import Attempt, run_together
+from clippedgossip.runs.fill import run_unfinished
 from clippedgossip.runs.grid import load_sweep, shard
 from clippedgossip.runs.status import status, status_of_folder
 from clippedgossip.runs.submit import launch
@@ -129,16 +129,16 @@ def test_a_shard_that_is_none(tmp_path: Path, bad: str) -> None:
         shard(three(tmp_path), bad)
 
 
-def test_only_what_is_missing_is_run(tmp_path: Path) -> None:
+def test_only_what_is_unfinished_is_run(tmp_path: Path) -> None:
     configs, root = three(tmp_path), tmp_path / "runs"
-    assert states(configs, root) == ["missing"] * 3
+    assert states(configs, root) == ["new"] * 3
     assert not root.exists()
-    first = run_missing(configs[:1], root)
+    first = run_unfinished(configs[:1], root)
     assert [path.name for path in root.iterdir()] == [first.runs[0].path.name]
     assert (first.done, first.failed, first.elsewhere) == (1, {}, [])
     stamp = first.runs[0].records_path.stat().st_mtime_ns
     seen: list[tuple[str, int, int]] = []
-    outcome = run_missing(configs, root, progress=lambda *said: seen.append(said))
+    outcome = run_unfinished(configs, root, progress=lambda *said: seen.append(said))
     assert outcome.done == 3
     assert first.runs[0].records_path.stat().st_mtime_ns == stamp
     assert seen[0] == ("1/3 runs, ring-gossip", 5, 12)
@@ -152,7 +152,7 @@ def test_only_what_is_missing_is_run(tmp_path: Path) -> None:
 def test_a_failure_does_not_stop_the_rest(tmp_path: Path) -> None:
     bad = load_sweep(sweep(tmp_path, "[grid]\nseed = [7]\nnetwork.byzantine = [[0]]"))
     configs, root = [*bad, *three(tmp_path)], tmp_path / "runs"
-    outcome = run_missing(configs, root)
+    outcome = run_unfinished(configs, root)
     assert outcome.done == 3
     ((folder, why),) = outcome.failed.items()
     assert "no [attack]" in why
@@ -163,7 +163,7 @@ def test_a_failure_does_not_stop_the_rest(tmp_path: Path) -> None:
 
 def test_divergence_is_an_end_like_another(tmp_path: Path) -> None:
     configs, root = load_sweep(sweep(tmp_path, "[grid]\ntraining.lr = [0.1, 1e37]")), tmp_path / "runs"
-    outcome = run_missing(configs, root)
+    outcome = run_unfinished(configs, root)
     assert (outcome.done, outcome.failed) == (2, {})
     ((folder, why),) = outcome.diverged.items()
     assert folder == str(outcome.runs[1].path)
@@ -180,27 +180,27 @@ def test_what_another_process_runs_is_left_to_it(tmp_path: Path) -> None:
     configs, root = three(tmp_path), tmp_path / "runs"
     held = Attempt.open(configs[1], root).run
     with held.lock():
-        assert states(configs, root) == ["missing", "running", "missing"]
-        outcome = run_missing(configs, root)
+        assert states(configs, root) == ["new", "running", "new"]
+        outcome = run_unfinished(configs, root)
         assert outcome.done == 2
         assert [run.path for run in outcome.elsewhere] == [held.path]
-    assert run_missing(configs, root).done == 3
+    assert run_unfinished(configs, root).done == 3
 
 
 WORK = """
 import sys
 import torch
-from clippedgossip.runs import execute as runs
-from clippedgossip.runs.fill import run_missing
+from clippedgossip.runs import fill
+from clippedgossip.runs.fill import run_unfinished
 from clippedgossip.runs.grid import load_sweep
 torch.set_num_threads(1)
-train = runs._train
-def logged(attempts, *rest):
+run_together = fill.run_together
+def logged(attempts, **rest):
     with open(sys.argv[3], "a") as file:
         file.write(attempts[0].run.path.name + "\\n")
-    train(attempts, *rest)
-runs._train = logged
-assert run_missing(load_sweep(sys.argv[1]), sys.argv[2], wait=True).done == 6
+    run_together(attempts, **rest)
+fill.run_together = logged
+assert run_unfinished(load_sweep(sys.argv[1]), sys.argv[2], wait=True).done == 6
 """
 
 
@@ -228,7 +228,7 @@ def test_one_that_was_killed_leaves_nothing_locked(tmp_path: Path) -> None:
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
-    assert states(configs, root) == ["stopped", "missing"]
+    assert states(configs, root) == ["stopped", "new"]
     lock = RunDirectory(status(configs, root)[0].run).try_lock()
     assert lock is not None
     lock.close()
@@ -244,11 +244,11 @@ def on_gpu(
         batches.append([attempt.config.seed for attempt in attempts])
         for attempt in attempts:
             attempt.device = "cpu"
-        carry_out(attempts, engine=engine, **rest)
+        run_together(attempts, engine=engine, **rest)
 
-    monkeypatch.setattr(missing, "carry_out", noted)
-    monkeypatch.setattr(missing, "stacks", lambda device: True)
-    monkeypatch.setattr(missing, "free_memory", lambda device: free)
+    monkeypatch.setattr(fill, "run_together", noted)
+    monkeypatch.setattr(fill, "stacks", lambda device: True)
+    monkeypatch.setattr(fill, "free_memory", lambda device: free)
     return batches
 
 
@@ -257,9 +257,9 @@ def test_runs_of_one_shape_go_together(tmp_path: Path, monkeypatch: pytest.Monke
     other = load_sweep(sweep(tmp_path, "[grid]\nseed = [9]\ntraining.batch = [3]"))
     mixed = load_sweep(sweep(tmp_path, "[grid]\nseed = [4]\nrule = ['median']\nnetwork = ['complete']"))
     configs = [*three(tmp_path), *other, *mixed]
-    assert run_missing(configs, tmp_path / "runs").done == 5
+    assert run_unfinished(configs, tmp_path / "runs").done == 5
     assert batches == [[0, 1, 2, 4], [9]]
-    assert run_missing(configs, tmp_path / "alone", together=False).done == 5
+    assert run_unfinished(configs, tmp_path / "alone", together=False).done == 5
     for config in configs:
         one, two = (RunDirectory(status([config], tmp_path / r)[0].run) for r in ("runs", "alone"))
         for mine, theirs in zip(one.rounds(), two.rounds(), strict=True):
@@ -268,8 +268,8 @@ def test_runs_of_one_shape_go_together(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_only_as_many_go_together_as_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     need = plan.plan(three(tmp_path)[0]).memory_bytes
-    batches = on_gpu(monkeypatch, int(2.5 * need / missing.MEMORY_SHARE))
-    assert run_missing(three(tmp_path), tmp_path / "runs").done == 3
+    batches = on_gpu(monkeypatch, int(2.5 * need / fill.MEMORY_SHARE))
+    assert run_unfinished(three(tmp_path), tmp_path / "runs").done == 3
     assert batches == [[0, 1], [2]]
 
 
@@ -286,7 +286,7 @@ def test_runs_that_stand_at_different_rounds_go_apart(
         runs.execute(configs[1], root, on_round=stop, cadence=runs.Cadence(rounds=1))
     assert states(configs, root)[1] == "stopped"
     batches = on_gpu(monkeypatch, 1 << 40)
-    assert run_missing(configs, root).done == 3
+    assert run_unfinished(configs, root).done == 3
     assert batches == [[0, 2], [1]]
 
 
@@ -297,7 +297,7 @@ def test_if_together_will_not_do_they_go_one_by_one(tmp_path: Path, monkeypatch:
         return train_together(setups, **rest)
 
     batches = on_gpu(monkeypatch, 1 << 40, narrow)
-    outcome = run_missing(three(tmp_path), tmp_path / "runs")
+    outcome = run_unfinished(three(tmp_path), tmp_path / "runs")
     assert (outcome.done, outcome.failed) == (3, {})
     assert batches == [[0, 1, 2], [0], [1], [2]]
 

@@ -127,7 +127,7 @@ def test_what_is_compiled_is_found_right(model: str, precision: str) -> None:
 
 
 @pytest.mark.parametrize("precision", ["float32", "tf32", "bfloat16"])
-def test_crews_of_many_sizes_train_rightly_one_after_the_other(precision: str) -> None:
+def test_stacks_of_many_sizes_train_rightly_one_after_the_other(precision: str) -> None:
     """What is compiled for one size is compiled anew for the next, for any size then; and models that have
     learnt, each clique its own classes, are another matter for a compiler than those at the start."""
     with warnings.catch_warnings():

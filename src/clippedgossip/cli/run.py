@@ -3,7 +3,8 @@
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,8 +13,8 @@ import typer
 from clippedgossip.errors import UserError
 
 if TYPE_CHECKING:
-    from clippedgossip.records import RunDirectory
     from clippedgossip.runs.config import RunConfig
+    from clippedgossip.runs.execute import Engine
     from clippedgossip.simulate.distributed.ranks import Ranks
 
 Config = Annotated[Path, typer.Argument(metavar="CONFIG", help="A TOML file; examples/ has some.")]
@@ -68,19 +69,40 @@ def run(
 
     if plan:
         if os.environ.get("RANK", "0") == "0":
-            spread = ranks or int(os.environ.get("WORLD_SIZE", "1"))
-            _plan(load(), spread, as_json)
-    elif not launched():
-        _run(load(), out, as_json, again, keep)
-    else:
-        from clippedgossip.simulate.distributed.rendezvous import join
+            _plan(load(), ranks or int(os.environ.get("WORLD_SIZE", "1")), as_json)
+        return
+    with _joined(rank_timeout) as together:
+        if together is not None and together.rank:
+            _follow(load, together)
+            return
+        restarted = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+        again = again and not (together is not None and restarted)
+        loaded = load()
+        if loaded.attack is not None and not as_json:
+            _note_idle_attack(loaded)
+        from clippedgossip.runs.execute import Attempt, Diverged, execute
 
-        with join(timeout=rank_timeout) as together:
-            if together.rank:
-                _follow(load, together)
-            else:
-                anew = again and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
-                _run(load(), out, as_json, anew, keep, together)
+        found = not again and Attempt.of(loaded, out).run.finished
+        diverged = None
+        try:
+            with _progress(loaded) as on_round:
+                done = execute(
+                    loaded, out, resume=not again, on_round=on_round, keep=keep, engine=_engine(together)
+                )
+        except Diverged as error:
+            done, diverged = error.run, error
+    kept = {"models": str(done.checkpoint_path)} if done.checkpoint_path.exists() else {}
+    summary = {"run": str(done.path), **kept, **(done.summary or {})}
+    if as_json:
+        print(json.dumps(summary, indent=1))
+    else:
+        _show(summary, loaded, found)
+    if diverged is not None:
+        raise diverged
+    if keep and not kept:
+        raise UserError(
+            f"{done.path} was finished without --keep, so its models are gone\n--again trains them"
+        )
 
 
 def launched() -> bool:
@@ -89,8 +111,28 @@ def launched() -> bool:
     return all(name in os.environ for name in wanted) and int(os.environ["WORLD_SIZE"]) > 1
 
 
+@contextmanager
+def _joined(timeout: float) -> Iterator["Ranks | None"]:
+    """The ranks that torchrun started; None without torchrun."""
+    if not launched():
+        yield None
+        return
+    from clippedgossip.simulate.distributed.rendezvous import join
+
+    with join(timeout=timeout) as together:
+        yield together
+
+
+def _engine(together: "Ranks | None") -> "Engine | None":
+    if together is None:
+        return None
+    from clippedgossip.simulate.distributed.shard import engine_over
+
+    return engine_over(together)
+
+
 def _follow(load: Callable[[], "RunConfig"], together: "Ranks") -> None:
-    """Work as rank 0 says; it says what there is to say, too."""
+    """Follow rank 0's commands; rank 0 prints the messages of all ranks."""
     from clippedgossip.runs.build import build
     from clippedgossip.simulate.distributed.shard import follow
 
@@ -100,47 +142,11 @@ def _follow(load: Callable[[], "RunConfig"], together: "Ranks") -> None:
         raise typer.Exit(2) from error
 
 
-def _run(
-    loaded: "RunConfig", out: Path, as_json: bool, again: bool, keep: bool, together: "Ranks | None" = None
-) -> None:
-    if loaded.attack is not None and not as_json:
-        _note_idle_attack(loaded)
-    from clippedgossip.runs.execute import Attempt, Diverged
-
-    found = not again and Attempt.of(loaded, out).run.finished
-    trouble = None
-    try:
-        done = _execute(loaded, out, again, keep, together)
-    except Diverged as error:
-        done, trouble = error.run, error
-    kept = {"models": str(done.checkpoint_path)} if done.checkpoint_path.exists() else {}
-    summary = {"run": str(done.path), **kept, **(done.summary or {})}
-    if as_json:
-        print(json.dumps(summary, indent=1))
-    else:
-        _show(summary, loaded, found)
-    if trouble is not None:
-        raise trouble
-    if keep and not kept:
-        raise UserError(
-            f"{done.path} was finished without --keep, so its models are gone\n--again trains them"
-        )
-
-
-def _options(**options: Any) -> dict[str, str]:
-    """As overrides, and as they were typed."""
-    given = {key: value for key, value in options.items() if value is not None}
-    return {f"{key}={value}": f"--{key} {value}" for key, value in given.items()}
-
-
-def _execute(
-    config: "RunConfig", out: Path, again: bool, keep: bool, together: "Ranks | None"
-) -> "RunDirectory":
+@contextmanager
+def _progress(config: "RunConfig") -> Iterator[Callable[["RunConfig", Any], None]]:
+    """A progress bar with the latest accuracy."""
     from clippedgossip.report.terminal import progress
-    from clippedgossip.runs.execute import execute
-    from clippedgossip.simulate.distributed.shard import engine_over
 
-    engine = None if together is None else engine_over(together)
     label = config.label
     with progress() as show:
 
@@ -150,7 +156,13 @@ def _execute(
                 label = f"{config.label}: accuracy {moment.record.accuracy['all']:.1%}"
             show(label, moment.round, config.training.rounds)
 
-        return execute(config, out, resume=not again, on_round=on_round, keep=keep, engine=engine)
+        yield on_round
+
+
+def _options(**options: Any) -> dict[str, str]:
+    """Options as overrides of the config: {override: the option as it was typed}."""
+    given = {key: value for key, value in options.items() if value is not None}
+    return {f"{key}={value}": f"--{key} {value}" for key, value in given.items()}
 
 
 def _show(summary: dict[str, Any], config: "RunConfig", found: bool) -> None:

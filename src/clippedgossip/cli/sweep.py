@@ -13,7 +13,7 @@ from clippedgossip.errors import UserError
 
 if TYPE_CHECKING:
     from clippedgossip.runs.config import RunConfig
-    from clippedgossip.runs.status import Standing
+    from clippedgossip.runs.status import RunStatus
 
 File = Annotated[Path, typer.Argument(metavar="SWEEP", help="A TOML file with a section for the grid.")]
 Out = Annotated[
@@ -35,7 +35,7 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(
         cls=DefaultsToRun,
         no_args_is_help=True,
-        help="Run what is missing of many runs, or see how they stand. `sweep FILE` is `sweep run FILE`.",
+        help="Run the unfinished runs of a sweep, or show their status. `sweep FILE` is `sweep run FILE`.",
     )
     group.command("run")(run)
     group.command("status")(status)
@@ -64,7 +64,7 @@ def run(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Run what is missing; start it as often and in as many places as you like.
+    """Run what is unfinished; start it as often and in as many places as you like.
 
     `sweep FILE` is short for it. Exit code 1 if a run failed.
     """
@@ -99,25 +99,25 @@ def status(
     out: Out = None,
     as_json: Json = False,
 ) -> None:
-    """Show what is done, running, failed or diverged and why, stopped or missing."""
+    """Show what is done, running, failed or diverged and why, stopped or new."""
     from clippedgossip.runs.grid import load_sweep
     from clippedgossip.runs.status import STATES, status_of_folder
     from clippedgossip.runs.status import status as status_of
 
     if what.is_dir():
-        root, standings = what, status_of_folder(what)
+        root, statuses = what, status_of_folder(what)
     else:
         root = _folder(what, out)
-        standings = status_of(load_sweep(what, overrides or []), root)
+        statuses = status_of(load_sweep(what, overrides or []), root)
     if as_json:
-        print(json.dumps([_row(standing) for standing in standings], indent=1))
+        print(json.dumps([_row(one) for one in statuses], indent=1))
         return
-    counts = {state: sum(s.state == state for s in standings) for state in STATES}
-    print(f"{root}: {len(standings)} runs")
+    counts = {state: sum(s.state == state for s in statuses) for state in STATES}
+    print(f"{root}: {len(statuses)} runs")
     print("  " + ", ".join(f"{count} {state}" for state, count in counts.items() if count))
     for state in ("running", "stopped", "diverged", "failed"):
-        for standing in (s for s in standings if s.state == state):
-            _show(standing)
+        for one in (s for s in statuses if s.state == state):
+            _show(one)
 
 
 def _said(**options: object) -> str:
@@ -127,10 +127,10 @@ def _said(**options: object) -> str:
 
 def _run(configs: Sequence["RunConfig"], root: Path, wait: bool) -> dict[str, Any]:
     from clippedgossip.report.terminal import progress
-    from clippedgossip.runs.fill import run_missing
+    from clippedgossip.runs.fill import run_unfinished
 
     with progress() as show:
-        outcome = run_missing(configs, root, wait=wait, progress=show)
+        outcome = run_unfinished(configs, root, wait=wait, progress=show)
     elsewhere = [str(run.path) for run in outcome.elsewhere]
     return {
         "done": outcome.done,
@@ -164,9 +164,9 @@ def _launch(
                 failed |= job.result()
             except Exception as error:  # a job that died: its runs are found as stopped
                 failed[f"job {job.job_id}"] = str(error).strip().splitlines()[-1]
-    standings = status(configs, root)
-    done = sum(standing.state in ("finished", "diverged") for standing in standings)
-    diverged = {str(s.run): s.why for s in standings if s.state == "diverged"}
+    statuses = status(configs, root)
+    done = sum(one.state in ("finished", "diverged") for one in statuses)
+    diverged = {str(s.run): s.why for s in statuses if s.state == "diverged"}
     return {"done": done, "diverged": diverged, "failed": failed, "elsewhere": [], "jobs": names}
 
 
@@ -181,17 +181,17 @@ def _say(done: dict[str, Any], total: int, root: Path) -> None:
     print(f"runs: {root}")
 
 
-def _show(standing: "Standing") -> None:
-    at = "" if standing.round is None else f", round {standing.round} of {standing.rounds}"
-    print(f"{standing.state}: {standing.run.name}{at}")
-    if standing.why:
-        print("  " + standing.why.replace("\n", "\n  "))
+def _show(one: "RunStatus") -> None:
+    at = "" if one.round is None else f", round {one.round} of {one.rounds}"
+    print(f"{one.state}: {one.run.name}{at}")
+    if one.why:
+        print("  " + one.why.replace("\n", "\n  "))
 
 
-def _row(standing: "Standing") -> dict[str, Any]:
+def _row(one: "RunStatus") -> dict[str, Any]:
     from dataclasses import asdict
 
-    return asdict(standing) | {"run": str(standing.run)}
+    return asdict(one) | {"run": str(one.run)}
 
 
 def _folder(file: Path, out: Path | None) -> Path:

@@ -20,7 +20,7 @@ from clippedgossip.errors import RunError, UserError
 from clippedgossip.paper.base import Progress
 from clippedgossip.records import RunDirectory, run_name
 from clippedgossip.runs.config import RunConfig
-from clippedgossip.runs.fill import run_missing
+from clippedgossip.runs.fill import run_unfinished
 
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
@@ -40,7 +40,7 @@ def run_all(
     if count > 1:
         _in_processes(unfinished, root, device, count, progress)
     elif unfinished:
-        run_missing(unfinished, root, wait=True, progress=progress)
+        run_unfinished(unfinished, root, wait=True, progress=progress)
 
 
 def folder(config: RunConfig, root: Path) -> RunDirectory:
@@ -126,7 +126,7 @@ def main() -> None:
 
     torch.set_num_threads(1)
     try:
-        run_missing([*configs[start:], *configs[:start]], request["root"], progress=progress)
+        run_unfinished([*configs[start:], *configs[:start]], request["root"], progress=progress)
     except UserError as error:
         sys.exit("; ".join(str(error).splitlines()))  # the parent shows the last line
 

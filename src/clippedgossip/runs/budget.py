@@ -1,4 +1,4 @@
-"""What a run will take, said before anything is allocated: memory, traffic between ranks, time."""
+"""What a run needs: memory, traffic between ranks, time. Computed without allocating anything."""
 
 import math
 import time
@@ -30,7 +30,7 @@ LINK = 1.25e9  # bytes a second between ranks: 10 Gbit/s, a common network
 
 @dataclass(frozen=True, kw_only=True)
 class Ceilings:
-    """What a device can do at best."""
+    """The limits of a device."""
 
     flops: float
     """Floating-point operations a second, in large products."""
@@ -40,7 +40,7 @@ class Ceilings:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Of one rank; bytes, and operations in a round."""
+    """What one rank needs: bytes, and operations in a round."""
 
     workers: int
     parameters: int
@@ -49,26 +49,26 @@ class Plan:
     activations_bytes: int
     data_bytes: int
     traffic_bytes: int
-    """Sent by the rank in a round: two transposes and the inner products; what Mozi and tuned attacks add."""
+    """Sent by the rank in a round: two transposes, inner products, and what Mozi and tuned attacks add."""
     gathered_bytes: int
-    """Of the host's memory on rank 0, while it writes a checkpoint."""
+    """CPU memory of rank 0 while it writes a checkpoint."""
     operations: float
-    """Of the rank's gradients and mixing in a round."""
+    """Operations of the rank's gradients and mixing in a round."""
     touched_bytes: float
-    """Read and written in a round beside the gradients."""
+    """Bytes read and written in a round, without those of the gradients."""
 
     @property
     def memory_bytes(self) -> int:
         return self.models_bytes + self.activations_bytes + self.data_bytes
 
     def seconds(self, ceilings: Ceilings) -> float:
-        """A round at the ceilings: no round is faster, most are not far from it."""
+        """The time of a round at the device's limits: no round is faster, and most are close to it."""
         computing = self.operations / ceilings.flops + self.touched_bytes / ceilings.bandwidth
         return computing + self.traffic_bytes / LINK
 
 
 def plan(config: RunConfig, *, ranks: int = 1, device: str = "cpu") -> Plan:
-    """6·n·d·4 bytes of models; over ranks 7·n·d·4, and each sends 2·(n/ranks)·d·4·(ranks−1)/ranks a round."""
+    """Models take 6·n·d·4 bytes. Over ranks 7·n·d·4; a rank sends 2·(n/ranks)·d·4·(ranks−1)/ranks a round."""
     network = config.network.build()
     attack = None if config.attack is None else config.attack.build()
     n = len(network.regular) + (len(network.byzantine) if attack is not None and attack.trains else 0)
@@ -83,7 +83,9 @@ def plan(config: RunConfig, *, ranks: int = 1, device: str = "cpu") -> Plan:
     mine, batch = math.ceil(n / ranks), config.training.batch
     at_once = mine if device.startswith("cuda") or not layers.has_convolutions(module) else 1
     itemsize = 2 if config.training.precision == "bfloat16" else 4
-    gradient = 6.0 * batch * products(module, shape)  # 2 operations each, forward once and backward twice
+    gradient = (
+        6.0 * batch * layers.multiplications(module, shape)
+    )  # 2 operations each, forward once, backward twice
     rule = config.rule.build(network)
     rows = n + messages(network, rule, attack)
     copies = models_bytes(n, d, rows - n, over_ranks=ranks > 1)
@@ -101,26 +103,8 @@ def plan(config: RunConfig, *, ranks: int = 1, device: str = "cpu") -> Plan:
     )
 
 
-def products(module: nn.Sequential, shape: tuple[int, ...]) -> int:
-    """Multiplications of one sample's forward pass."""
-    total, current = 0, shape
-    for layer in module:
-        if isinstance(layer, nn.Conv2d):
-            (rows, columns), padding = layer.kernel_size, layer.padding
-            pad = padding if isinstance(padding, tuple) else (0, 0)
-            high, wide = current[1] + 2 * pad[0] - rows + 1, current[2] + 2 * pad[1] - columns + 1
-            total += high * wide * layer.weight.numel()
-            current = (layer.out_channels, high, wide)
-        elif isinstance(layer, nn.MaxPool2d):
-            size = layer.kernel_size if isinstance(layer.kernel_size, int) else layer.kernel_size[0]
-            current = (current[0], current[1] // size, current[2] // size)
-        elif isinstance(layer, nn.Linear):
-            total += layer.weight.numel()
-    return total
-
-
 def measure(device: str = "cpu") -> Ceilings:
-    """This machine's ceilings, in about half a second."""
+    """Measure this device's limits; takes about half a second."""
     size = 8192 if device.startswith("cuda") else 1024
     a = torch.ones(size, size, device=device)
     b, c = torch.ones(2, 16 << 20, device=device)
@@ -130,7 +114,7 @@ def measure(device: str = "cpu") -> Ceilings:
 
 
 def _traffic(rule: Rule, attack: Attack | None, network: Network, rows: int, stack: int, ranks: int) -> int:
-    """`stack` are the bytes of the rank's own models; each time they are turned, 1/ranks of them stays."""
+    """`stack` are the bytes of the rank's own models; a transpose sends all of them but 1/ranks."""
     while isinstance(rule, Premix):
         rule = rule.rule
     mixings = 2 + 2 * (attack.steps + attack.refinements) if isinstance(attack, Tuned) else 1

@@ -1,4 +1,4 @@
-"""Run what is missing of some runs. A shared folder is all that processes and machines need to share."""
+"""Run the unfinished runs of a set. Processes and machines need to share a folder, nothing else."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -10,34 +10,34 @@ from pathlib import Path
 from clippedgossip.devices import free_memory
 from clippedgossip.errors import UserError
 from clippedgossip.records import RunDirectory, canonical
-from clippedgossip.runs import budget as plan
+from clippedgossip.runs.budget import plan
 from clippedgossip.runs.config import RunConfig
-from clippedgossip.runs.execute import Attempt, Cadence, carry_out, lock_all
+from clippedgossip.runs.execute import Attempt, Cadence, lock_all, run_together
 from clippedgossip.simulate.state import Moment
 
 Progress = Callable[[str, int, int], None]
-"""What is being done, rounds done, rounds in all."""
+"""(what is being done, rounds done, rounds in all)"""
 
 TOGETHER = 16  # more runs at a time gain nothing on one GPU
 MEMORY_SHARE = 0.7  # of what is free, for runs that go together
 
 
 @dataclass(kw_only=True)
-class Outcome:
-    """What became of the runs; `runs` in the order of their configs."""
+class SweepOutcome:
+    """How the runs ended; `runs` are in the order of their configs."""
 
     runs: list[RunDirectory] = field(default_factory=list)
     done: int = 0
-    """Finished, by this call or before; those that diverged too."""
+    """How many are finished, by this call or before, diverged runs included."""
     diverged: dict[str, str] = field(default_factory=dict)
-    """{folder: why}."""
+    """{folder: why}"""
     failed: dict[str, str] = field(default_factory=dict)
-    """{folder: why}, of this call."""
+    """{folder: why}, in this call"""
     elsewhere: list[RunDirectory] = field(default_factory=list)
-    """Being run by other processes."""
+    """Runs that other processes carry out."""
 
 
-def run_missing(
+def run_unfinished(
     configs: Sequence[RunConfig],
     root: Path | str,
     *,
@@ -45,15 +45,15 @@ def run_missing(
     wait: bool = False,
     progress: Progress | None = None,
     cadence: Cadence | None = None,
-) -> Outcome:
-    """Run every config that is not finished under `root`; a failure is noted and the rest goes on.
+) -> SweepOutcome:
+    """Run every config that is not finished under `root`. If a run fails, the others go on.
 
-    `together` stacks runs of one shape on a GPU. `wait` stays until runs in the hands of other processes are
-    finished, and takes over those whose process died.
+    `together` stacks runs of one shape on a GPU. `wait` waits until other processes have finished their runs,
+    and takes over the runs of processes that died.
     """
     attempts = [Attempt.of(config, root) for config in configs]
-    outcome = Outcome(runs=[attempt.run for attempt in attempts])
-    meter = _Meter(attempts, progress)
+    outcome = SweepOutcome(runs=[attempt.run for attempt in attempts])
+    counter = _RoundCounter(attempts, progress)
     tried: set[Path] = set()
     while True:
         open_ = [a for a in attempts if a.run.path not in tried and not a.run.finished]
@@ -61,11 +61,11 @@ def run_missing(
             with ExitStack() as locks:
                 mine = lock_all(batch, locks)
                 tried |= {attempt.run.path for attempt in mine}
-                _run(mine, meter, cadence, outcome)
+                _run_batch(mine, counter, cadence, outcome)
         left = [a for a in attempts if a.run.path not in tried and not a.run.finished]
         if not left or not wait:
             break
-        meter.show(f"waiting for {len(left)} runs of other processes")
+        counter.show(f"waiting for {len(left)} runs of other processes")
         time.sleep(1.0)
     outcome.elsewhere = [attempt.run for attempt in left]
     outcome.done = sum(attempt.run.finished for attempt in attempts)
@@ -74,26 +74,28 @@ def run_missing(
     return outcome
 
 
-def _run(attempts: Sequence[Attempt], meter: "_Meter", cadence: Cadence | None, outcome: Outcome) -> None:
-    """Attempts of one batch, in step where they stand at one round; if that cannot be, one by one."""
-    ordered = sorted(attempts, key=lambda attempt: attempt.stands_at())
-    for _, group in groupby(ordered, key=lambda attempt: attempt.stands_at()):
+def _run_batch(
+    attempts: Sequence[Attempt], counter: "_RoundCounter", cadence: Cadence | None, outcome: SweepOutcome
+) -> None:
+    """Run a batch: runs that stand at the same round in one stack; if that fails, one by one."""
+    ordered = sorted(attempts, key=lambda attempt: attempt.checkpoint_round())
+    for _, group in groupby(ordered, key=lambda attempt: attempt.checkpoint_round()):
         members = list(group)
         try:
-            carry_out(members, on_round=meter.on_round, cadence=cadence)
+            run_together(members, on_round=counter.on_round, cadence=cadence)
         except Exception as error:  # one run must not end the others
             if len(members) > 1:
                 for member in members:
                     member.diverged = None
-                    _run([member], meter, cadence, outcome)
+                    _run_batch([member], counter, cadence, outcome)
                 continue
             outcome.failed[str(members[0].run.path)] = members[0].run.failure or str(error)
         for member in members:
-            meter.end(member)
+            counter.end(member)
 
 
 def _batches(attempts: Sequence[Attempt], together: bool) -> Iterator[list[Attempt]]:
-    """Runs of one shape, as many as fit; one at a time on a CPU."""
+    """Runs of one shape, as many as fit into memory; on a CPU one at a time."""
     if not together or not any(stacks(attempt.device) for attempt in attempts):
         yield from ([attempt] for attempt in attempts)
         return
@@ -115,12 +117,12 @@ def _batches(attempts: Sequence[Attempt], together: bool) -> Iterator[list[Attem
 
 
 def stacks(device: str) -> bool:
-    """Whether several runs at a time are faster there."""
+    """Whether several runs in one stack are faster on this device."""
     return device.startswith("cuda")
 
 
 def _shape(attempt: Attempt) -> str:
-    """What runs must share to go in step: data, model and training."""
+    """What runs in one stack must share: data, model and training."""
     mapping = attempt.config.to_mapping()
     data = {key: mapping["data"].get(key) for key in ("name", "samples", "test_samples", "augment")}
     shared = {"data": data, "model": mapping["model"], "training": mapping["training"]}
@@ -129,13 +131,13 @@ def _shape(attempt: Attempt) -> str:
 
 def _need(attempt: Attempt) -> int:
     try:
-        return plan.plan(attempt.config, device=attempt.device).memory_bytes
-    except UserError:  # what is wrong with it will be said when it is run
+        return plan(attempt.config, device=attempt.device).memory_bytes
+    except UserError:  # running it will say what is wrong
         return 0
 
 
-class _Meter:
-    """Rounds done, of all runs."""
+class _RoundCounter:
+    """Counts the rounds of all runs that are done."""
 
     def __init__(self, attempts: Sequence[Attempt], progress: Progress | None) -> None:
         self._progress = progress
@@ -147,7 +149,7 @@ class _Meter:
                 self.end(attempt)
 
     def on_round(self, config: RunConfig, moment: Moment) -> None:
-        self._rounds[id(config)] = moment.round  # every round: its text would take as long as a small one
+        self._rounds[id(config)] = moment.round
         self.show(config.label)
 
     def end(self, attempt: Attempt) -> None:

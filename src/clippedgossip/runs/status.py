@@ -1,21 +1,20 @@
-"""How a sweep stands."""
+"""The status of the runs of a sweep."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from clippedgossip.errors import RunError
-from clippedgossip.records import RunDirectory, run_name
+from clippedgossip.records import RunDirectory, State, run_name
 from clippedgossip.runs.config import RunConfig
 
-State = Literal["finished", "diverged", "running", "failed", "stopped", "missing"]
-STATES: tuple[State, ...] = ("finished", "diverged", "running", "failed", "stopped", "missing")
+STATES: tuple[State, ...] = ("finished", "diverged", "running", "failed", "stopped", "new")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
-    """One run: `diverged` is over, `stopped` will go on, `missing` was never begun."""
+class RunStatus:
+    """One run. A `diverged` run is over, a `stopped` run can go on, a `new` run was never started."""
 
     run: Path
     state: State
@@ -25,14 +24,14 @@ class Standing:
     accuracy: float | None = None
 
 
-def status(configs: Sequence[RunConfig], root: Path | str) -> list[Standing]:
-    """The standing of each run; nothing is created."""
-    return [_standing(Path(root) / run_name(config.to_mapping(), config.label)) for config in configs]
+def status(configs: Sequence[RunConfig], root: Path | str) -> list[RunStatus]:
+    """The status of each config's run; makes no folder."""
+    return [_status(Path(root) / run_name(config.to_mapping(), config.label)) for config in configs]
 
 
-def status_of_folder(root: Path) -> list[Standing]:
-    """The standing of every run in a folder."""
-    found = [_standing(path) for path in _runs(root)]
+def status_of_folder(root: Path) -> list[RunStatus]:
+    """The status of every run in a folder."""
+    found = [_status(path) for path in _runs(root)]
     if not found:
         raise RunError(f"{root} holds no runs; give a sweep's file or its folder")
     return found
@@ -42,18 +41,18 @@ def _runs(root: Path) -> Iterator[Path]:
     yield from sorted(path.parent for path in root.glob("*/config.json"))
 
 
-def _standing(path: Path) -> Standing:
+def _status(path: Path) -> RunStatus:
     run = RunDirectory(path)
     if not run.config_path.exists():
-        return Standing(run=path, state="missing")
+        return RunStatus(run=path, state="new")
     config: dict[str, Any] = run.config
-    state: State = "missing" if run.state == "new" else run.state
-    if state == "missing" and run.checkpoint_path.exists():  # stopped before its first record
+    state = run.state
+    if state == "new" and run.checkpoint_path.exists():  # stopped before its first record
         state = "stopped"
     last = None
     for record in run.records():
         last = record
-    return Standing(
+    return RunStatus(
         run=path,
         state=state,
         why=run.failure if state == "failed" else run.diverged,

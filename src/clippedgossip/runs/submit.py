@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from clippedgossip.errors import RunError
 from clippedgossip.runs.config import RunConfig
-from clippedgossip.runs.fill import run_missing
+from clippedgossip.runs.fill import run_unfinished
 from clippedgossip.runs.grid import shard
 
 Launcher = Literal["local", "slurm", "debug"]
@@ -47,4 +47,4 @@ def launch(
 
 def work(configs: Sequence[RunConfig], root: str) -> dict[str, str]:
     """What a job does."""
-    return run_missing(configs, root).failed
+    return run_unfinished(configs, root).failed

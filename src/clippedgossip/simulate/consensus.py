@@ -1,4 +1,4 @@
-"""Robust consensus: every regular node holds a vector, and mixing alone should bring them to their mean."""
+"""Robust consensus: every regular node holds a vector, and mixing should bring all of them to their mean."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

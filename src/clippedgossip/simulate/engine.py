@@ -1,6 +1,7 @@
 """Algorithm 1 on one device: local momentum steps of all workers, then robust mixing under attack."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 
@@ -80,21 +81,22 @@ class Stack:
         self.mixers = [
             Mixer(setup, self.workers, part) for setup, part in zip(self.setups, self.parts, strict=True)
         ]
-        check_compiled(self.workers, self.models)
+        if self.workers.compiles:
+            check_compiled(self.workers, self.models)
         self.local_step = LocalStep(self.workers)
         self.clock = Clock(self.device)
         self.round = 0
         if states is not None:
             self.restore(states)
         self.captured = CapturedWork(self.first_part, self._changed) if self.captures else None
-        self.check = SelfCheck(self)
+        self.check = SelfCheck(self) if self.workers.compiles else None
 
     def advance(self) -> None:
         """One round of Algorithm 1."""
         self.clock.set(
             self.round, self.training.lr.at(self.round), self.training.momentum.gain(self.round == 0)
         )
-        with self.check.round():
+        with self.check.round() if self.check else nullcontext():
             (self.captured or self.first_part)()
             self.mix(capturable=False)
         self.round += 1

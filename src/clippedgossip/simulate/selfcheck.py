@@ -179,9 +179,7 @@ class Reference:
 
     @classmethod
     def made(cls, workers: Workers, models: Tensor, round: Tensor) -> "Reference | None":
-        """None if nothing is compiled, or if there is no memory for it."""
-        if not workers.compiles:
-            return None
+        """None if there is no memory for it."""
         try:
             return cls(workers, models, round)
         except torch.OutOfMemoryError:

@@ -14,7 +14,7 @@ from clippedgossip.tasks import Task
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Setup:
-    """A run: who talks to whom, what they learn, how they mix, who lies.
+    """A run: the network, the task, the rule and the attack.
 
     The task's nodes are the regular ones, followed by the Byzantine ones if the attack has them train.
     """
@@ -32,9 +32,9 @@ class Setup:
         must_be("rule", self.rule, Rule, "rules.ClippedGossip()")
         if self.attack is not None:
             must_be("attack", self.attack, Attack, "attacks.Dissensus()")
-        regular, liars = self.network.regular.tolist(), self.network.byzantine.tolist()
+        regular, byzantine = self.network.regular.tolist(), self.network.byzantine.tolist()
         nodes = self.task.nodes.tolist()
-        if nodes not in (regular, [*regular, *liars]):
+        if nodes not in (regular, [*regular, *byzantine]):
             raise ConfigError(
                 f"the task is for nodes {_some(nodes)}; the network's regular nodes are {_some(regular)}\n"
                 "give make_task nodes=network.regular.tolist() and a share for each (and network.byzantine "

@@ -1,4 +1,4 @@
-"""What a run must remember to go on from a round to the identical result."""
+"""What a checkpoint holds: with it a run goes on to the identical result."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,14 +20,14 @@ class State:
     tensors: dict[str, Tensor]
 
     def fitting(self, name: str, shape: Sequence[int]) -> Tensor:
-        """One of them, if it is of this shape."""
+        """The tensor of this name; refused if it has another shape."""
         held = self.tensors.get(name)
         if held is None or tuple(held.shape) != tuple(shape):
             raise RunError(f"the checkpoint's {name} do not fit this run; delete it to start again")
         return held
 
     def save(self, path: Path | str) -> None:
-        """Write as safetensors; atomicity is the caller's (`RunDirectory.writing_checkpoint`)."""
+        """Write as safetensors. Use `RunDirectory.writing_checkpoint` for an atomic write."""
         held = {name: tensor.detach().cpu().contiguous() for name, tensor in self.tensors.items()}
         save_file(held, str(path), metadata={"round": str(self.round)})
 
@@ -47,5 +47,5 @@ class Moment:
     """A run after a round."""
 
     round: int
-    record: Round | None  # at rounds that were evaluated
+    record: Round | None  # None if the round was not evaluated
     state: Callable[[], State]

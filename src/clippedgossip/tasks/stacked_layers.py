@@ -1,12 +1,12 @@
-"""Running one `nn.Sequential` for many workers, each with its own parameters, at once or one by one.
+"""Run one `nn.Sequential` for many workers, each with its own parameters, stacked or one by one.
 
-At once, a convolution is a product of shifted images with the kernels, one batched product for all workers:
-on a GPU this beats grouped and vmapped convolutions. One by one, it is the library's own, channels last:
+Stacked, a convolution is a product of shifted images with the kernels, one batched product for all workers.
+On a GPU this is faster than grouped and vmapped convolutions. One by one, it is PyTorch's own, channels last:
 the fastest on a CPU.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -22,10 +22,10 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 
 
 def supported(module: nn.Module, shape: tuple[int, ...] | None = None) -> bool:
-    """Whether the functions below do just what the module does, with inputs of this shape if it is given.
+    """Whether the functions below compute what the module computes, for inputs of this shape if it is given.
 
-    They know the library's own layers alone, nothing derived from them or hooked to them, and each once:
-    a Sequential counts a layer that it has twice as one child.
+    They know PyTorch's own layers, without subclasses or hooks. No layer may appear twice, since a Sequential
+    counts such a layer as one child.
     """
     if type(module) is not nn.Sequential:
         return False
@@ -49,14 +49,14 @@ def forward_stacked(
 ) -> Tensor:
     """Outputs (n, batch, classes), float32 at least, for parameters (n, *shape), inputs (n, batch, *shape).
 
-    Without masks there is no dropout. `dtype` is that of the products. What comes after the last of them is
-    float32 at least: a softmax and its gradient must not see outputs rounded in the one and not in the other.
+    Without masks there is no dropout. The products are in `dtype`. Everything after the last product is at
+    least float32: a softmax and its gradient must see outputs that are rounded in the same way.
     """
     images = x.dim() == 5
     h = (x.permute(0, 1, 3, 4, 2) if images else x).to(dtype)
     if images and h.dtype == x.dtype:
-        # PyTorch 2.11 compiles views of an input laid side by side, as `_shift` has them, into a kernel that
-        # reads some of them from the wrong place where images are few and of one channel.
+        # `_shift` concatenates views of this input. For few images of one channel PyTorch 2.11 compiles that
+        # into a kernel that reads some of the views from the wrong place. A copy avoids it.
         h = h.clone(memory_format=torch.contiguous_format)
     last = [name for _, name, layer in _in_order(module) if isinstance(layer, nn.Conv2d | nn.Linear)][-1:]
     wide = torch.promote_types(dtype, torch.float32)
@@ -69,7 +69,7 @@ def forward_stacked(
             h = _pool(h, _pair(layer.kernel_size)[0])
         elif isinstance(layer, nn.Linear):
             weight = parameters[f"{name}.weight"].to(dtype)
-            # Written so that the gradient of the weight lies as the weight does; baddbmm would copy the bias.
+            # In this form the weight's gradient has the weight's memory layout; baddbmm would copy the bias.
             h = (weight @ h.transpose(1, 2)).transpose(1, 2) + _bias(parameters, name, bias_dtype)
         elif isinstance(layer, nn.Dropout):
             if masks is not None and layer.p > 0:
@@ -104,7 +104,7 @@ def forward_one(module: nn.Sequential, parameters: Parameters, x: Tensor, masks:
 
 
 def _in_order(module: nn.Sequential) -> list[tuple[int, str, nn.Module]]:
-    """Place, name and layer; pooling before a ReLU that precedes it: they commute, and less is left to do."""
+    """Place, name and layer. A ReLU moves behind the pooling that follows it: same result, less work."""
     found = [(place, name, layer) for place, (name, layer) in enumerate(module.named_children())]
     for i in range(len(found) - 1):
         if isinstance(found[i][2], nn.ReLU) and isinstance(found[i + 1][2], nn.MaxPool2d):
@@ -113,7 +113,7 @@ def _in_order(module: nn.Sequential) -> list[tuple[int, str, nn.Module]]:
 
 
 def _channels_last_backwards(h: Tensor) -> Tensor:
-    """Have the gradient arrive channels last: pooling's backward is half as fast on the other layout."""
+    """Make the gradient channels last: pooling's backward pass takes twice as long otherwise."""
     pooled: Any = h
     if h.requires_grad:
         pooled.register_hook(lambda gradient: gradient.contiguous(memory_format=torch.channels_last))
@@ -121,7 +121,7 @@ def _channels_last_backwards(h: Tensor) -> Tensor:
 
 
 def _fit(parts: list[nn.Module], dims: int) -> bool:
-    """Images for convolutions and pools, rows of features for the others that care."""
+    """Whether convolutions and pools get images, and linear layers and softmax rows of features."""
     wanted: dict[type, int] = {nn.Conv2d: 3, nn.MaxPool2d: 3, nn.Linear: 1, nn.LogSoftmax: 1}
     for part in parts:
         if isinstance(part, nn.Flatten):
@@ -163,9 +163,9 @@ def _convolve(h: Tensor, layer: nn.Conv2d, weight: Tensor, bias: Tensor) -> Tens
 
 
 class _Shifted(torch.autograd.Function):
-    """(n, batch, H, W, C) -> (n, batch, H', W', rows·columns·C): for each place, what a kernel lays over it.
+    """(n, batch, H, W, C) -> (n, batch, H', W', rows·columns·C): for each place, the entries under a kernel.
 
-    Left to itself, the way back would write out each of the shifts.
+    PyTorch's own backward pass would write out each of the shifts.
     """
 
     @staticmethod
@@ -173,7 +173,9 @@ class _Shifted(torch.autograd.Function):
         ctx.kernel, ctx.image = (rows, columns), h.shape
         high, wide = h.shape[2] - rows + 1, h.shape[3] - columns + 1
         shifts = [h[:, :, i : i + high, j : j + wide] for i in range(rows) for j in range(columns)]
-        return torch.cat(shifts, -1)  # a gather would be laid out transposed where nothing is differentiated
+        return torch.cat(
+            shifts, -1
+        )  # without gradients, the result of a gather would be transposed in memory
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
@@ -196,10 +198,10 @@ def _pair(value: object) -> tuple[int, int]:
 
 
 class _Pooled(torch.autograd.Function):
-    """Maxima of squares, and where they were: the first of equals, as in `max_pool2d`.
+    """Maxima of squares, and their places: the first of equals, as in `max_pool2d`.
 
-    `amax` compares again on the way back, with values that a compiler need not have rounded as before: none
-    may equal the maximum, and its gradient is then divided by none.
+    `amax` compares again in the backward pass. A compiler may have rounded these values differently, so that
+    none equals the maximum; then the gradient is divided by zero.
     """
 
     @staticmethod
@@ -250,20 +252,39 @@ def _bias(parameters: Parameters, name: str, dtype: torch.dtype) -> Tensor:
 
 def activation_elements(module: nn.Sequential, shape: tuple[int, ...]) -> int:
     """Entries that one sample's forward pass leaves for the backward pass, shifted images included."""
-    total, current = 0, shape
+    total = 0
+    for layer, before, after in _shapes(module, shape):
+        if isinstance(layer, nn.Conv2d):
+            total += math.prod(after[1:]) * (math.prod(layer.kernel_size) * before[0] + 2 * after[0])
+        elif isinstance(layer, nn.MaxPool2d | nn.Linear):
+            total += math.prod(after) * (2 if isinstance(layer, nn.Linear) else 1)
+    return total
+
+
+def multiplications(module: nn.Sequential, shape: tuple[int, ...]) -> int:
+    """Multiplications of one sample's forward pass."""
+    total = 0
+    for layer, _, after in _shapes(module, shape):
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            total += layer.weight.numel() * (math.prod(after[1:]) if isinstance(layer, nn.Conv2d) else 1)
+    return total
+
+
+def _shapes(
+    module: nn.Sequential, shape: tuple[int, ...]
+) -> Iterator[tuple[nn.Module, tuple[int, ...], tuple[int, ...]]]:
+    """Each layer with the shapes of one sample before and after it."""
     for layer in module:
+        before = shape
         if isinstance(layer, nn.Conv2d):
             (rows, columns), (pad_rows, pad_columns) = layer.kernel_size, _pair(layer.padding)
-            high, wide = current[1] + 2 * pad_rows - rows + 1, current[2] + 2 * pad_columns - columns + 1
-            total += high * wide * (rows * columns * current[0] + 2 * layer.out_channels)
-            current = (layer.out_channels, high, wide)
+            high, wide = before[1] + 2 * pad_rows - rows + 1, before[2] + 2 * pad_columns - columns + 1
+            shape = (layer.out_channels, high, wide)
         elif isinstance(layer, nn.MaxPool2d):
             size = _pair(layer.kernel_size)[0]
-            current = (current[0], current[1] // size, current[2] // size)
-            total += math.prod(current)
+            shape = (before[0], before[1] // size, before[2] // size)
         elif isinstance(layer, nn.Flatten):
-            current = (math.prod(current),)
+            shape = (math.prod(before),)
         elif isinstance(layer, nn.Linear):
-            current = (layer.out_features,)
-            total += 2 * layer.out_features
-    return total
+            shape = (layer.out_features,)
+        yield layer, before, shape

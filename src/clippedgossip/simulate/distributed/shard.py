@@ -186,7 +186,8 @@ class Shard:
         """Start from rank 0's state, or from its x⁰."""
         self._allocate()
         self.models.copy_(self.initial)
-        check_compiled(self.workers, self.models)
+        if self.workers.compiles:
+            check_compiled(self.workers, self.models)
         self.local_step = LocalStep(self.workers)
         if self.ranks.rank == 0:
             self.round = 0 if state is None else state.round
