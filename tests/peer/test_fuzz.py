@@ -23,11 +23,12 @@ from clippedgossip.peer.rejection import Rejected
 MILLION, CHUNKS, SHORT = 1_000_000, 10, 2000
 ALICE = identity.create()
 DER = ssl.PEM_cert_to_DER_cert(ALICE.certificate.pem.decode())
-EXPECTED = wire.Expected(run="r", round=3, dtype="bfloat16", length=20)
+EXPECTED = wire.Expected(run="r", dtype="bfloat16", length=20)
+STAMP = wire.Stamp(bytes(range(16)), 3)
 BODY = bytes(range(40))
-HEADER = wire.make_header(ALICE, EXPECTED, BODY)
+HEADER = wire.make_header(ALICE, EXPECTED, STAMP, BODY)
 PLAIN = list(wire.parts(HEADER, BODY))
-TERMS = wire.RunTerms(run="r", degree=2, length=20, dtype="bfloat16", rule="gossip", round=3)
+TERMS = wire.RunTerms(run="r", degree=2, length=20, dtype="bfloat16", rule="gossip", tensors=("a 4x5",))
 ZEROS = bytes(40)
 CONFIG = config.dump(
     replace(
@@ -44,7 +45,7 @@ CONFIG = config.dump(
 
 
 def _packed() -> list[bytes]:
-    header = wire.make_header(ALICE, EXPECTED, ZEROS)
+    header = wire.make_header(ALICE, EXPECTED, STAMP, ZEROS)
     header.zstd = True
     return list(wire.parts(header, wire.compress(ZEROS)))
 

@@ -1,13 +1,16 @@
 """Rounds over the fake network: agreement, and every way a message can be missing."""
 
 import asyncio
+import base64
 import contextlib
+import json
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
 import torch
 
+from clippedgossip.errors import PeerError
 from clippedgossip.peer import checkpoint, identity, wire
 from clippedgossip.peer import wire_pb2 as pb
 from clippedgossip.peer.checkpoint import Checkpoint
@@ -15,10 +18,10 @@ from clippedgossip.peer.deadline import Deadline
 from clippedgossip.peer.evidence import Evidence, verify
 from clippedgossip.peer.node import Exchange, Node
 from clippedgossip.peer.outbox import Message
-from clippedgossip.peer.pace import Pace, meeting_round
 from clippedgossip.peer.peer_config import Address, Config, Deadlines, Limits, Neighbour, Wire
 from clippedgossip.peer.rejection import Rejection
 from clippedgossip.peer.reputation import Reputation
+from clippedgossip.peer.signed_rounds import SignedRounds
 from clippedgossip.peer.transport import MemoryNetwork, MemoryTransport
 
 IDENTITIES = [identity.create() for _ in range(5)]
@@ -40,10 +43,12 @@ def neighbours(i: int, edges: Sequence[tuple[int, int]]) -> tuple[Neighbour, ...
 
 def make_node(net: MemoryNetwork, i: int, edges: Sequence[tuple[int, int]], **changes: object) -> Node:
     settings: dict[str, object] = {"deadlines": FAST, "rounds": 1000, **changes}
+    round = settings.pop("round", 0)
+    assert isinstance(round, int)
     near = neighbours(i, edges)
     config = Config(name=f"p{i}", run="r", neighbours=near, **settings)  # type: ignore[arg-type]  # by name
     transport = MemoryTransport(net, IDENTITIES[i], config.neighbours)
-    return Node(config, IDENTITIES[i], transport, length=LENGTH, rule="gossip")
+    return Node(config, IDENTITIES[i], transport, length=LENGTH, rule="gossip", round=round)
 
 
 @contextlib.asynccontextmanager
@@ -104,12 +109,18 @@ def test_a_dead_neighbour_costs_nothing_and_comes_back() -> None:
                     assert torch.isnan(a.received[1]).all()
                     assert torch.equal(a.received[0], vector(1))
             assert nodes[2].round == 0
-            # It tries round 0, is told where the others are, and meets them there.
-            alone = await nodes[2].exchange(vector(2))
-            assert set(alone.missing.values()) == {Rejection.AHEAD}
-            assert nodes[2].round >= 4
-            last = await asyncio.gather(*(run_to(node, 60) for node in nodes))
-            assert not any(result.missing for result in last)
+            # It takes the others' newest messages, five rounds ahead of its own; they take its first one.
+            others = asyncio.gather(nodes[0].exchange(vector(0)), nodes[1].exchange(vector(1)))
+            back = await nodes[2].exchange(vector(2))
+            assert not back.missing
+            assert set(back.rounds.values()) <= {4, 5}
+            for result in await others:
+                assert result.missing == {} or set(result.missing) == {"p2"}
+            for _ in range(10):
+                results = await asyncio.gather(*(node.exchange(vector(1)) for node in nodes))
+            assert [r.missing for r in results] == [{}] * 3
+            assert [r.round for r in results] == [15, 15, 10], "everyone has done its own rounds, no other"
+            assert results[2].rounds == {"p0": 15, "p1": 15}
 
     asyncio.run(scenario())
 
@@ -139,9 +150,7 @@ def test_a_silent_neighbour_never_delays_beyond_the_deadline() -> None:
             for _ in range(3):
                 results = await asyncio.gather(nodes[0].exchange(vector(0)), nodes[1].exchange(vector(1)))
                 for result in results:
-                    assert result.missing == {"p2": Rejection.LATE} or result.missing == {
-                        "p2": Rejection.BEHIND
-                    }
+                    assert result.missing in ({"p2": Rejection.LATE}, {"p2": Rejection.NOTHING_NEW})
                     assert result.seconds < result.deadline + 2
 
     asyncio.run(scenario())
@@ -158,9 +167,9 @@ class Liar(Node):
 
 
 def forge(node: Node, round: int, length: int = LENGTH, body: bytes | None = None) -> Message:
-    expected = wire.Expected(run="r", round=round, dtype="float32", length=length)
+    expected = wire.Expected(run="r", dtype="float32", length=length)
     body = bytes(4 * length) if body is None else body
-    return Message(wire.make_header(node.identity, expected, body), body)
+    return Message(wire.make_header(node.identity, expected, wire.Stamp(node.nonce, round), body), body)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +177,7 @@ def forge(node: Node, round: int, length: int = LENGTH, body: bytes | None = Non
     [
         ("nan", Rejection.NON_FINITE),
         ("infinite", Rejection.NON_FINITE),
-        ("replay", Rejection.WRONG_ROUND),
+        ("replay", Rejection.REPLAYED),
         ("shape", Rejection.WRONG_SHAPE),
         ("garbage", Rejection.MALFORMED),
         ("short", Rejection.WRONG_SHAPE),
@@ -185,20 +194,22 @@ def test_rubbish_is_missing_then_backed_off_then_let_in_again(kind: str, reason:
         liar = nodes[2]
         assert isinstance(liar, Liar)
         await asyncio.gather(*(node.start() for node in nodes))
+        results = await asyncio.gather(*(n.exchange(vector(1)) for n in nodes))
+        assert not any(r.missing for r in results)
         for round in range(6):
             match kind:
                 case "nan":
-                    liar.forged = forge(liar, round, body=vector(0).fill_(torch.nan).numpy().tobytes())
+                    liar.forged = forge(liar, liar.round, body=vector(0).fill_(torch.nan).numpy().tobytes())
                 case "infinite":
-                    liar.forged = forge(liar, round, body=vector(0).fill_(torch.inf).numpy().tobytes())
+                    liar.forged = forge(liar, liar.round, body=vector(0).fill_(torch.inf).numpy().tobytes())
                 case "replay":
-                    liar.forged = forge(liar, 77)
+                    liar.forged = forge(liar, 0)
                 case "shape":
-                    liar.forged = forge(liar, round, length=LENGTH + 1)
+                    liar.forged = forge(liar, liar.round, length=LENGTH + 1)
                 case "garbage":
                     liar.forged = Message(pb.Header(run="\x00"), b"\x00" * 50)
                 case "short":
-                    whole = forge(liar, round)
+                    whole = forge(liar, liar.round)
                     liar.forged = Message(whole.header, bytes(whole.body)[:-4])
             results = await asyncio.gather(*(n.exchange(vector(1)) for n in nodes))
             expected = reason if round < 3 else Rejection.BACKED_OFF
@@ -248,25 +259,121 @@ def test_equivocation_is_proved_by_a_witness(tmp_path: Path) -> None:
             for _ in range(60):  # a busy machine is late with the witnesses' reports, now and then
                 await asyncio.gather(*(n.exchange(vector(1)) for n in nodes))
                 await asyncio.sleep(0.05)
-                if nodes[0].evidence.found and nodes[1].evidence.found:
+                if nodes[0].evidence.proofs and nodes[1].evidence.proofs:
                     break
-            assert nodes[0].evidence.found
-            assert nodes[1].evidence.found
+            assert nodes[0].evidence.proofs
+            assert nodes[1].evidence.proofs
 
     asyncio.run(scenario())
     files = list((tmp_path / "evidence").iterdir())
     assert files
-    convicted = {verify(path) for path in files}
-    assert convicted == {identity.format_fingerprint(IDENTITIES[2].fingerprint)}
+    assert {verify(path).fingerprint for path in files} == {IDENTITIES[2].fingerprint}
 
 
-def test_evidence_holds_only_for_contradictions() -> None:
-    evidence, whole = Evidence(None), wire.Expected(run="r", round=1, dtype="float32", length=1)
-    first = wire.make_header(IDENTITIES[0], whole, b"aaaa")
-    assert evidence.see(first, IDENTITIES[0].certificate)
-    assert evidence.see(first, IDENTITIES[0].certificate)
-    assert not evidence.see(wire.make_header(IDENTITIES[0], whole, b"bbbb"), IDENTITIES[0].certificate)
-    assert evidence.found == 1
+def test_evidence_holds_only_for_contradictions_within_one_start(tmp_path: Path) -> None:
+    me, whole = IDENTITIES[0], wire.Expected(run="r", dtype="float32", length=1)
+
+    def header(body: bytes, start: int = 1, round: int = 1) -> pb.Header:
+        return wire.make_header(me, whole, wire.Stamp(bytes([start] * 16), round), body)
+
+    evidence = Evidence(tmp_path, "r")
+    assert evidence.see(header(b"aaaa"), me.certificate)
+    assert evidence.see(header(b"aaaa"), me.certificate)
+    assert evidence.see(header(b"bbbb", round=2), me.certificate)
+    assert evidence.see(header(b"bbbb", start=2), me.certificate), "a restored backup looks the same"
+    assert (evidence.proofs, evidence.suspicions, evidence.convicted) == (0, 1, set())
+    assert not evidence.see(header(b"cccc"), me.certificate)
+    assert (evidence.proofs, evidence.convicted) == (1, {me.fingerprint})
+    (path,) = tmp_path.iterdir()
+    assert "signed two different models for round 1 of run 'r'" in str(verify(path))
+    assert Evidence(tmp_path, "r").convicted == {me.fingerprint}, "it is known after a restart"
+    assert not Evidence(tmp_path, "another run").convicted
+
+    def proves_nothing(first: pb.Header, second: pb.Header, why: str) -> None:
+        data = json.loads(path.read_text())
+        data["headers"] = [base64.b64encode(h.SerializeToString()).decode() for h in (first, second)]
+        (tmp_path / "forged.json").write_text(json.dumps(data))
+        with pytest.raises(PeerError, match=why):
+            verify(tmp_path / "forged.json")
+
+    proves_nothing(header(b"aaaa"), header(b"bbbb", start=2), "from two starts")
+    proves_nothing(header(b"aaaa"), header(b"bbbb", round=2), "do not contradict")
+    proves_nothing(header(b"aaaa"), header(b"aaaa"), "do not contradict")
+    forged = header(b"bbbb")
+    forged.digest = bytes(32)
+    proves_nothing(header(b"aaaa"), forged, "signature is wrong")
+
+
+def test_rounds_that_were_signed_are_not_signed_again(tmp_path: Path) -> None:
+    """A peer dies after round 6 and goes on from a checkpoint of round 3."""
+
+    async def scenario() -> None:
+        net, edges = MemoryNetwork(), [(0, 1)]
+        quick = Deadlines(least=0.2, most=5.0, join=2.0, linger=0.0)
+        a, b = (make_node(net, i, edges, deadlines=quick, folder=tmp_path / str(i)) for i in range(2))
+        await asyncio.gather(a.start(), b.start())
+        for _ in range(7):
+            await asyncio.gather(a.exchange(vector(1)), b.exchange(vector(2)))
+        await b.close()
+        again = make_node(net, 1, edges, deadlines=quick, folder=tmp_path / "1", round=3)
+        assert again.signed.highest == 6
+        await again.start()
+        for _ in range(8):
+            ours, theirs = await asyncio.gather(a.exchange(vector(1)), again.exchange(vector(3)))
+            assert ours.rounds == ({"p1": theirs.round} if theirs.round > 6 else {})
+        assert a.evidence.proofs == a.evidence.suspicions == 0
+        await asyncio.gather(a.close(), again.close())
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("torn", [b"", b"\0" * 5])
+def test_the_highest_signed_round_survives_a_torn_write(tmp_path: Path, torn: bytes) -> None:
+    signed = SignedRounds(tmp_path, "r")
+    for round in range(6):
+        signed.add(round)
+    signed.close()
+    (path,) = (tmp_path / "signed").iterdir()
+    whole = path.read_bytes()
+    assert SignedRounds(tmp_path, "r").highest == 5
+    path.write_bytes(whole[:12] + (torn + whole[12 + len(torn) :] if torn else whole[12:]))
+    assert SignedRounds(tmp_path, "r").highest in (4, 5)
+    assert SignedRounds(tmp_path, "another run").highest == -1
+    path.write_bytes(b"x" * 24)
+    with pytest.raises(PeerError, match="new name for the run"):
+        SignedRounds(tmp_path, "r")
+
+
+def test_a_convicted_neighbour_is_excluded_where_the_config_says_so(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        net, edges = MemoryNetwork(), [(0, 1)]
+        a, b = (make_node(net, i, edges, on_conviction="exclude") for i in range(2))
+        await asyncio.gather(a.start(), b.start())
+        first, *_ = await asyncio.gather(a.exchange(vector(1)), b.exchange(vector(2)))
+        assert not first.missing
+        a.evidence.convicted.add(IDENTITIES[1].fingerprint)
+        a._exclude_convicted()
+        ours, theirs = await asyncio.gather(a.exchange(vector(1)), b.exchange(vector(2)))
+        assert ours.missing == {"p1": Rejection.CONVICTED}
+        assert theirs.missing == {"p0": Rejection.CONVICTED}
+        await asyncio.gather(a.close(), b.close())
+
+    asyncio.run(scenario())
+
+
+def test_a_message_is_used_again_only_where_the_config_allows_it() -> None:
+    async def scenario() -> None:
+        net, edges = MemoryNetwork(), [(0, 1)]
+        quick = Deadlines(least=0.1, most=0.3, join=2.0, linger=0.0)
+        a, b = (make_node(net, i, edges, deadlines=quick, staleness=2) for i in range(2))
+        await asyncio.gather(a.start(), b.start())
+        await asyncio.gather(a.exchange(vector(1)), b.exchange(vector(2)))
+        found = [await a.exchange(vector(1)) for _ in range(4)]
+        assert [exchange.rounds for exchange in found] == [{"p1": 0}, {"p1": 0}, {}, {}]
+        assert [bool(exchange.missing) for exchange in found] == [False, False, True, True]
+        await asyncio.gather(a.close(), b.close())
+
+    asyncio.run(scenario())
 
 
 def test_deadline_stays_in_bounds_whatever_neighbours_do() -> None:
@@ -309,25 +416,6 @@ def test_standing_backs_off_longer_each_time() -> None:
     for _ in range(100):
         reputation.missed(Rejection.LATE, 0)
     assert not reputation.backed_off(), "never for silence"
-
-
-def test_meeting_round_cannot_be_forged_by_a_minority() -> None:
-    assert meeting_round(10, [], 100) == 10
-    assert meeting_round(10, [12, 12, 10**9], 10**9) == 12
-    assert meeting_round(10, [10, 10**9], 14) == 14
-    assert meeting_round(10, [10, 10**9], -1) == 10
-    assert meeting_round(10, [50], -1) == 50
-    assert meeting_round(10, [0, 0, 0], 100) == 10
-
-
-def test_pace_bounds_what_is_plausible() -> None:
-    now = 0.0
-    pace = Pace(clock=lambda: now)
-    for round in range(20):
-        now += 1.0
-        pace.finished(round)
-    now += 30.0
-    assert 45 <= pace.plausible() <= 55
 
 
 def test_checkpoints_survive_being_torn(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -26,16 +27,18 @@ from clippedgossip.peer.transport.pins import Pins, read_off
 from clippedgossip.peer.transport.rpc import RpcTransport
 
 ALICE, BOB, EVE = (identity.create() for _ in range(3))
-EXPECTED = wire.Expected(run="r", round=0, dtype="float32", length=1_000_000)
+EXPECTED = wire.Expected(run="r", dtype="float32", length=1_000_000)
+NONCE = bytes(range(16))
 BODY = bytes(EXPECTED.size)
 
 
-def terms(round: int = 0) -> wire.RunTerms:
-    return wire.RunTerms(run="r", degree=1, length=1_000_000, dtype="float32", rule="gossip", round=round)
+def terms() -> wire.RunTerms:
+    return wire.RunTerms(run="r", degree=1, length=1_000_000, dtype="float32", rule="gossip")
 
 
 def outbox(*names: str, **limits: float) -> Outbox:
-    return Outbox(names, Limits(**limits), terms, patience=5.0)  # type: ignore[arg-type]  # numbers by name
+    made = Limits(**limits)  # type: ignore[arg-type]  # numbers by name
+    return Outbox(names, made, terms, patience=5.0, nonce=NONCE)
 
 
 @contextlib.asynccontextmanager
@@ -58,14 +61,24 @@ async def pair(
         await bob.close()
 
 
-async def pull(link: NeighbourLink, round: int = 0, *, hold_ms: int = 1000, zstd: bool = False) -> bytes:
-    request = pb.PullRequest(run="r", round=round, hold_ms=hold_ms, zstd=zstd)
-    expected = wire.Expected(run="r", round=round, dtype="float32", length=EXPECTED.length)
-    assembler = wire.Assembler(expected, ALICE.certificate, zstd=zstd)
+async def pull(link: NeighbourLink, round: int = 0, *, last: int = -1, **options: Any) -> int:
+    """The round of the message that comes; `last` is the newest one used."""
+    request = pb.PullRequest(run="r", round=round, **{"hold_ms": 1000, **options})
+    used = None if last < 0 else wire.Stamp(NONCE, last)
+    if used is not None:
+        request.nonce, request.last = used.nonce, used.round
+    assembler = wire.Assembler(EXPECTED, ALICE.certificate, used=used, zstd=request.zstd)
     async with asyncio.timeout(10), link.pull(request) as parts:
         async for part in parts:
             assembler.feed(part)
-    return bytes(assembler.finish())
+    assert bytes(assembler.finish()) == BODY
+    assert assembler.header is not None
+    return assembler.header.round
+
+
+def message(round: int = 0, *, final: bool = False) -> Message:
+    header = wire.make_header(ALICE, EXPECTED, wire.Stamp(NONCE, round), BODY, final=final)
+    return Message(header, BODY, wire.compress(BODY))
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
@@ -77,18 +90,17 @@ def test_two_strangers_meet_by_fingerprint(host: str) -> None:
             link = bob.link(a)
             reply = await link.hello(pb.HelloRequest(terms=terms().encode()))
             assert not reply.refusal
-            frame = wire.compress(BODY)
-            message = Message(wire.make_header(ALICE, EXPECTED, BODY), BODY, frame)
-            asyncio.get_running_loop().call_later(0.1, box.publish, 0, lambda name: message)
-            assert await pull(link) == BODY
-            assert await pull(link, zstd=True) == BODY
+            made = message()
+            asyncio.get_running_loop().call_later(0.1, box.publish, 0, lambda name: made)
+            assert await pull(link) == 0
+            assert await pull(link, zstd=True) == 0
 
     asyncio.run(scenario())
 
 
 def test_what_is_not_served_is_explained() -> None:
     async def scenario() -> None:
-        async with pair() as (alice, bob, box, a, _):
+        async with pair() as (alice, bob, _, a, _):
             await alice.pins.learn("bob")
             link = bob.link(a)
             reasons = []
@@ -96,7 +108,7 @@ def test_what_is_not_served_is_explained() -> None:
             async def expect(round: int, hold_ms: int = 50) -> None:
                 with pytest.raises(Rejected) as caught:
                     await pull(link, round, hold_ms=hold_ms)
-                reasons.append((caught.value.reason, caught.value.round))
+                reasons.append(caught.value.reason)
 
             await expect(0)
             misfit = terms().encode()
@@ -105,17 +117,40 @@ def test_what_is_not_served_is_explained() -> None:
             await expect(0)
             await link.hello(pb.HelloRequest(terms=terms().encode()))
             await expect(0)
-            for round in range(3):
-                box.publish(round, lambda name: Message(pb.Header(), b""))
-            await expect(0)
-            await expect(9)
-            assert reasons == [
-                (Rejection.REFUSED, None),
-                (Rejection.REFUSED, None),
-                (Rejection.BEHIND, 0),
-                (Rejection.AHEAD, 2),
-                (Rejection.BEHIND, 2),
-            ]
+            assert reasons == [Rejection.REFUSED, Rejection.REFUSED, Rejection.NOTHING_NEW]
+
+    asyncio.run(scenario())
+
+
+def test_the_message_of_the_callers_round_comes_or_the_newest_that_is_new() -> None:
+    async def scenario() -> None:
+        async with pair() as (alice, bob, box, a, _):
+            await alice.pins.learn("bob")
+            link = bob.link(a)
+            await link.hello(pb.HelloRequest(terms=terms().encode()))
+            for round in (4, 5):
+                made = message(round)
+                box.publish(round, lambda name, made=made: made)  # type: ignore[misc]  # bound now
+            assert await pull(link, 4, hold_ms=0) == 4, "the previous round, since it was not taken yet"
+            box.callers["bob"].pulled = -1
+            assert await pull(link, 5, hold_ms=0) == 5
+            box.callers["bob"].pulled = -1
+            assert await pull(link, 0, hold_ms=0) == 5, "behind: the newest"
+            box.callers["bob"].pulled = -1
+            assert await pull(link, 10**9, hold_ms=10_000) == 5, "far ahead: the newest, at once"
+            box.callers["bob"].pulled = -1
+            assert await pull(link, 7, hold_ms=300) == 5, "near: held, then the newest"
+            for asked in (0, 5, 7, 10**9):
+                with pytest.raises(Rejected, match="nothing new"):
+                    await pull(link, asked, last=5, hold_ms=100)
+            box.callers["bob"].pulled = -1
+            coming = message(6)
+            asyncio.get_running_loop().call_later(0.3, box.publish, 6, lambda name: coming)
+            assert await pull(link, 0, last=5, hold_ms=5000) == 6, "held until there is a new one"
+            final = message(6, final=True)
+            box.publish(6, lambda name: final, final=True)
+            for _ in range(2):
+                assert await pull(link, 6, last=6, hold_ms=0) == 6, "a final one is used again"
 
     asyncio.run(scenario())
 
@@ -128,14 +163,15 @@ def test_one_pull_at_a_time_and_a_rate() -> None:
             await link.hello(pb.HelloRequest(terms=terms().encode()))
             waiting = asyncio.create_task(pull(link, 0, hold_ms=3000))
             await asyncio.sleep(0.2)
-            with pytest.raises(Rejected, match="one pull"):
-                await pull(link)
-            waiting.cancel()
+            with pytest.raises(Rejected, match="nothing new"):
+                await pull(link, hold_ms=1)
+            with pytest.raises(Rejected, match="a newer pull"):
+                await waiting
             for _ in range(10):
                 with pytest.raises(Rejected):
-                    await pull(link, 5)
+                    await pull(link, 5, hold_ms=0)
             with pytest.raises(Rejected, match="too many"):
-                await pull(link, 5)
+                await pull(link, 5, hold_ms=0)
             assert box.flooded
 
     asyncio.run(scenario())

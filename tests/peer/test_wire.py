@@ -14,10 +14,12 @@ from clippedgossip.peer import wire_pb2 as pb
 from clippedgossip.peer.rejection import Rejected, Rejection
 
 ALICE, MALLORY = identity.create(), identity.create()
-EXPECTED = wire.Expected(run="r", round=3, dtype="float32", length=700_000)
+STAMP = wire.Stamp(bytes(range(16)), 3)
+EXPECTED = wire.Expected(run="r", dtype="float32", length=700_000)
+USED = wire.Stamp(STAMP.nonce, 2)
 BODY = os.urandom(EXPECTED.size)
-SMALL = wire.Expected(run="r", round=3, dtype="bfloat16", length=20)
-PARTS = list(wire.parts(wire.make_header(ALICE, SMALL, bytes(40)), bytes(40)))
+SMALL = wire.Expected(run="r", dtype="bfloat16", length=20)
+PARTS = list(wire.parts(wire.make_header(ALICE, SMALL, STAMP, bytes(40)), bytes(40)))
 
 
 def assemble(
@@ -27,14 +29,14 @@ def assemble(
     zstd: bool = False,
     by: identity.Identity = ALICE,
 ) -> bytes:
-    assembler = wire.Assembler(expected, by.certificate, zstd=zstd)
+    assembler = wire.Assembler(expected, by.certificate, used=USED, zstd=zstd)
     for part in parts:
         assembler.feed(part)
     return bytes(assembler.finish())
 
 
 def header(**changes: object) -> pb.Header:
-    made = wire.make_header(ALICE, EXPECTED, BODY)
+    made = wire.make_header(ALICE, EXPECTED, STAMP, BODY)
     for key, value in changes.items():
         setattr(made, key, value)
     return made
@@ -49,7 +51,7 @@ def reason(parts: list[bytes], expected: wire.Expected = EXPECTED, *, zstd: bool
 def test_round_trip_and_parts_are_plain_protobuf() -> None:
     sent = list(wire.parts(header(), BODY))
     assert assemble(sent) == BODY
-    assert b"".join(pb.Part.FromString(part).chunk for part in sent[1:]) == BODY
+    assert b"".join(pb.MessagePart.FromString(part).chunk for part in sent[1:]) == BODY
     assert max(map(len, sent)) <= wire.LARGEST_PART
 
 
@@ -61,7 +63,7 @@ def test_zstd_round_trip() -> None:
 
 
 def _zstd(body: bytes) -> pb.Header:
-    made = wire.make_header(ALICE, EXPECTED, body)
+    made = wire.make_header(ALICE, EXPECTED, STAMP, body)
     made.zstd = True
     return made
 
@@ -86,7 +88,10 @@ def test_a_huge_announcement_takes_no_memory() -> None:
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"round": 2}, Rejection.WRONG_ROUND),
+        ({"round": 2}, Rejection.REPLAYED),
+        ({"round": 4}, Rejection.MALFORMED),
+        ({"nonce": bytes(16)}, Rejection.MALFORMED),
+        ({"final": True}, Rejection.MALFORMED),
         ({"length": 1}, Rejection.WRONG_SHAPE),
         ({"dtype": pb.DTYPE_FLOAT16}, Rejection.WRONG_SHAPE),
         ({"run": "other"}, Rejection.MALFORMED),
@@ -108,7 +113,7 @@ def test_length_of_the_body_is_checked() -> None:
 
 
 def test_a_signature_does_not_carry_over() -> None:
-    made = wire.make_header(ALICE, EXPECTED, BODY)
+    made = wire.make_header(ALICE, EXPECTED, STAMP, BODY)
     assert wire.verify_header(made, ALICE.certificate)
     assert not wire.verify_header(made, MALLORY.certificate)
     made.round += 1
@@ -146,5 +151,38 @@ def mutate_once(draw: random.Random) -> None:
 
 @given(st.integers(1, wire.CHUNK))
 def test_chunk_lengths_round_trip(length: int) -> None:
-    part = pb.Part(chunk=bytes(length)).SerializeToString()
+    part = pb.MessagePart(chunk=bytes(length)).SerializeToString()
     assert len(wire.read_chunk(part)) == length
+
+
+def test_terms_name_what_differs_before_round_one() -> None:
+    def terms(*tensors: str, **changes: object) -> wire.RunTerms:
+        facts: dict[str, object] = {
+            "run": "r",
+            "degree": 2,
+            "length": 5,
+            "dtype": "float32",
+            "rule": "gossip",
+        }
+        return wire.RunTerms(**{**facts, **changes}, tensors=tensors)  # type: ignore[arg-type]  # by name
+
+    mine = terms("a.weight 2x2", "a.bias 1")
+    assert mine.misfit(terms("a.weight 2x2", "a.bias 1").encode()) == ""
+    assert mine.misfit(terms().encode()) == "", "a learner of one's own need not name its tensors"
+    assert "tensor 1 is 'b 1' instead of 'a.bias 1'" in mine.misfit(terms("a.weight 2x2", "b 1").encode())
+    assert "tensor 1 is 'None'" in mine.misfit(terms("a.weight 2x2").encode())
+    assert "rule 'median'" in mine.misfit(terms("a.weight 2x2", "a.bias 1", rule="median").encode())
+    many = terms(*(f"layer{i}.weight 10x10" for i in range(100_000)))
+    assert len(many.encode().SerializeToString()) < 20_000
+    assert many.misfit(many.encode()) == ""
+    assert "other tensors" in many.misfit(terms(*many.tensors[:-1], "x 1").encode())
+
+
+def test_the_highest_common_version_is_used() -> None:
+    def speaks(*versions: int) -> pb.Terms:
+        return pb.Terms(versions=versions, run="r", degree=1)
+
+    assert wire.common_version(speaks(1, 2, 7)) == 2
+    assert wire.common_version(speaks(1)) == 0
+    mine = wire.RunTerms(run="r", degree=1, length=0, dtype="float32", rule="")
+    assert "protocol versions [1] instead of [2]" in mine.misfit(speaks(1))

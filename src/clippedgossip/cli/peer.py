@@ -118,7 +118,7 @@ def up(
 
     A Byzantine peer makes one of the attacks alie, ipm, bit-flipping, dissensus, zero-sum, spectral, mimic,
     gaussian, non-finite and silence, or violates the protocol by wrong-shape, garbage, oversize, replay,
-    equivocation, flooding or stalling.
+    equivocation, false-round, flooding or stalling.
     """
     from clippedgossip.peer.local_network import prepared, running
 

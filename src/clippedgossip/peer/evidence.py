@@ -1,61 +1,115 @@
-"""Signed headers of the last rounds, and the proof when two of them contradict each other."""
+"""Signed headers of the last messages, and the proof when two of them contradict each other."""
 
 import base64
 import contextlib
 import json
-import os
+from collections import defaultdict, deque
+from dataclasses import dataclass
 from pathlib import Path
 
 from clippedgossip.errors import PeerError
+from clippedgossip.files import write_atomic
 from clippedgossip.peer import wire
 from clippedgossip.peer import wire_pb2 as pb
 from clippedgossip.peer.identity import Certificate, format_fingerprint, read_certificate
+from clippedgossip.peer.telemetry import bounded_logger
 
-_ROUNDS = 4
+log = bounded_logger(__name__)
+_HELD = 8
+"""Headers of each sender."""
 _MOST_FILES = 1000
 
 
 class Evidence:
-    """Remembers what each sender signed for the last rounds; writes down a contradiction."""
+    """Remembers what each sender signed last. A contradiction within one start of the sender is a proof, and
+    is written down; between two starts it is a suspicion: a restored backup looks the same."""
 
-    def __init__(self, folder: Path | None) -> None:
-        self.found = 0
+    def __init__(self, folder: Path | None, run: str) -> None:
+        """Proofs of this run that are in the folder already count."""
+        self.proofs = self.suspicions = 0
+        self.convicted: set[bytes] = set()
+        """Fingerprints of those against whom there is a proof."""
         self._folder = folder
-        self._headers: dict[tuple[bytes, int], pb.Header] = {}
+        self._run = run
+        self._held: dict[bytes, deque[pb.Header]] = defaultdict(lambda: deque(maxlen=_HELD))
+        for path in sorted(folder.glob("*.json"))[:_MOST_FILES] if folder is not None else ():
+            with contextlib.suppress(PeerError):
+                proof = verify(path)
+                if proof.run == run:
+                    self.proofs += 1
+                    self.convicted.add(proof.fingerprint)
 
     def of_round(self, round: int) -> list[pb.Header]:
         """The headers held for a round, to show to a neighbour that asks."""
-        return [header for (_, held), header in self._headers.items() if held == round]
+        return [header for held in self._held.values() for header in held if header.round == round]
 
     def see(self, header: pb.Header, certificate: Certificate) -> bool:
-        """Notes a header whose signature was verified. False: the sender signed another one before."""
-        key = (header.sender, header.round)
-        first = self._headers.setdefault(key, header)
-        newest = max(round for sender, round in self._headers if sender == header.sender)
-        for old in [k for k in self._headers if k[0] == header.sender and k[1] <= newest - _ROUNDS]:
-            del self._headers[old]
-        if first.run != header.run or first.digest == header.digest:
-            return True
-        self.found += 1
-        if self._folder is not None and self.found <= _MOST_FILES:
+        """Notes a header whose signature was verified. False: it contradicts one of the same start."""
+        held = self._held[header.sender]
+        same_round = [h for h in held if h.round == header.round]
+        others = [h for h in same_round if h.digest != header.digest]
+        if header.run != self._run or len(others) < len(same_round):  # seen before
+            return not any(h.nonce == header.nonce for h in others)
+        held.append(header)
+        for other in others:
+            if other.nonce == header.nonce:
+                self._convict(other, header, certificate)
+                return False
+            self.suspicions += 1
+            log.warning(
+                "suspicion: two models for one round, from two starts",
+                extra={"sender": format_fingerprint(header.sender), "round": header.round},
+            )
+        return True
+
+    def _convict(self, first: pb.Header, second: pb.Header, certificate: Certificate) -> None:
+        self.proofs += 1
+        mark = format_fingerprint(certificate.fingerprint)
+        log.error("equivocation is proved", extra={"sender": mark, "round": first.round})
+        self.convicted.add(certificate.fingerprint)
+        if self._folder is not None and self.proofs <= _MOST_FILES:
             with contextlib.suppress(OSError):
-                _write(self._folder, first, header, certificate)
-        return False
+                _write(self._folder, first, second, certificate)
 
 
-def verify(path: Path) -> str:
-    """Checks a file of evidence; anyone can. Returns whom it convicts."""
+@dataclass(frozen=True)
+class Proof:
+    """What a file of evidence proves."""
+
+    fingerprint: bytes
+    run: str
+    round: int
+
+    def __str__(self) -> str:
+        return (
+            f"The owner of {format_fingerprint(self.fingerprint)}\n"
+            f"signed two different models for round {self.round} of run {self.run!r}, in one start.\n"
+            "Both signatures are right. No regular peer does this: the owner of that key is Byzantine,\n"
+            "or somebody else has the key."
+        )
+
+
+def verify(path: Path) -> Proof:
+    """Checks a file of evidence; anyone can. Raises `PeerError` where it proves nothing."""
     try:
         data = json.loads(path.read_text())
         certificate = read_certificate(data["certificate"].encode())
         first, second = (pb.Header.FromString(base64.b64decode(text)) for text in data["headers"])
     except Exception as error:  # whatever a stranger's file may contain
-        raise PeerError(f"{path} is not evidence: {type(error).__name__}") from None
+        raise PeerError(
+            f"{path} is not evidence: {type(error).__name__}\n"
+            "give a file from the `evidence` folder of a peer of this version"
+        ) from None
     if not (wire.verify_header(first, certificate) and wire.verify_header(second, certificate)):
         raise PeerError(f"{path}: a signature is wrong; it proves nothing")
     if (first.run, first.round) != (second.run, second.round) or first.digest == second.digest:
         raise PeerError(f"{path}: the two headers do not contradict each other; it proves nothing")
-    return format_fingerprint(certificate.fingerprint)
+    if first.nonce != second.nonce:
+        raise PeerError(
+            f"{path}: the two headers are from two starts of the peer; that is a suspicion and no proof:\n"
+            "a regular peer that was restored from a backup signs the same"
+        )
+    return Proof(certificate.fingerprint, first.run, first.round)
 
 
 def _write(folder: Path, first: pb.Header, second: pb.Header, certificate: Certificate) -> None:
@@ -68,6 +122,4 @@ def _write(folder: Path, first: pb.Header, second: pb.Header, certificate: Certi
         "certificate": certificate.pem.decode(),
         "headers": [base64.b64encode(h.SerializeToString()).decode() for h in (first, second)],
     }
-    temporary = path.with_suffix(".part")
-    temporary.write_text(json.dumps(content, indent=1))
-    os.replace(temporary, path)
+    write_atomic(path, json.dumps(content, indent=1))

@@ -82,7 +82,7 @@ class Journal:
             metrics.up.labels(name).set(name not in report.missing)
         for name, reason in report.missing.items():
             metrics.missing.labels(name, reason.value).inc()
-        metrics.evidence.set(node.evidence.found)
+        metrics.evidence.set(node.evidence.proofs)
         metrics.flooded.set(node.outbox.flooded)
 
     def _status(self, node: Node | None, round: int, *, finished: bool = False, ended: bool = False) -> None:
@@ -102,7 +102,7 @@ class Journal:
             "missing": self.missing,
             "rejected": self.rejected,
             "reasons": reasons,
-            "equivocations": node.evidence.found if node else 0,
+            "equivocations": node.evidence.proofs if node else 0,
             "overrun": self.overrun,
             "refused_calls": node.outbox.flooded if node else 0,
             "resumed": self.resumed,
@@ -142,7 +142,7 @@ class Records:
             peer=self._peer,
             missing=len(report.missing),
             rejected=report.rejected,
-            extra={"reasons": {name: reason.value for name, reason in report.missing.items()}},
+            extra=_extra(report),
         )
         self._try(lambda run: run.append(record))
 
@@ -150,6 +150,13 @@ class Records:
         if self._run is not None:
             with contextlib.suppress(ClippedGossipError, OSError):
                 act(self._run)
+
+
+def _extra(report: Mixed) -> dict[str, Any]:
+    """Whose message was missing and why, and whose was of another round."""
+    extra: dict[str, Any] = {"reasons": {name: reason.value for name, reason in report.missing.items()}}
+    others = {name: round for name, round in report.rounds.items() if round != report.round}
+    return extra | ({"other_rounds": others} if others else {})
 
 
 def _facts(config: Config) -> dict[str, Any]:

@@ -2,8 +2,9 @@
 
 import asyncio
 import contextlib
-import logging
-from collections.abc import Coroutine, Iterable
+import secrets
+import time
+from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,14 +20,18 @@ from clippedgossip.peer.deadline import Deadline
 from clippedgossip.peer.evidence import Evidence
 from clippedgossip.peer.identity import Identity
 from clippedgossip.peer.outbox import Message, Outbox
-from clippedgossip.peer.pace import Pace, meeting_round
 from clippedgossip.peer.peer_config import Config, Neighbour
-from clippedgossip.peer.rejection import Rejected, Rejection
+from clippedgossip.peer.rejection import VIOLATIONS, Rejected, Rejection
 from clippedgossip.peer.reputation import Reputation
+from clippedgossip.peer.signed_rounds import SignedRounds
+from clippedgossip.peer.telemetry import bounded_logger
 from clippedgossip.peer.transport.base import NeighbourLink, Transport
+from clippedgossip.peer.wire import Stamp, stamp_of
 
-log = logging.getLogger(__name__)
+log = bounded_logger(__name__)
 _RETRY = 0.1
+_LATE_PULLS = 3
+"""So many pulls without an answer, and the connection is made anew."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +43,8 @@ class Exchange:
     """(k, d) one row per neighbour, in the order of the config; a missing message is a row of NaN."""
     weights: Tensor
     """(k,) Metropolis–Hastings, whether or not the message came."""
+    rounds: dict[str, int]
+    """Of which round each message is, by neighbour."""
     missing: dict[str, Rejection]
     seconds: float
     deadline: float
@@ -50,29 +57,54 @@ class NeighbourState:
     neighbour: Neighbour
     link: NeighbourLink
     reputation: Reputation
+    row: Tensor
+    """(d,) where its messages are received."""
     degree: int = 1
     greeted: bool = False
-    claim: int | None = None
-    """The round it says it is in, as of the current exchange."""
+    used: Stamp | None = None
+    """The newest of its messages that was used."""
+    used_in: int = -1
+    """The own round in which that was used for the first time."""
+    exchanged: float | None = None
+    """When a message of it was used last (Unix time)."""
+    finished: bool = False
+    late_pulls: int = 0
+    fetch: "_Fetch | None" = None
+
+    @property
+    def name(self) -> str:
+        return self.neighbour.name
 
 
 @dataclass
 class _Fetch:
-    """One neighbour's message of one round, on its way."""
+    """The next message of one neighbour, on its way. It may outlive the round in which it was asked for."""
 
     peer: NeighbourState
-    row: Tensor
+    until: float = 0.0
+    """The deadline of the current round."""
     settled: asyncio.Event = field(default_factory=asyncio.Event)
+    """Nothing more is expected of it in this round."""
     header: pb.Header | None = None
     body: memoryview | None = None
     finite: bool | None = None
     """Whether the row is, where it was received in place; None where it is still to be unpacked."""
+    writing: bool = False
+    """Whether it has begun to write into the row."""
     reason: Rejection = Rejection.LATE
     seconds: float = 0.0
+    task: asyncio.Task[None] | None = None
+
+    @property
+    def over(self) -> bool:
+        return self.task is not None and self.task.done()
 
 
 class Node:
-    """The asynchronous heart of a peer. It knows vectors, not models, and never runs a rule itself."""
+    """The asynchronous heart of a peer. It knows vectors, not models, and never runs a rule itself.
+
+    It counts its own rounds and does all of them; what neighbours say of theirs changes nothing.
+    """
 
     def __init__(
         self,
@@ -83,6 +115,7 @@ class Node:
         length: int,
         rule: str,
         round: int = 0,
+        tensors: Sequence[str] = (),
     ) -> None:
         size = length * 4
         if size > config.limits.model_bytes:
@@ -94,24 +127,36 @@ class Node:
         self.length = length
         self.rule = rule
         self.round = round
+        self.tensors = tuple(tensors)
+        self.nonce = secrets.token_bytes(wire.NONCE)
         self.deadline = Deadline(config.deadlines)
-        self.pace = Pace()
-        self.evidence = Evidence(config.folder / "evidence" if config.folder != Path() else None)
+        folder = config.folder if config.folder != Path() else None
+        self.evidence = Evidence(folder and folder / "evidence", config.run)
+        self.signed = SignedRounds(folder, config.run)
+        self._received = torch.full((config.degree, length), torch.nan, dtype=torch.float32, device="cpu")
+        self._kept = torch.empty_like(self._received) if config.staleness else None
         self.neighbours = {
-            n.name: NeighbourState(neighbour=n, link=transport.link(n), reputation=Reputation(config.limits))
-            for n in config.neighbours
+            n.name: NeighbourState(
+                neighbour=n,
+                link=transport.link(n),
+                reputation=Reputation(config.limits, clock=_now),
+                row=row,
+            )
+            for n, row in zip(config.neighbours, self._received, strict=True)
         }
-        self.outbox = Outbox(self.neighbours, config.limits, self.terms, patience=config.deadlines.most)
+        patience = config.deadlines.most
+        self.outbox = Outbox(self.neighbours, config.limits, self.terms, patience=patience, nonce=self.nonce)
         self.outbox.skip_to(round)
         self.outbox.heard = self._heard
         self.outbox.headers = self.evidence.of_round
         self.hurry = asyncio.Event()
         """Once set, `start` waits for nobody."""
         self._transport = transport
-        self._received = torch.full(
-            (len(self.neighbours), length), torch.nan, dtype=torch.float32, device="cpu"
-        )
+        self._rows_free = asyncio.Event()
+        """Set during an exchange; between two of them the rows belong to the rule."""
+        self._last: Tensor | None = None
         self._background: set[asyncio.Task[None]] = set()
+        self._exclude_convicted()
 
     def terms(self) -> wire.RunTerms:
         """What this node says in a hello."""
@@ -121,13 +166,16 @@ class Node:
             length=self.length,
             dtype=self.config.wire.dtype,
             rule=self.rule,
-            round=self.round,
+            tensors=self.tensors,
         )
 
     async def start(self) -> None:
-        """Listens, greets the neighbours, and finds the round they are in."""
+        """Listens and greets the neighbours."""
         await self._transport.start(self.outbox)
         log.info("listening", extra={"address": str(self.config.bind)})
+        if self.round <= self.signed.highest:
+            extra = {"round": self.round, "silent_through": self.signed.highest}
+            log.warning("rounds that were signed before are done again without being served", extra=extra)
         # Whoever comes back must not keep waiting for the dead: its neighbours are in the midst of it.
         patience = self.config.deadlines
         waits = [asyncio.create_task(self._greet_everyone()), asyncio.create_task(self.hurry.wait())]
@@ -137,21 +185,26 @@ class Node:
             return_when=asyncio.FIRST_COMPLETED,
         )
         await _cancel(waits)
-        self._catch_up()
 
     async def close(self) -> None:
         """Stops at once."""
-        await _cancel(self._background)
+        fetches = [n.fetch.task for n in self.neighbours.values() if n.fetch and n.fetch.task]
+        await _cancel([*self._background, *fetches])
         await self._transport.close()
+        self.signed.close()
 
     async def leave(self) -> None:
-        """Stays until the living neighbours have the last message, or `linger` is over; then closes."""
+        """Serves its last message, now as final, until the neighbours are in their last round and have it, or
+        `linger` is over; then closes."""
         last = self.outbox.round
+        if self._last is not None:
+            message = await asyncio.to_thread(self._sign, self._last, last, final=True)
+            self.outbox.publish(last, lambda name: message, final=True)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.config.deadlines.linger):
-                while any(
-                    self.outbox.callers[name].pulled < last and peer.reputation.alive
-                    for name, peer in self.neighbours.items()
+                while not all(
+                    n.finished or (caller.round >= last and caller.pulled >= last)
+                    for n, caller in zip(self.neighbours.values(), self.outbox.callers.values(), strict=True)
                 ):
                     await asyncio.sleep(0.02)
         await self.close()
@@ -164,43 +217,60 @@ class Node:
         """
         loop = asyncio.get_running_loop()
         started, round, patience = loop.time(), self.round, self.deadline.seconds
-        fetches = [
-            _Fetch(peer, row) for peer, row in zip(self.neighbours.values(), self._received, strict=True)
-        ]
-        for fetch in fetches:
-            fetch.peer.claim = None
         await self.publish(vector)
-        tasks = [asyncio.create_task(self._fetch(f, round, started + patience)) for f in fetches]
-        await self._wait(fetches, tasks, started, patience)
-        await _cancel(tasks)
-        missing = await self._collect(fetches, round)
-        self.outbox.forget_previous(self.neighbours.keys() - missing.keys())
-        self.pace.finished(round)
+        self._rows_free.set()
+        fetches = [self._go_on(n, started + patience) for n in self.neighbours.values()]
+        await self._wait(fetches, started, patience)
+        self._rows_free.clear()
+        rounds, missing, received = await self._collect(fetches, round)
+        past = {name for name, theirs in rounds.items() if theirs >= round}
+        self.outbox.forget_previous(past)
         self.round = round + 1
-        self._catch_up()
         if self.config.witness:
-            self._spawn(self._ask_witnesses(round))
+            self._spawn(self._ask_witnesses({*rounds.values()}))
         return Exchange(
             round=round,
-            received=self._received,
+            received=received,
             weights=self.weights(),
+            rounds=rounds,
             missing=missing,
             seconds=loop.time() - started,
             deadline=patience,
         )
 
     async def publish(self, vector: Tensor) -> None:
-        """Signs the vector and offers it to the neighbours as this round's message."""
-        message = await asyncio.to_thread(self.make_message, vector)
-        self.outbox.publish(self.round, lambda name: message)
+        """Signs the vector and offers it to the neighbours as this round's message; unless an earlier start
+        signed that round already."""
+        round = self.round
+        if round <= self.signed.highest:
+            self.outbox.skip_to(round + 1)
+            return
+        try:
+            message = await asyncio.to_thread(self._record_and_sign, vector, round)
+        except OSError as error:
+            log.error("round is not served", extra={"round": round, "why": str(error)})
+            self.outbox.skip_to(round + 1)
+            return
+        if round == self.config.rounds - 1:
+            self._last = vector
+        self.outbox.publish(round, lambda name: message)
+
+    def _record_and_sign(self, vector: Tensor, round: int) -> Message:
+        self.signed.add(round)
+        return self._sign(vector, round)
 
     def make_message(self, vector: Tensor) -> Message:
         """The signed message for this round."""
+        return self._sign(vector, self.round)
+
+    def _sign(self, vector: Tensor, round: int, *, final: bool = False) -> Message:
         body = tensors.to_bytes(vector, self.config.wire.dtype)
         frame = wire.compress(body) if self.config.wire.zstd else None
         if frame is not None and len(frame) >= len(body):
             frame = None
-        return Message(wire.make_header(self.identity, self._expected(self.round), body), body, frame)
+        stamp = Stamp(self.nonce, round)
+        header = wire.make_header(self.identity, self._expected(), stamp, body, final=final)
+        return Message(header, body, frame)
 
     def weights(self) -> Tensor:
         """Metropolis–Hastings from exchanged degrees: whatever degree is claimed, at most 1/(d_i+1)."""
@@ -208,11 +278,24 @@ class Node:
         weights = [1.0 / (max(own, peer.degree) + 1) for peer in self.neighbours.values()]
         return torch.tensor(weights, dtype=torch.float64)
 
-    async def _wait(
-        self, fetches: list[_Fetch], tasks: list[asyncio.Task[None]], started: float, patience: float
-    ) -> None:
+    def _go_on(self, peer: NeighbourState, until: float) -> _Fetch:
+        """This round's fetch: the one that is still under way from the round before, or a new one."""
+        fetch = peer.fetch
+        if fetch is None:
+            fetch = peer.fetch = _Fetch(peer)
+            fetch.until = until
+            fetch.task = asyncio.create_task(self._fetch(fetch))
+            return fetch
+        fetch.until = until
+        fetch.settled = asyncio.Event()
+        if fetch.over:
+            fetch.settled.set()
+        return fetch
+
+    async def _wait(self, fetches: list[_Fetch], started: float, patience: float) -> None:
         """Until everyone worth waiting for has settled, or the deadline. Alone, not faster than `least`."""
         loop = asyncio.get_running_loop()
+        floor = started + min(self.config.deadlines.least, patience)
         waits = {
             asyncio.create_task(fetch.settled.wait()): fetch.peer.reputation.patience
             for fetch in fetches
@@ -231,102 +314,164 @@ class Node:
             if 2 * came >= len(fetches):
                 patience = min(patience, self.deadline.within(loop.time() - started))
         await _cancel(waits)
-        if tasks and not any(fetch.header or fetch.peer.claim is not None for fetch in fetches):
-            floor = min(self.config.deadlines.least, patience)
-            until = started + floor - loop.time()
-            if until > 0:
-                await asyncio.wait(tasks, timeout=until, return_when=asyncio.FIRST_COMPLETED)
+        running = [fetch.task for fetch in fetches if fetch.task is not None]
+        while running and not any(fetch.header is not None for fetch in fetches) and loop.time() < floor:
+            running = [task for task in running if not task.done()]
+            if running:
+                await asyncio.wait(running, timeout=floor - loop.time(), return_when=asyncio.FIRST_COMPLETED)
+            else:
+                await asyncio.sleep(floor - loop.time())
 
-    async def _fetch(self, fetch: _Fetch, round: int, until: float) -> None:
+    async def _fetch(self, fetch: _Fetch) -> None:
         """Pulls one message, trying again while that can help."""
         peer, loop = fetch.peer, asyncio.get_running_loop()
         started = loop.time()
-        grace = min(0.5, (until - started) / 4) if peer.reputation.alive else 0.0
         refusals = 0
-        if peer.reputation.backed_off():
-            fetch.reason = Rejection.BACKED_OFF
-            fetch.settled.set()
-            return
         while True:
+            if peer.reputation.backed_off() or self.outbox.callers[peer.name].excluded:
+                excluded = self.outbox.callers[peer.name].excluded
+                fetch.reason = Rejection.CONVICTED if excluded else Rejection.BACKED_OFF
+                break
             try:
                 if not peer.greeted:
                     await self._greet(peer)
-                await self._pull(fetch, round, until)
+                await self._pull(fetch)
                 fetch.seconds = loop.time() - started
-                peer.claim = round
+                peer.late_pulls = 0
                 break
             except Rejected as rejected:
                 fetch.reason = rejected.reason
-                if rejected.round is not None:
-                    peer.claim = rejected.round
+                if rejected.reason is not Rejection.LATE:
+                    peer.late_pulls = 0
                 if rejected.reason is Rejection.REFUSED:
                     peer.greeted = False
                     refusals += 1
                     if refusals > 2:
                         break
                 elif rejected.reason is Rejection.DEAD:
+                    # One that was heard of lately may be back in a moment.
+                    grace = min(0.5, (fetch.until - started) / 4) if peer.reputation.alive else 0.0
                     if loop.time() - started >= grace:
                         fetch.settled.set()
-                elif rejected.reason is Rejection.BEHIND and (peer.claim or 0) >= round - wire.DRIFT:
-                    fetch.reason = Rejection.LATE
+                elif rejected.reason is Rejection.NOTHING_NEW:
+                    fetch.settled.set()
                 elif rejected.reason is not Rejection.LATE:
                     break
+            except TimeoutError:
+                fetch.reason = Rejection.LATE
+                peer.late_pulls += 1
+                if peer.late_pulls >= _LATE_PULLS:
+                    peer.late_pulls = 0
+                    log.info("connection is made anew", extra={"neighbour": peer.name})
+                    await peer.link.renew()
             except Exception:  # a neighbour must not be able to end a round with a surprise
-                log.exception("unexpected", extra={"neighbour": peer.neighbour.name})
+                log.exception("unexpected", extra={"neighbour": peer.name})
                 fetch.reason = Rejection.MALFORMED
                 break
+            fetch.writing = False
             await asyncio.sleep(_RETRY)
         fetch.settled.set()
 
-    async def _pull(self, fetch: _Fetch, round: int, until: float) -> None:
-        certificate = fetch.peer.link.certificate
+    async def _pull(self, fetch: _Fetch) -> None:
+        peer = fetch.peer
+        certificate = peer.link.certificate
         if certificate is None:
             raise Rejected(Rejection.DEAD, "its certificate is not known yet")
-        hold = max(until - asyncio.get_running_loop().time(), 0.0)
-        zstd, dtype = self.config.wire.zstd, self.config.wire.dtype
-        request = pb.PullRequest(run=self.config.run, round=round, hold_ms=int(hold * 1000), zstd=zstd)
+        hold = max(fetch.until - asyncio.get_running_loop().time(), 0.0)
+        zstd, dtype, used = self.config.wire.zstd, self.config.wire.dtype, peer.used
+        request = pb.PullRequest(
+            run=self.config.run,
+            round=self.round,
+            hold_ms=int(hold * 1000),
+            zstd=zstd,
+            nonce=used.nonce if used else b"",
+            last=used.round if used else 0,
+        )
         # Only the plain wire is received in place: unpacking goes on in a thread that cannot be cancelled.
-        into = None if zstd else tensors.row_memory(fetch.row, dtype)
-        assembler = wire.Assembler(self._expected(round), certificate, zstd=zstd, into=into)
-        async with fetch.peer.link.pull(request) as parts:
+        into = None if zstd else tensors.row_memory(peer.row, dtype)
+        assembler = wire.Assembler(self._expected(), certificate, used=used, zstd=zstd, into=into)
+        async with (
+            asyncio.timeout(hold + self.config.deadlines.most),
+            peer.link.pull(request) as parts,
+        ):
             async for part in parts:
+                if not fetch.writing:
+                    await self._rows_free.wait()
+                    fetch.writing = into is not None
                 assembler.feed(part)
                 del part  # or it would be held until the next has come
 
         def check() -> tuple[memoryview, bool | None]:
-            return assembler.finish(), None if into is None else tensors.is_finite(fetch.row)
+            return assembler.finish(), None if into is None else tensors.is_finite(peer.row)
 
         # Here, while others are still on their way, and not after all have come.
         fetch.body, fetch.finite = await asyncio.to_thread(check)
         fetch.header = assembler.header
 
-    async def _collect(self, fetches: list[_Fetch], round: int) -> dict[str, Rejection]:
+    async def _collect(
+        self, fetches: list[_Fetch], round: int
+    ) -> tuple[dict[str, int], dict[str, Rejection], Tensor]:
         """Checks what came, fills rows of what did not with NaN, and keeps the books."""
-        missing = {}
-        for fetch in fetches:
-            peer, name = fetch.peer, fetch.peer.neighbour.name
-            if fetch.body is not None and fetch.finite is None:
-                fetch.finite = await asyncio.to_thread(self._unpack, fetch.body, fetch.row)
+        rounds: dict[str, int] = {}
+        missing: dict[str, Rejection] = {}
+        # A message that is half received goes on into its row: the rule then gets a copy of the others.
+        busy = {fetch.peer.name for fetch in fetches if not fetch.over and fetch.writing}
+        received = torch.full_like(self._received, torch.nan) if busy else self._received
+        for fetch, row, kept in zip(fetches, received, self._kept_rows(), strict=True):
+            peer, name = fetch.peer, fetch.peer.name
+            if fetch.over:
+                peer.fetch = None
+            if fetch.over and fetch.body is not None and fetch.finite is None:
+                fetch.finite = await asyncio.to_thread(self._unpack, fetch.body, peer.row)
             reason = self._judge(fetch)
             if reason is None:
-                peer.reputation.came()
-                self.deadline.came(name, fetch.seconds)
+                assert fetch.header is not None
+                self._use(peer, fetch, round)
+                rounds[name] = fetch.header.round
+                if busy:
+                    row.copy_(peer.row)
+                if kept is not None:
+                    kept.copy_(peer.row)
                 continue
-            fetch.row.fill_(torch.nan)
-            missing[name] = reason
             peer.reputation.missed(reason, round)
             if reason is Rejection.LATE:
                 self.deadline.late(name)
-            elif reason is not Rejection.DEAD:
-                log.info("missing", extra={"neighbour": name, "round": round, "why": reason.value})
-        return missing
+            elif reason in VIOLATIONS or reason is Rejection.REFUSED:
+                log.info("rejected", extra={"neighbour": name, "round": round, "why": reason.value})
+            if kept is not None and peer.used and round - peer.used_in <= self.config.staleness:
+                row.copy_(kept)
+                rounds[name] = peer.used.round
+                continue
+            if not busy:
+                row.fill_(torch.nan)
+            missing[name] = reason
+        return rounds, missing, received
+
+    def _kept_rows(self) -> Sequence[Tensor | None]:
+        return [None] * self.config.degree if self._kept is None else list(self._kept)
+
+    def _use(self, peer: NeighbourState, fetch: _Fetch, round: int) -> None:
+        assert fetch.header is not None
+        peer.used, peer.used_in = stamp_of(fetch.header), round
+        peer.exchanged = time.time()
+        peer.finished = fetch.header.final
+        peer.reputation.came()
+        self.deadline.came(peer.name, fetch.seconds)
 
     def _judge(self, fetch: _Fetch) -> Rejection | None:
-        if fetch.header is None or fetch.body is None or fetch.peer.link.certificate is None:
+        if not fetch.over or fetch.header is None or fetch.peer.link.certificate is None:
             return fetch.reason
-        if not self.evidence.see(fetch.header, fetch.peer.link.certificate):
+        fits = self.evidence.see(fetch.header, fetch.peer.link.certificate)
+        self._exclude_convicted()
+        if not fits:
             return Rejection.EQUIVOCATION
         return None if fetch.finite else Rejection.NON_FINITE
+
+    def _exclude_convicted(self) -> None:
+        if self.config.on_conviction == "exclude":
+            for name, peer in self.neighbours.items():
+                if peer.neighbour.fingerprint in self.evidence.convicted:
+                    self.outbox.callers[name].excluded = True
 
     def _unpack(self, body: memoryview, row: Tensor) -> bool:
         tensors.widen(body, self.config.wire.dtype, row)
@@ -341,57 +486,54 @@ class Node:
             try:
                 await self._greet(peer)
             except Rejected as rejected:
-                if rejected.reason is Rejection.REFUSED:
+                if rejected.reason in (Rejection.REFUSED, Rejection.CONVICTED):
                     return
                 await asyncio.sleep(_RETRY)
+            except TimeoutError:
+                await peer.link.renew()
 
     async def _greet(self, peer: NeighbourState) -> None:
         """Says hello; both sides check that they fit."""
-        reply = await peer.link.hello(pb.HelloRequest(terms=self.terms().encode()))
+        async with asyncio.timeout(self.config.deadlines.most):
+            reply = await peer.link.hello(pb.HelloRequest(terms=self.terms().encode()))
         misfit = reply.refusal[:300] or self.terms().misfit(reply.terms)
         if misfit:
-            extra = {"neighbour": peer.neighbour.name, "why": misfit}
+            extra = {"neighbour": peer.name, "why": misfit}
             log.warning("refused by neighbour" if reply.refusal else "refused neighbour", extra=extra)
             raise Rejected(Rejection.REFUSED, misfit)
-        self._heard(peer.neighbour.name, reply.terms)
+        self._heard(peer.name, reply.terms)
         peer.greeted = True
 
     def _heard(self, name: str, terms: pb.Terms) -> None:
         self.neighbours[name].degree = terms.degree
-        self.neighbours[name].claim = terms.round
 
-    def _catch_up(self) -> None:
-        claims = [peer.claim for peer in self.neighbours.values() if peer.claim is not None]
-        target = min(meeting_round(self.round, claims, self.pace.plausible()), self.config.rounds)
-        # One round ahead is how neighbours in step look to each other.
-        if target > self.round + 1 or (target > self.round and self.outbox.round < 0):
-            log.info("catching up", extra={"round": self.round, "to": target})
-            self.pace.jumped()
-            self.round = target
-            self.outbox.skip_to(target)
-
-    async def _ask_witnesses(self, round: int) -> None:
+    async def _ask_witnesses(self, rounds: Iterable[int]) -> None:
         """Compares the headers the neighbours received with our own."""
         by_mark = {p.neighbour.fingerprint: p.link.certificate for p in self.neighbours.values()}
-        request = pb.WitnessRequest(run=self.config.run, round=round)
         for peer in self.neighbours.values():
-            with contextlib.suppress(Rejected, TimeoutError):
-                async with asyncio.timeout(self.config.deadlines.least):
-                    reply = await peer.link.witness(request)
-                for header in reply.headers[: 4 * len(by_mark)]:
-                    certificate = by_mark.get(header.sender)
-                    fits = header.run == self.config.run and header.round == round
-                    if fits and certificate is not None and wire.verify_header(header, certificate):
-                        self.evidence.see(header, certificate)
+            for round in rounds:
+                request = pb.WitnessRequest(run=self.config.run, round=round)
+                with contextlib.suppress(Rejected, TimeoutError):
+                    async with asyncio.timeout(self.config.deadlines.least):
+                        reply = await peer.link.witness(request)
+                    for header in reply.headers[: 4 * len(by_mark)]:
+                        certificate = by_mark.get(header.sender)
+                        fits = header.run == self.config.run and header.round == round
+                        if fits and certificate is not None and wire.verify_header(header, certificate):
+                            self.evidence.see(header, certificate)
+        self._exclude_convicted()
 
-    def _expected(self, round: int) -> wire.Expected:
-        dtype = self.config.wire.dtype
-        return wire.Expected(run=self.config.run, round=round, dtype=dtype, length=self.length)
+    def _expected(self) -> wire.Expected:
+        return wire.Expected(run=self.config.run, dtype=self.config.wire.dtype, length=self.length)
 
     def _spawn(self, work: Coroutine[object, object, None]) -> None:
         task = asyncio.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 async def _cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:

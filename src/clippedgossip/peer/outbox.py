@@ -1,8 +1,6 @@
 """What a peer serves: the messages of its current and its previous round, to neighbours, within limits."""
 
 import asyncio
-import logging
-import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
@@ -10,9 +8,11 @@ from clippedgossip.peer import wire
 from clippedgossip.peer import wire_pb2 as pb
 from clippedgossip.peer.peer_config import Limits
 from clippedgossip.peer.rejection import Rejected, Rejection
+from clippedgossip.peer.telemetry import bounded_logger
 from clippedgossip.peer.transport.base import Send
+from clippedgossip.peer.wire import Stamp
 
-log = logging.getLogger(__name__)
+log = bounded_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,13 @@ class Bucket:
 
     def __init__(self, rate: float) -> None:
         self._rate = rate
-        self._tokens = max(rate, 1.0)
-        self._then = time.monotonic()
+        self._most = max(rate, 1.0)
+        self._tokens = self._most
+        self._then: float | None = None
 
-    def take(self) -> bool:
-        now = time.monotonic()
-        self._tokens = min(max(self._rate, 1.0), self._tokens + (now - self._then) * self._rate)
+    def take(self, now: float) -> bool:
+        since = 0.0 if self._then is None else now - self._then
+        self._tokens = min(self._most, self._tokens + since * self._rate)
         self._then = now
         if self._tokens < 1:
             return False
@@ -48,36 +49,49 @@ class Caller:
     def __init__(self, rate: float) -> None:
         self.bucket = Bucket(rate)
         self.accepted = False
-        self.pulling = False
+        self.excluded = False
+        """No longer served at all."""
+        self.round = -1
+        """Its own round, as it said in its last pull."""
         self.pulled = -1
+        """The round of the newest message it took."""
+        self.serving: asyncio.Task[None] | None = None
 
 
 class Outbox:
     """The server side of the protocol (wire.proto)."""
 
     def __init__(
-        self, names: Collection[str], limits: Limits, terms: Callable[[], wire.RunTerms], *, patience: float
+        self,
+        names: Collection[str],
+        limits: Limits,
+        terms: Callable[[], wire.RunTerms],
+        *,
+        patience: float,
+        nonce: bytes = bytes(wire.NONCE),
     ) -> None:
         self.callers = {name: Caller(limits.pulls_per_second) for name in names}
         self.round = -1
-        """The newest round there is a message for."""
+        """The newest round there is a message for, or would be one."""
+        self.final = False
+        """Whether the newest message is the last one."""
         self.flooded = 0
         self.heard: Callable[[str, pb.Terms], None] = lambda name, terms: None
         self.headers: Callable[[int], list[pb.Header]] = lambda round: []
+        self._nonce = nonce
         self._terms = terms
         self._patience = patience
         self._messages: dict[int, Callable[[str], Message]] = {}
         self._published = asyncio.Event()
-        self._streams: dict[str, tuple[int, asyncio.Task[None]]] = {}
 
-    def publish(self, round: int, message: Callable[[str], Message]) -> None:
+    def publish(self, round: int, message: Callable[[str], Message], *, final: bool = False) -> None:
         """Replaces older messages, the previous one only where all neighbours have it.
 
-        `message` may depend on the neighbour only in a liar.
+        `message` may depend on the neighbour only in a Byzantine peer.
         """
         self._drop_all_but(round - 1)
         self._messages[round] = message
-        self.round = round
+        self.round, self.final = round, final
         self._published.set()
         self._published = asyncio.Event()
 
@@ -101,10 +115,6 @@ class Outbox:
     def _drop_all_but(self, round: int) -> None:
         """Also drops that round's message where all neighbours have it."""
         self._messages = {r: m for r, m in self._messages.items() if r == round and not self.all_have(r)}
-        # Whoever still reads a round that is no longer served would keep its memory alive.
-        for stale, task in list(self._streams.values()):
-            if stale not in self._messages:
-                task.cancel()
 
     async def hello(self, name: str, request: pb.HelloRequest) -> pb.HelloReply:
         caller = self._admit(name)
@@ -114,8 +124,10 @@ class Outbox:
             log.warning("refused neighbour", extra={"neighbour": name, "why": misfit})
         else:
             self.heard(name, request.terms)
+        caller.pulled = -1  # who says hello starts anew: what an earlier start took is lost
         caller.accepted = not misfit
-        return pb.HelloReply(terms=mine.encode(), refusal=misfit)
+        version = wire.common_version(request.terms)
+        return pb.HelloReply(terms=mine.encode(), refusal=misfit, version=version)
 
     async def witness(self, name: str, request: pb.WitnessRequest) -> pb.WitnessReply:
         self._admit(name)
@@ -126,48 +138,59 @@ class Outbox:
         caller = self._admit(name)
         if not caller.accepted or request.run != self._terms().run:
             raise Rejected(Rejection.REFUSED, "say hello first")
-        if caller.pulling:
-            raise Rejected(Rejection.LATE, "one pull at a time")
-        caller.pulling = True
+        if caller.serving is not None:
+            caller.serving.cancel()
+        caller.round = request.round
+        serving = caller.serving = asyncio.ensure_future(self._serve(name, caller, request, send))
         try:
-            message = await self._wait_for(name, request)
-            sending = asyncio.ensure_future(self._stream(message, request, send))
-            self._streams[name] = (request.round, sending)
-            try:
-                async with asyncio.timeout(self._patience):
-                    await sending
-            except TimeoutError:
-                raise Rejected(Rejection.LATE, "read too slowly") from None
-            except asyncio.CancelledError:
-                if not sending.cancelled():
-                    sending.cancel()
-                    raise
-                raise Rejected(Rejection.AHEAD, "read too slowly", round=max(self.round, 0)) from None
-            caller.pulled = max(caller.pulled, request.round)
+            await serving
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if serving.cancelled() and not (task is not None and task.cancelling()):
+                raise Rejected(Rejection.LATE, "a newer pull took the place of this one") from None
+            serving.cancel()
+            raise
         finally:
-            caller.pulling = False
-            self._streams.pop(name, None)
+            if caller.serving is serving:
+                caller.serving = None
         if self.all_have(self.round - 1):
             self._messages.pop(self.round - 1, None)
 
-    async def _wait_for(self, name: str, request: pb.PullRequest) -> Message:
-        """The message asked for; holds the call while the round is near."""
+    async def _serve(self, name: str, caller: Caller, request: pb.PullRequest, send: Send) -> None:
+        round = await self._choose(request)
+        message = self._messages[round](name)
+        try:
+            async with asyncio.timeout(self._patience):
+                await self._stream(message, request, send)
+        except TimeoutError:
+            raise Rejected(Rejection.LATE, "read too slowly") from None
+        caller.pulled = max(caller.pulled, round)
+
+    async def _choose(self, request: pb.PullRequest) -> int:
+        """The round of the message to send; holds the call while a better one may come."""
         patience = min(request.hold_ms / 1000, self._patience)
         until = asyncio.get_running_loop().time() + patience
-        while request.round not in self._messages:
-            if request.round <= self.round:
-                raise Rejected(Rejection.AHEAD, f"round {request.round} is gone", round=max(self.round, 0))
-            if request.round > self.round + wire.DRIFT:
-                raise Rejected(
-                    Rejection.BEHIND, f"round {request.round} is far ahead", round=max(self.round, 0)
-                )
+        while True:
+            found = self._new_to(request)
+            coming = self.round < request.round <= self.round + wire.DRIFT and not self.final
+            if found is not None and not coming:
+                return found
             try:
                 async with asyncio.timeout_at(until):
                     await self._published.wait()
             except TimeoutError:
-                detail = f"round {request.round} did not come in {patience:.2f} s"
-                raise Rejected(Rejection.BEHIND, detail, round=max(self.round, 0)) from None
-        return self._messages[request.round](name)
+                if (found := self._new_to(request)) is not None:
+                    return found
+                detail = f"no message after round {request.last} came in {patience:.2f} s"
+                raise Rejected(Rejection.NOTHING_NEW, detail) from None
+
+    def _new_to(self, request: pb.PullRequest) -> int | None:
+        """The round asked for, else the newest one, if the caller has not used it yet."""
+        used = Stamp(request.nonce, request.last) if request.nonce else None
+        for round in (request.round, self.round):
+            if round in self._messages and (self.final or Stamp(self._nonce, round).is_new(used)):
+                return round
+        return None
 
     @staticmethod
     async def _stream(message: Message, request: pb.PullRequest, send: Send) -> None:
@@ -181,7 +204,9 @@ class Outbox:
 
     def _admit(self, name: str) -> Caller:
         caller = self.callers[name]
-        if not caller.bucket.take():
+        if not caller.bucket.take(asyncio.get_running_loop().time()):
             self.flooded += 1
             raise Rejected(Rejection.LATE, "too many calls")
+        if caller.excluded:
+            raise Rejected(Rejection.CONVICTED, "you signed two models for one round")
         return caller

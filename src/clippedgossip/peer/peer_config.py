@@ -16,6 +16,7 @@ from clippedgossip.peer.identity import format_fingerprint, parse_fingerprint
 CONFIG_FILE = "peer.toml"
 WIRE_DTYPES = ("float32", "bfloat16", "float16")
 MOMENTUM_FORMS = ("pytorch", "paper")
+ON_CONVICTION = ("keep", "exclude")
 ATTACKS_OF_PEERS = (
     "alie",
     "ipm",
@@ -35,6 +36,7 @@ VIOLATIONS_OF_PEERS = (
     "oversize",
     "replay",
     "equivocation",
+    "false-round",
     "flooding",
     "stalling",
 )
@@ -135,6 +137,11 @@ class Config:
     checkpoint_every: int = 10
     evaluate_every: int = 10
     witness: bool = False
+    on_conviction: str = "keep"
+    """What follows when a neighbour is proved to have signed two models for one round: "keep" exchanging with
+    it, or "exclude" it."""
+    staleness: int = 0
+    """For how many rounds a message may be used again when no new one comes."""
     task: Mapping[str, object] = field(default_factory=lambda: {"name": "digits"})
     training: Training = Training()
     rule: Mapping[str, object] = field(default_factory=lambda: {"name": "clipped-gossip", "radius": 1.0})
@@ -183,7 +190,7 @@ def dump(config: Config) -> str:
     """The TOML text of a config, without what is left at its default."""
     lines = [
         f"{key} = {_toml(getattr(config, key))}"
-        for key in (*_PLAIN, "witness", "misbehave")
+        for key in (*_PLAIN, "witness", "on_conviction", "staleness", "misbehave")
         if _changed(config, key)
     ]
     for key in ("task", "rule"):
@@ -278,6 +285,8 @@ def _check(config: Config) -> None:
             raise ConfigError(f"neighbour {double!r} shares its {what} with another; each has its own")
     if config.wire.dtype not in WIRE_DTYPES:
         raise ConfigError(unknown_name("wire.dtype", config.wire.dtype, WIRE_DTYPES))
+    if config.on_conviction not in ON_CONVICTION:
+        raise ConfigError(unknown_name("on_conviction", config.on_conviction, ON_CONVICTION))
     if config.training.momentum_form not in MOMENTUM_FORMS:
         form = config.training.momentum_form
         raise ConfigError(unknown_name("training.momentum_form", form, MOMENTUM_FORMS))
@@ -301,6 +310,7 @@ _RANGES = (
     ("", "rounds", 1, 2**53),
     ("", "seed", 0, 2**53),
     ("", "checkpoint_every", 1, 10**6),
+    ("", "staleness", 0, 10**6),
     ("", "evaluate_every", 1, 10**6),
     ("training", "batch", 1, 10**6),
     ("training", "lr", 1e-12, 10**6),

@@ -43,6 +43,8 @@ class Mixed:
     round: int
     missing: Mapping[str, Rejection]
     """Neighbours whose message did not count, and why."""
+    rounds: Mapping[str, int]
+    """Of which round each message is that counted; usually the same."""
     distances: Mapping[str, float]
     """‖x_j − x_i‖ of those that did."""
     clipped: int | None
@@ -127,6 +129,7 @@ class Mixing:
         return Mixed(
             round=exchange.round,
             missing=exchange.missing,
+            rounds=exchange.rounds,
             distances=found,
             clipped=None if fixed is None else sum(d > fixed for d in found.values()),
             seconds=exchange.seconds,

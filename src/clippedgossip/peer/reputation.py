@@ -1,7 +1,8 @@
 """How a neighbour has behaved: whether it is worth waiting for, and whether it is listened to at all.
 
-Silence costs waiting, so the waiting becomes rare; rubbish costs work, so the neighbour is backed off. Both
-end: nobody is shut out for ever. Distance is never held against anyone: that is the rule's business.
+Silence costs waiting, so this peer waits more and more rarely. Violations of the protocol cost work, so the
+neighbour is backed off. Both end: nobody is shut out for ever. Distance never counts against a neighbour:
+that is the rule's business.
 """
 
 import time
@@ -12,7 +13,8 @@ from clippedgossip.peer.peer_config import Limits
 from clippedgossip.peer.rejection import VIOLATIONS, Rejection
 
 _PATIENT_ROUNDS = 3
-_LONGEST_PAUSE = 64
+_LONGEST_PAUSE = 8
+"""Rounds: so that whoever comes back is heard again soon."""
 _CLEAN_ROUNDS = 10
 
 
@@ -66,6 +68,9 @@ class Reputation:
         self.missing[reason] += 1
         if reason in VIOLATIONS:
             self._violated()
+        elif reason is Rejection.NOTHING_NEW:
+            self._silent = 0
+            self.trust *= 0.5
         elif reason in (Rejection.LATE, Rejection.DEAD):
             self._silent += 1
             self.trust *= 0.5
@@ -78,7 +83,7 @@ class Reputation:
     def _violated(self) -> None:
         self._clean = 0
         self._strikes += 1
-        # Back from a pause, one more piece of rubbish is enough.
+        # After a pause, one more violation is enough.
         if self._strikes >= self._limits.strikes or self._backed_off_until is not None:
             self._backed_off_until = self._clock() + self._backoff
             self._backoff = min(2 * self._backoff, self._limits.backoff_most)

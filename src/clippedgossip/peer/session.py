@@ -85,11 +85,11 @@ class Peer:
 
     @property
     def round(self) -> int:
-        """The round the next `mix` belongs to; it can jump ahead when this peer fell behind."""
+        """The round the next `mix` belongs to."""
         return self._first_round if self.node is None else self.node.round
 
     def start(self, length: int) -> Node:
-        """Listens, greets the neighbours (at most `deadlines.join` seconds), finds their round."""
+        """Listens and greets the neighbours (at most `deadlines.join` seconds)."""
         if self.node is None:
 
             async def begin() -> Node:

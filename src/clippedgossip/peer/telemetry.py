@@ -17,6 +17,38 @@ _LARGEST_LOG = 10 << 20
 _STANDARD = set(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
 
+class RateLimit(logging.Filter):
+    """Lets a few records of a kind through, then one in a while, which says how many were left out: nobody
+    can fill the log. A kind is a message about a neighbour."""
+
+    def __init__(self, few: int = 10, pause: float = 60.0) -> None:
+        super().__init__()
+        self._few, self._pause = few, pause
+        self._kinds: dict[tuple[str, str], tuple[int, float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        kind = (str(record.msg), str(record.__dict__.get("neighbour", record.__dict__.get("sender", ""))))
+        passed, since, left_out = self._kinds.get(kind, (0, 0.0, 0))
+        now = time.monotonic()
+        if passed >= self._few and now - since < self._pause:
+            self._kinds[kind] = (passed, since, left_out + 1)
+            return False
+        if now - since >= self._pause:
+            passed = 0 if not left_out else self._few
+        if left_out:
+            record.left_out = left_out
+        self._kinds[kind] = (passed + 1, now if passed == 0 or left_out else since, 0)
+        return True
+
+
+def bounded_logger(name: str) -> logging.Logger:
+    """A logger whose records of one kind are few, whatever neighbours do."""
+    logger = logging.getLogger(name)
+    if not any(isinstance(known, RateLimit) for known in logger.filters):
+        logger.addFilter(RateLimit())
+    return logger
+
+
 class JsonLines(logging.Formatter):
     """One JSON object a line."""
 

@@ -3,9 +3,11 @@
 Knows nothing of sockets or tensors. No size is believed before it is checked, and nothing is unpickled.
 """
 
+import hashlib
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate, zip_longest
 
 import blake3
 import zstandard
@@ -16,67 +18,107 @@ from clippedgossip.peer.identity import Certificate, Identity
 from clippedgossip.peer.rejection import Rejected, Rejection
 
 Body = bytes | bytearray | memoryview
-VERSION = 1
+VERSIONS = (2,)
+"""Of the protocol, that this peer speaks."""
 CHUNK = 1 << 20
 DRIFT = 2
-"""How many rounds ahead of a server its neighbours may be and still wait for it."""
+"""How many rounds ahead of a server its neighbours may be and still wait for their own round."""
+NONCE = 16
+LAST_ROUND = 2**53
+_TENSORS = 16 << 10
 LARGEST_PART = CHUNK + 64
 """Cap of one gRPC message in either direction."""
 ITEMSIZE = {"float32": 4, "bfloat16": 2, "float16": 2}
 _CODE = {"float32": pb.DTYPE_FLOAT32, "bfloat16": pb.DTYPE_BFLOAT16, "float16": pb.DTYPE_FLOAT16}
-_LABEL = b"clippedgossip message 1\0"
+_LABEL = b"clippedgossip message 2\0"
 _WINDOW = 1 << 23
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunTerms:
-    """What two peers must agree on before they exchange models, and where one of them stands."""
+    """What two peers must agree on before they exchange models."""
 
     run: str
     degree: int
     length: int
     dtype: str
     rule: str
-    round: int
+    tensors: tuple[str, ...] = ()
+    """Name and shape of each tensor that travels; empty: not stated."""
 
     def encode(self) -> pb.Terms:
+        sizes = accumulate(len(text.encode()) + 4 for text in self.tensors)
         return pb.Terms(
-            version=VERSION,
+            versions=VERSIONS,
             run=self.run,
             degree=self.degree,
             length=self.length,
             dtype=_CODE[self.dtype],
             rule=self.rule,
-            round=self.round,
+            tensors=[text for text, size in zip(self.tensors, sizes, strict=True) if size <= _TENSORS],
+            tensors_digest=self.tensors_digest,
         )
+
+    @property
+    def tensors_digest(self) -> bytes:
+        return hashlib.sha256("\n".join(self.tensors).encode()).digest() if self.tensors else b""
 
     def misfit(self, other: pb.Terms) -> str:
         """Why a neighbour with these terms cannot take part; empty when it can."""
         theirs = {
-            "version": (other.version, VERSION),
             "run": (other.run[:128], self.run),
             "length": (other.length, self.length),
             "dtype": (other.dtype, _CODE[self.dtype]),
             "rule": (other.rule[:256], self.rule),
         }
         wrong = [f"{key} {you!r} instead of {me!r}" for key, (you, me) in theirs.items() if you != me]
+        if not common_version(other):
+            wrong.insert(0, f"protocol versions {other.versions[:8]} instead of {list(VERSIONS)}")
+        if self.tensors and other.tensors_digest and other.tensors_digest != self.tensors_digest:
+            wrong.append(self._other_tensor(other))
         if not other.degree:
             wrong.append("degree 0")
         return ", ".join(wrong)
 
+    def _other_tensor(self, other: pb.Terms) -> str:
+        for place, (you, me) in enumerate(zip_longest(other.tensors, self.encode().tensors)):
+            if you != me:
+                return f"tensor {place} is {str(you)[:100]!r} instead of {str(me)[:100]!r}"
+        return "other tensors"
+
+
+def common_version(terms: pb.Terms) -> int:
+    """The highest version of the protocol that both speak; 0: none."""
+    return max({*terms.versions} & {*VERSIONS}, default=0)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """The only header a receiver accepts."""
+    """The only kind of message a receiver accepts."""
 
     run: str
-    round: int
     dtype: str
     length: int
 
     @property
     def size(self) -> int:
         return self.length * ITEMSIZE[self.dtype]
+
+
+@dataclass(frozen=True, order=True)
+class Stamp:
+    """Which message of a sender it is: the nonce of the sender's start, and the round."""
+
+    nonce: bytes
+    round: int
+
+    def is_new(self, used: "Stamp | None") -> bool:
+        """Whether it has not been used yet, where `used` is the newest that was."""
+        return used is None or self.nonce != used.nonce or self.round > used.round
+
+
+def stamp_of(header: pb.Header) -> Stamp:
+    return Stamp(header.nonce, header.round)
 
 
 def digest_of(body: Body) -> bytes:
@@ -93,18 +135,23 @@ def signed_bytes(header: pb.Header) -> bytes:
             struct.pack(">H", len(run)),
             run,
             header.sender,
-            struct.pack(">QBQ", header.round, header.dtype, header.length),
+            header.nonce,
+            struct.pack(">QBBQ", header.round, header.final, header.dtype, header.length),
             header.digest,
         )
     )
 
 
-def make_header(identity: Identity, expected: Expected, body: Body) -> pb.Header:
+def make_header(
+    identity: Identity, expected: Expected, stamp: Stamp, body: Body, *, final: bool = False
+) -> pb.Header:
     """A signed header for `body`."""
     header = pb.Header(
         run=expected.run,
         sender=identity.fingerprint,
-        round=expected.round,
+        nonce=stamp.nonce,
+        round=stamp.round,
+        final=final,
         dtype=_CODE[expected.dtype],
         length=expected.length,
         digest=digest_of(body),
@@ -118,6 +165,8 @@ def verify_header(header: pb.Header, certificate: Certificate) -> bool:
     well_formed = (
         len(header.run.encode()) <= 128
         and len(header.digest) == 32
+        and len(header.nonce) == NONCE
+        and header.round <= LAST_ROUND
         and header.dtype in _CODE.values()
         and header.sender == certificate.fingerprint
     )
@@ -126,7 +175,7 @@ def verify_header(header: pb.Header, certificate: Certificate) -> bool:
 
 def parts(header: pb.Header, body: Body) -> Iterator[bytes]:
     """The Parts of a message: the header, then chunks. One copy per chunk, none of the whole."""
-    yield pb.Part(header=header).SerializeToString()
+    yield pb.MessagePart(header=header).SerializeToString()
     view = memoryview(body).cast("B")
     for start in range(0, len(view), CHUNK):
         chunk = view[start : start + CHUNK]
@@ -146,12 +195,15 @@ class Assembler:
         expected: Expected,
         certificate: Certificate,
         *,
+        used: Stamp | None = None,
         zstd: bool = False,
         into: memoryview | None = None,
     ) -> None:
-        """`into`, where given, is memory of exactly the model's size that receives it."""
+        """`used` is the newest message used of this sender. `into`, where given, is memory of exactly the
+        model's size that receives it."""
         self.expected = expected
         self.certificate = certificate
+        self.used = used
         self.may_zstd = zstd
         self.header: pb.Header | None = None
         self._into = into
@@ -162,7 +214,7 @@ class Assembler:
         """Takes the next Part; raises `Rejected` at the first thing that is wrong."""
         if self.header is None:
             self.header = self._accept(part)
-            # Only here, after run, sender, round, dtype and length were found to be the expected ones.
+            # Only here, after run, sender, dtype, length and round were checked.
             if self._into is not None and not self.header.zstd:
                 self._buffer = self._into
             else:
@@ -196,13 +248,13 @@ class Assembler:
         if len(part) > 4096 or part[:1] != b"\x0a":
             raise Rejected(Rejection.MALFORMED, "the stream does not start with a header")
         try:
-            header = pb.Part.FromString(part).header
+            header = pb.MessagePart.FromString(part).header
         except DecodeError:
             raise Rejected(Rejection.MALFORMED, "the header is not protobuf") from None
         if header.run != self.expected.run or header.sender != self.certificate.fingerprint:
             raise Rejected(Rejection.MALFORMED, "a header of another run or sender")
-        if header.round != self.expected.round:
-            raise Rejected(Rejection.WRONG_ROUND, f"round {header.round} instead of {self.expected.round}")
+        if not header.final and not stamp_of(header).is_new(self.used):
+            raise Rejected(Rejection.REPLAYED, f"round {header.round} was used already")
         if header.length != self.expected.length or header.dtype != _CODE[self.expected.dtype]:
             detail = f"length {header.length} of dtype {header.dtype} instead of {self.expected.length}"
             raise Rejected(Rejection.WRONG_SHAPE, detail)

@@ -24,31 +24,31 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x63lippedgossip/peer/wire.proto\x12\x15\x63lippedgossip.peer.v1\"\x8f\x01\n\x05Terms\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0b\n\x03run\x18\x02 \x01(\t\x12\x0e\n\x06\x64\x65gree\x18\x03 \x01(\r\x12\x0e\n\x06length\x18\x04 \x01(\x04\x12+\n\x05\x64type\x18\x05 \x01(\x0e\x32\x1c.clippedgossip.peer.v1.Dtype\x12\x0c\n\x04rule\x18\x06 \x01(\t\x12\r\n\x05round\x18\x07 \x01(\x04\";\n\x0cHelloRequest\x12+\n\x05terms\x18\x01 \x01(\x0b\x32\x1c.clippedgossip.peer.v1.Terms\"J\n\nHelloReply\x12+\n\x05terms\x18\x01 \x01(\x0b\x32\x1c.clippedgossip.peer.v1.Terms\x12\x0f\n\x07refusal\x18\x02 \x01(\t\"H\n\x0bPullRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\x04\x12\x0f\n\x07hold_ms\x18\x03 \x01(\r\x12\x0c\n\x04zstd\x18\x04 \x01(\x08\"\xa2\x01\n\x06Header\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x0e\n\x06sender\x18\x02 \x01(\x0c\x12\r\n\x05round\x18\x03 \x01(\x04\x12+\n\x05\x64type\x18\x04 \x01(\x0e\x32\x1c.clippedgossip.peer.v1.Dtype\x12\x0e\n\x06length\x18\x05 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x06 \x01(\x0c\x12\x11\n\tsignature\x18\x07 \x01(\x0c\x12\x0c\n\x04zstd\x18\x08 \x01(\x08\"P\n\x04Part\x12/\n\x06header\x18\x01 \x01(\x0b\x32\x1d.clippedgossip.peer.v1.HeaderH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\",\n\x0eWitnessRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\x04\">\n\x0cWitnessReply\x12.\n\x07headers\x18\x01 \x03(\x0b\x32\x1d.clippedgossip.peer.v1.Header*X\n\x05\x44type\x12\x15\n\x11\x44TYPE_UNSPECIFIED\x10\x00\x12\x11\n\rDTYPE_FLOAT32\x10\x01\x12\x12\n\x0e\x44TYPE_BFLOAT16\x10\x02\x12\x11\n\rDTYPE_FLOAT16\x10\x03\x32\xf9\x01\n\x04Peer\x12O\n\x05Hello\x12#.clippedgossip.peer.v1.HelloRequest\x1a!.clippedgossip.peer.v1.HelloReply\x12I\n\x04Pull\x12\".clippedgossip.peer.v1.PullRequest\x1a\x1b.clippedgossip.peer.v1.Part0\x01\x12U\n\x07Witness\x12%.clippedgossip.peer.v1.WitnessRequest\x1a#.clippedgossip.peer.v1.WitnessReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x63lippedgossip/peer/wire.proto\x12\x15\x63lippedgossip.peer.v1\"\xaa\x01\n\x05Terms\x12\x10\n\x08versions\x18\x01 \x03(\r\x12\x0b\n\x03run\x18\x02 \x01(\t\x12\x0e\n\x06\x64\x65gree\x18\x03 \x01(\r\x12\x0e\n\x06length\x18\x04 \x01(\x04\x12+\n\x05\x64type\x18\x05 \x01(\x0e\x32\x1c.clippedgossip.peer.v1.Dtype\x12\x0c\n\x04rule\x18\x06 \x01(\t\x12\x0f\n\x07tensors\x18\x07 \x03(\t\x12\x16\n\x0etensors_digest\x18\x08 \x01(\x0c\";\n\x0cHelloRequest\x12+\n\x05terms\x18\x01 \x01(\x0b\x32\x1c.clippedgossip.peer.v1.Terms\"[\n\nHelloReply\x12+\n\x05terms\x18\x01 \x01(\x0b\x32\x1c.clippedgossip.peer.v1.Terms\x12\x0f\n\x07refusal\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\r\"e\n\x0bPullRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\x04\x12\x0f\n\x07hold_ms\x18\x03 \x01(\r\x12\x0c\n\x04zstd\x18\x04 \x01(\x08\x12\r\n\x05nonce\x18\x05 \x01(\x0c\x12\x0c\n\x04last\x18\x06 \x01(\x04\"\xc0\x01\n\x06Header\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x0e\n\x06sender\x18\x02 \x01(\x0c\x12\r\n\x05round\x18\x03 \x01(\x04\x12+\n\x05\x64type\x18\x04 \x01(\x0e\x32\x1c.clippedgossip.peer.v1.Dtype\x12\x0e\n\x06length\x18\x05 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x06 \x01(\x0c\x12\x11\n\tsignature\x18\x07 \x01(\x0c\x12\x0c\n\x04zstd\x18\x08 \x01(\x08\x12\r\n\x05nonce\x18\t \x01(\x0c\x12\r\n\x05\x66inal\x18\n \x01(\x08\"W\n\x0bMessagePart\x12/\n\x06header\x18\x01 \x01(\x0b\x32\x1d.clippedgossip.peer.v1.HeaderH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\",\n\x0eWitnessRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\x04\">\n\x0cWitnessReply\x12.\n\x07headers\x18\x01 \x03(\x0b\x32\x1d.clippedgossip.peer.v1.Header*X\n\x05\x44type\x12\x15\n\x11\x44TYPE_UNSPECIFIED\x10\x00\x12\x11\n\rDTYPE_FLOAT32\x10\x01\x12\x12\n\x0e\x44TYPE_BFLOAT16\x10\x02\x12\x11\n\rDTYPE_FLOAT16\x10\x03\x32\x80\x02\n\x04Peer\x12O\n\x05Hello\x12#.clippedgossip.peer.v1.HelloRequest\x1a!.clippedgossip.peer.v1.HelloReply\x12P\n\x04Pull\x12\".clippedgossip.peer.v1.PullRequest\x1a\".clippedgossip.peer.v1.MessagePart0\x01\x12U\n\x07Witness\x12%.clippedgossip.peer.v1.WitnessRequest\x1a#.clippedgossip.peer.v1.WitnessReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'clippedgossip.peer.wire_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_DTYPE']._serialized_start=770
-  _globals['_DTYPE']._serialized_end=858
+  _globals['_DTYPE']._serialized_start=880
+  _globals['_DTYPE']._serialized_end=968
   _globals['_TERMS']._serialized_start=57
-  _globals['_TERMS']._serialized_end=200
-  _globals['_HELLOREQUEST']._serialized_start=202
-  _globals['_HELLOREQUEST']._serialized_end=261
-  _globals['_HELLOREPLY']._serialized_start=263
-  _globals['_HELLOREPLY']._serialized_end=337
-  _globals['_PULLREQUEST']._serialized_start=339
-  _globals['_PULLREQUEST']._serialized_end=411
-  _globals['_HEADER']._serialized_start=414
-  _globals['_HEADER']._serialized_end=576
-  _globals['_PART']._serialized_start=578
-  _globals['_PART']._serialized_end=658
-  _globals['_WITNESSREQUEST']._serialized_start=660
-  _globals['_WITNESSREQUEST']._serialized_end=704
-  _globals['_WITNESSREPLY']._serialized_start=706
-  _globals['_WITNESSREPLY']._serialized_end=768
-  _globals['_PEER']._serialized_start=861
-  _globals['_PEER']._serialized_end=1110
+  _globals['_TERMS']._serialized_end=227
+  _globals['_HELLOREQUEST']._serialized_start=229
+  _globals['_HELLOREQUEST']._serialized_end=288
+  _globals['_HELLOREPLY']._serialized_start=290
+  _globals['_HELLOREPLY']._serialized_end=381
+  _globals['_PULLREQUEST']._serialized_start=383
+  _globals['_PULLREQUEST']._serialized_end=484
+  _globals['_HEADER']._serialized_start=487
+  _globals['_HEADER']._serialized_end=679
+  _globals['_MESSAGEPART']._serialized_start=681
+  _globals['_MESSAGEPART']._serialized_end=768
+  _globals['_WITNESSREQUEST']._serialized_start=770
+  _globals['_WITNESSREQUEST']._serialized_end=814
+  _globals['_WITNESSREPLY']._serialized_start=816
+  _globals['_WITNESSREPLY']._serialized_end=878
+  _globals['_PEER']._serialized_start=971
+  _globals['_PEER']._serialized_end=1227
 # @@protoc_insertion_point(module_scope)

@@ -19,22 +19,24 @@ DTYPE_BFLOAT16: Dtype
 DTYPE_FLOAT16: Dtype
 
 class Terms(_message.Message):
-    __slots__ = ("version", "run", "degree", "length", "dtype", "rule", "round")
-    VERSION_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("versions", "run", "degree", "length", "dtype", "rule", "tensors", "tensors_digest")
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     DEGREE_FIELD_NUMBER: _ClassVar[int]
     LENGTH_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     RULE_FIELD_NUMBER: _ClassVar[int]
-    ROUND_FIELD_NUMBER: _ClassVar[int]
-    version: int
+    TENSORS_FIELD_NUMBER: _ClassVar[int]
+    TENSORS_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    versions: _containers.RepeatedScalarFieldContainer[int]
     run: str
     degree: int
     length: int
     dtype: Dtype
     rule: str
-    round: int
-    def __init__(self, version: _Optional[int] = ..., run: _Optional[str] = ..., degree: _Optional[int] = ..., length: _Optional[int] = ..., dtype: _Optional[_Union[Dtype, str]] = ..., rule: _Optional[str] = ..., round: _Optional[int] = ...) -> None: ...
+    tensors: _containers.RepeatedScalarFieldContainer[str]
+    tensors_digest: bytes
+    def __init__(self, versions: _Optional[_Iterable[int]] = ..., run: _Optional[str] = ..., degree: _Optional[int] = ..., length: _Optional[int] = ..., dtype: _Optional[_Union[Dtype, str]] = ..., rule: _Optional[str] = ..., tensors: _Optional[_Iterable[str]] = ..., tensors_digest: _Optional[bytes] = ...) -> None: ...
 
 class HelloRequest(_message.Message):
     __slots__ = ("terms",)
@@ -43,27 +45,33 @@ class HelloRequest(_message.Message):
     def __init__(self, terms: _Optional[_Union[Terms, _Mapping]] = ...) -> None: ...
 
 class HelloReply(_message.Message):
-    __slots__ = ("terms", "refusal")
+    __slots__ = ("terms", "refusal", "version")
     TERMS_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
     terms: Terms
     refusal: str
-    def __init__(self, terms: _Optional[_Union[Terms, _Mapping]] = ..., refusal: _Optional[str] = ...) -> None: ...
+    version: int
+    def __init__(self, terms: _Optional[_Union[Terms, _Mapping]] = ..., refusal: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
 
 class PullRequest(_message.Message):
-    __slots__ = ("run", "round", "hold_ms", "zstd")
+    __slots__ = ("run", "round", "hold_ms", "zstd", "nonce", "last")
     RUN_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     HOLD_MS_FIELD_NUMBER: _ClassVar[int]
     ZSTD_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
     run: str
     round: int
     hold_ms: int
     zstd: bool
-    def __init__(self, run: _Optional[str] = ..., round: _Optional[int] = ..., hold_ms: _Optional[int] = ..., zstd: bool = ...) -> None: ...
+    nonce: bytes
+    last: int
+    def __init__(self, run: _Optional[str] = ..., round: _Optional[int] = ..., hold_ms: _Optional[int] = ..., zstd: bool = ..., nonce: _Optional[bytes] = ..., last: _Optional[int] = ...) -> None: ...
 
 class Header(_message.Message):
-    __slots__ = ("run", "sender", "round", "dtype", "length", "digest", "signature", "zstd")
+    __slots__ = ("run", "sender", "round", "dtype", "length", "digest", "signature", "zstd", "nonce", "final")
     RUN_FIELD_NUMBER: _ClassVar[int]
     SENDER_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -72,6 +80,8 @@ class Header(_message.Message):
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     ZSTD_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    FINAL_FIELD_NUMBER: _ClassVar[int]
     run: str
     sender: bytes
     round: int
@@ -80,9 +90,11 @@ class Header(_message.Message):
     digest: bytes
     signature: bytes
     zstd: bool
-    def __init__(self, run: _Optional[str] = ..., sender: _Optional[bytes] = ..., round: _Optional[int] = ..., dtype: _Optional[_Union[Dtype, str]] = ..., length: _Optional[int] = ..., digest: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., zstd: bool = ...) -> None: ...
+    nonce: bytes
+    final: bool
+    def __init__(self, run: _Optional[str] = ..., sender: _Optional[bytes] = ..., round: _Optional[int] = ..., dtype: _Optional[_Union[Dtype, str]] = ..., length: _Optional[int] = ..., digest: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., zstd: bool = ..., nonce: _Optional[bytes] = ..., final: bool = ...) -> None: ...
 
-class Part(_message.Message):
+class MessagePart(_message.Message):
     __slots__ = ("header", "chunk")
     HEADER_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]

@@ -5,6 +5,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import networkx as nx
 import torch
@@ -24,6 +25,7 @@ from clippedgossip.peer.peer_config import FORMER_MISBEHAVIOURS
 from clippedgossip.peer.peer_mixing import rule_of
 from clippedgossip.peer.rejection import Rejected
 from clippedgossip.peer.transport.base import Send
+from clippedgossip.peer.wire import Stamp
 
 _HUGE = 10 * 2**30
 _FLOOD = 64
@@ -90,7 +92,7 @@ class ByzantinePeer(Node):
         patience = self.deadline.seconds / 3
 
         async def listen(name: str, neighbour: NeighbourState) -> tuple[str, Tensor] | None:
-            expected, certificate = self._expected(self.round), neighbour.link.certificate
+            certificate = neighbour.link.certificate
             with contextlib.suppress(Rejected, TimeoutError):
                 async with asyncio.timeout(patience):
                     if certificate is None or not neighbour.greeted:
@@ -98,7 +100,7 @@ class ByzantinePeer(Node):
                     request = pb.PullRequest(
                         run=self.config.run, round=self.round, hold_ms=int(1000 * patience)
                     )
-                    assembler = wire.Assembler(expected, certificate)
+                    assembler = wire.Assembler(self._expected(), certificate)
                     async with neighbour.link.pull(request) as parts:
                         async for part in parts:
                             assembler.feed(part)
@@ -121,13 +123,9 @@ async def _regular(peer: ByzantinePeer, vector: Tensor) -> Messages:
 
 
 async def _wrong_shape(peer: ByzantinePeer, vector: Tensor) -> Messages:
-    config = peer.config
-    expected = wire.Expected(
-        run=config.run, round=peer.round, dtype=config.wire.dtype, length=peer.length + 1
-    )
-    body = tensors.to_bytes(torch.zeros(peer.length + 1), config.wire.dtype)
-    message = Message(wire.make_header(peer.identity, expected, body), body)
-    return lambda name: message
+    expected = replace(peer._expected(), length=peer.length + 1)
+    body = tensors.to_bytes(torch.zeros(peer.length + 1), peer.config.wire.dtype)
+    return _signed(peer, expected, body)
 
 
 async def _replay(peer: ByzantinePeer, vector: Tensor) -> Messages:
@@ -142,8 +140,18 @@ async def _equivocation(peer: ByzantinePeer, vector: Tensor) -> Messages:
 
 
 async def _oversize(peer: ByzantinePeer, vector: Tensor) -> Messages:
-    expected = wire.Expected(run=peer.config.run, round=peer.round, dtype="float32", length=_HUGE // 4)
-    message = Message(wire.make_header(peer.identity, expected, b""), b"")
+    return _signed(peer, replace(peer._expected(), dtype="float32", length=_HUGE // 4), b"")
+
+
+async def _false_round(peer: ByzantinePeer, vector: Tensor) -> Messages:
+    """Says that it is in the far future, a little further each round."""
+    body = tensors.to_bytes(vector, peer.config.wire.dtype)
+    return _signed(peer, peer._expected(), body, round=10**9 + peer.round)
+
+
+def _signed(peer: ByzantinePeer, expected: wire.Expected, body: wire.Body, round: int = -1) -> Messages:
+    stamp = Stamp(peer.nonce, peer.round if round < 0 else round)
+    message = Message(wire.make_header(peer.identity, expected, stamp, body), body)
     return lambda name: message
 
 
@@ -192,6 +200,7 @@ _VIOLATIONS: dict[str, Callable[[ByzantinePeer, Tensor], Awaitable[Messages]]] =
     "oversize": _oversize,
     "replay": _replay,
     "equivocation": _equivocation,
+    "false-round": _false_round,
     "flooding": _regular,
     "stalling": _regular,
 }

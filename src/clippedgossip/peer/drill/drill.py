@@ -1,6 +1,7 @@
 """A fire drill: a network of real processes learns while one fault after another is done to it."""
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -189,8 +190,9 @@ class Drill:
             Fault.PARTITION: any(proxy.lost for proxy in proxies) and any(reasons for _, reasons in counted),
             Fault.OVERSIZE: "wrong shape" in against(Fault.OVERSIZE),
             Fault.DRIP: "late" in against(Fault.DRIP),
-            Fault.REPLAY: {"wrong round", "malformed"} <= against(Fault.REPLAY),
+            Fault.REPLAY: {"replayed", "malformed"} <= against(Fault.REPLAY),
             Fault.EQUIVOCATION: _convicted(net) == _marks(net, MISBEHAVIOURS[Fault.EQUIVOCATION]),
+            Fault.FALSE_ROUND: self._far_off(net, MISBEHAVIOURS[Fault.FALSE_ROUND]),
             Fault.NAN: "non-finite" in against(Fault.NAN),
             Fault.WRONG_SHAPE: "wrong shape" in against(Fault.WRONG_SHAPE),
             Fault.GARBAGE: "malformed" in against(Fault.GARBAGE),
@@ -199,6 +201,17 @@ class Drill:
             Fault.CLOCK_JUMP: victim.get("time", 0) > time.time() + 86400,
         }
         self.fired |= {fault for fault, trace in traces.items() if trace and fault in self.faults}
+
+    def _far_off(self, net: LocalNetwork, how: str) -> bool:
+        """Whether regular peers used messages that said to be of the far future."""
+        liars = {name for name, config in net.configs.items() if config.misbehave == how}
+        for name in self.regular(net):
+            for path in (net.configs[name].folder / "runs").glob("*/records.jsonl"):
+                for line in path.read_text().splitlines():
+                    others = json.loads(line).get("other_rounds", {})
+                    if any(others.get(liar, 0) >= 10**9 for liar in liars):
+                        return True
+        return False
 
     def _judge(self, net: LocalNetwork, memory: Memory, seconds: float) -> Result:
         regular, status = self.regular(net), net.status()
@@ -264,7 +277,7 @@ def _convicted(net: LocalNetwork) -> set[str]:
     found = set()
     for config in net.configs.values():
         for path in (config.folder / "evidence").glob("*.json") if not config.misbehave else ():
-            found.add(evidence.verify(path))
+            found.add(identity.format_fingerprint(evidence.verify(path).fingerprint))
     return found
 
 

@@ -20,6 +20,7 @@ class Fault(StrEnum):
     DRIP = "one byte a second"
     REPLAY = "duplicate and replayed rounds"
     EQUIVOCATION = "two models for one round"
+    FALSE_ROUND = "claims to be in round 10⁹"
     NAN = "NaN"
     WRONG_SHAPE = "wrong shape"
     GARBAGE = "garbage messages"
@@ -35,6 +36,7 @@ MISBEHAVIOURS = {
     Fault.DRIP: "stalling",
     Fault.REPLAY: "replay",
     Fault.EQUIVOCATION: "equivocation",
+    Fault.FALSE_ROUND: "false-round",
     Fault.NAN: "non-finite",
     Fault.WRONG_SHAPE: "wrong-shape",
     Fault.GARBAGE: "garbage",

@@ -46,6 +46,9 @@ class NeighbourLink(Protocol):
 
     async def witness(self, request: pb.WitnessRequest) -> pb.WitnessReply: ...
 
+    async def renew(self) -> None:
+        """Throws the connection away; the next call makes a new one."""
+
 
 class Transport(Protocol):
     """Carries calls between this node and its neighbours."""

@@ -21,6 +21,8 @@ class MemoryNetwork:
     def __init__(self) -> None:
         self.members: dict[bytes, MemoryTransport] = {}
         self.cut: set[frozenset[bytes]] = set()
+        self.delay: Callable[[], float] = lambda: 0.0
+        """Seconds that a call takes on its way."""
 
     @contextlib.contextmanager
     def partition(self, *pairs: tuple[bytes, bytes]) -> Iterator[None]:
@@ -75,8 +77,9 @@ class MemoryLink:
         return there.service, there.names[mark]
 
     async def _call(self, ask: Callable[[Service, str], Awaitable[_T]]) -> _T:
+        self._reach()
+        await asyncio.sleep(self.here.network.delay())
         service, name = self._reach()
-        await asyncio.sleep(0)
         return await ask(service, name)
 
     async def hello(self, request: pb.HelloRequest) -> pb.HelloReply:
@@ -85,8 +88,14 @@ class MemoryLink:
     async def witness(self, request: pb.WitnessRequest) -> pb.WitnessReply:
         return await self._call(lambda service, name: service.witness(name, request))
 
+    async def renew(self) -> None:
+        """There is nothing to throw away."""
+
     @asynccontextmanager
     async def pull(self, request: pb.PullRequest) -> AsyncIterator[Parts]:
+        self._reach()
+        if delay := self.here.network.delay():
+            await asyncio.sleep(delay)
         service, name = self._reach()
         queue: asyncio.Queue[bytes | Rejected | None] = asyncio.Queue(maxsize=1)
 
@@ -99,7 +108,7 @@ class MemoryLink:
 
         task = asyncio.create_task(serve())
         try:
-            yield _QueueParts(queue)
+            yield _QueueParts(queue, self)
         finally:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -107,14 +116,16 @@ class MemoryLink:
 
 
 class _QueueParts:
-    def __init__(self, queue: asyncio.Queue[bytes | Rejected | None]) -> None:
+    def __init__(self, queue: asyncio.Queue[bytes | Rejected | None], link: MemoryLink) -> None:
         self._queue = queue
+        self._link = link
 
     def __aiter__(self) -> Parts:
         return self
 
     async def __anext__(self) -> bytes:
         item = await self._queue.get()
+        self._link._reach()
         if item is None:
             raise StopAsyncIteration
         if isinstance(item, Rejected):

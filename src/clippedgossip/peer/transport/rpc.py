@@ -29,8 +29,8 @@ from clippedgossip.peer.wire import LARGEST_PART
 
 _SERVICE = "clippedgossip.peer.v1.Peer"
 _CODE = {
-    Rejection.AHEAD: grpc.StatusCode.OUT_OF_RANGE,
-    Rejection.BEHIND: grpc.StatusCode.UNAVAILABLE,
+    Rejection.NOTHING_NEW: grpc.StatusCode.OUT_OF_RANGE,
+    Rejection.CONVICTED: grpc.StatusCode.PERMISSION_DENIED,
     Rejection.LATE: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Rejection.REFUSED: grpc.StatusCode.FAILED_PRECONDITION,
     Rejection.MALFORMED: grpc.StatusCode.INVALID_ARGUMENT,
@@ -65,6 +65,7 @@ class RpcTransport:
                 ("grpc.server_handshake_timeout_ms", int(self.limits.handshake * 1000)),
                 ("grpc.max_allowed_incoming_connections", self.limits.connections),
                 ("grpc.http2.max_ping_strikes", 2),
+                ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
                 *_COMMON,
             ]
         )
@@ -164,8 +165,6 @@ async def _answer(context: Any, answer: Awaitable[_R]) -> _R:
     try:
         return await answer
     except Rejected as rejected:
-        if rejected.round is not None:
-            context.set_trailing_metadata((("round", str(rejected.round)),))
         await context.abort(_CODE.get(rejected.reason, grpc.StatusCode.INTERNAL), str(rejected)[:300])
     raise AssertionError("abort raises")
 
@@ -208,9 +207,12 @@ class RpcLink:
             call.cancel()
 
     async def close(self) -> None:
-        if self._channel is not None:
-            await self._channel.close()
-            self._channel = None
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            await channel.close()
+
+    async def renew(self) -> None:
+        await self.close()
 
     async def _unary(self, method: str, request: Message, reply: type[_M]) -> _M:
         channel = await self._open()
@@ -267,14 +269,12 @@ def _translated() -> Iterator[None]:
 
 def _reason(error: Any) -> Rejected:
     code, detail = error.code(), str(error.details())[:300]
-    stated = dict(error.trailing_metadata() or ()).get("round", "")
-    round = int(stated) if isinstance(stated, str) and stated.isdecimal() and len(stated) < 16 else None
-    if code == grpc.StatusCode.UNAVAILABLE and round is None:
-        return Rejected(Rejection.DEAD, detail)
     reason = next((reason for reason, known in _CODE.items() if known == code), Rejection.DEAD)
     if code == grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in detail:
         reason = Rejection.MALFORMED  # gRPC's own refusal of an oversize part
-    return Rejected(reason, detail, round=round)
+    if code == grpc.StatusCode.UNIMPLEMENTED:  # a peer of another version, or gRPC's compression
+        reason = Rejection.REFUSED
+    return Rejected(reason, detail)
 
 
 def _share_heaps() -> None:
@@ -300,6 +300,14 @@ _COMMON: list[tuple[str, Any]] = [
     ("grpc.http2.lookahead_bytes", 1 << 16),  # more is held, and no faster
     ("grpc.enable_http_proxy", 0),
     ("grpc.enable_retries", 0),
+    # A connection whose state a firewall has lost looks alive until somebody asks. gRPC also sets
+    # TCP_USER_TIMEOUT by these.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    # Identity alone: a gzip bomb is refused before it is unpacked.
+    ("grpc.compression_enabled_algorithms_bitset", 1),
 ]
 _CLIENT = [
     ("grpc.ssl_target_name_override", HOST),

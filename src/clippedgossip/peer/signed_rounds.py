@@ -1,0 +1,75 @@
+"""The highest round that a peer has signed, on disk before the message is served.
+
+A peer that is killed and goes on from an older checkpoint does some rounds twice, with other numbers. If it
+signed them twice, it would look like a Byzantine peer.
+"""
+
+import hashlib
+import os
+import struct
+import zlib
+from pathlib import Path
+
+from clippedgossip.errors import PeerError
+
+_SLOT = struct.Struct(">QI")
+
+
+class SignedRounds:
+    """One small file of two slots that are written in turn, each with a checksum: a torn write destroys at
+    most the newer one, whose message was not served yet."""
+
+    def __init__(self, folder: Path | None, run: str) -> None:
+        """Without a folder nothing is kept."""
+        self.highest = -1
+        self._writes = 0
+        self._file: int | None = None
+        if folder is None:
+            return
+        path = folder / "signed" / hashlib.sha256(run.encode()).hexdigest()[:12]
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+            found = os.pread(self._file, 2 * _SLOT.size, 0)
+            if not found:  # the room is taken now, not when the disk is full
+                os.pwrite(self._file, bytes(2 * _SLOT.size), 0)
+                os.fsync(self._file)
+        except OSError as error:
+            raise PeerError(
+                f"cannot write {path}: {error.strerror}; a peer must record what it signs\n"
+                "make room on the disk, or name a folder that can be written"
+            ) from None
+        slots = [found[i : i + _SLOT.size] for i in (0, _SLOT.size)] if found else []
+        rounds = [_read(slot) for slot in slots]
+        known = [round for round in rounds if round is not None]
+        if any(found) and not known:
+            raise PeerError(
+                f"{path} is damaged: which rounds this peer has signed is not known\n"
+                "choose a new name for the run, the same for all its peers"
+            )
+        self.highest = max(known, default=-1)
+        self._writes = 1 + rounds.index(self.highest) if known else 0
+
+    def add(self, round: int) -> None:
+        """Before the message of this round is served. Raises OSError."""
+        if round <= self.highest:
+            return
+        if self._file is not None:
+            body = struct.pack(">Q", round)
+            slot = _SLOT.pack(round, zlib.crc32(body) or 1)
+            os.pwrite(self._file, slot, _SLOT.size * (self._writes % 2))
+            os.fdatasync(self._file)
+            self._writes += 1
+        self.highest = round
+
+    def close(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+def _read(slot: bytes) -> int | None:
+    if len(slot) < _SLOT.size:
+        return None
+    round, checksum = _SLOT.unpack(slot)
+    return round if checksum == (zlib.crc32(struct.pack(">Q", round)) or 1) else None
