@@ -12,7 +12,7 @@ from unittest import mock
 
 import pytest
 import torch
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -242,6 +242,12 @@ class Schedules(RuleBasedStateMachine):
         ticks = itertools.cycle([0.1, 0.9, 0.4, 0.7, 0.2, 1.0])
         self.net.delay = lambda: longest * next(ticks)
 
+    async def end_all(self) -> None:
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+
     def teardown(self) -> None:
         if not hasattr(self, "loop"):
             return
@@ -261,10 +267,7 @@ class Schedules(RuleBasedStateMachine):
                     assert after <= before + 1, "one after the other"
         finally:
             self.threads.stop()
-            left = asyncio.all_tasks(self.loop)
-            for task in left:
-                task.cancel()
-            self.loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+            self.loop.run_until_complete(self.end_all())
             self.loop.close()
 
 
@@ -277,6 +280,7 @@ def explore(schedules: int) -> None:
             deadline=None,
             suppress_health_check=list(HealthCheck),
             print_blob=True,
+            phases=[Phase.generate],  # shrinking takes many times longer, and the steps are printed
         ),
     )
 
