@@ -4,15 +4,12 @@ import json
 import re
 import secrets
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from clippedgossip.peer.local_network import LocalNetwork
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON alone.")]
@@ -121,6 +118,7 @@ def up(
     equivocation, false-round, flooding or stalling.
     """
     from clippedgossip.peer.local_network import prepared, running
+    from clippedgossip.report.terminal import show_peers
 
     lies = dict(_pair(text, "--misbehave") for text in misbehave)
     configs = prepared(net, rounds=rounds, misbehave=lies, resume=resume)
@@ -137,7 +135,7 @@ def up(
     if as_json:
         print(json.dumps(peers.rows()))
     else:
-        _console().print(_table(_rows(peers)))
+        show_peers(_rows(peers))
     if interrupted and any(
         row["rounds"] < config.rounds for row, config in zip(peers.rows(), configs, strict=True)
     ):
@@ -238,7 +236,9 @@ def start(
     if as_json:
         print(json.dumps(asdict(outcome)))
     else:
-        print("  ".join(f"{key} {_short(value)}" for key, value in asdict(outcome).items()))
+        from clippedgossip.report.terminal import short
+
+        print("  ".join(f"{key} {short(value)}" for key, value in asdict(outcome).items()))
     if outcome.resumed is not None and outcome.resumed >= mine.rounds:
         print(
             f"run {mine.run!r} was complete already, at round {outcome.resumed}; "
@@ -255,6 +255,7 @@ def status(
     from clippedgossip.errors import PeerError
     from clippedgossip.peer.peer_config import CONFIG_FILE
     from clippedgossip.peer.telemetry import read_status
+    from clippedgossip.report.terminal import show_peers
 
     folders = (
         [folder] if (folder / CONFIG_FILE).exists() else [p.parent for p in folder.glob(f"*/{CONFIG_FILE}")]
@@ -266,7 +267,7 @@ def status(
     if as_json:
         print(json.dumps(rows))
     else:
-        _console().print(_table({str(row["peer"]): row for row in rows}))
+        show_peers({str(row["peer"]): row for row in rows})
 
 
 def drill(
@@ -309,12 +310,9 @@ def _watch(peers: "LocalNetwork", *, live: bool) -> None:
         while peers.alive():
             peers.wait(0.5)
         return
-    from rich.live import Live
+    from clippedgossip.report.terminal import watch_peers
 
-    with Live(_table(_rows(peers)), console=_console(), refresh_per_second=4, transient=True) as view:
-        while peers.alive():
-            time.sleep(0.25)
-            view.update(_table(_rows(peers)))
+    watch_peers(lambda: _rows(peers), peers.alive)
 
 
 def _rows(peers: "LocalNetwork") -> dict[str, dict[str, Any]]:
@@ -324,42 +322,6 @@ def _rows(peers: "LocalNetwork") -> dict[str, dict[str, Any]]:
         name: {"starting": name in alive, "misbehave": config.misbehave, **status.get(name, {})}
         for name, config in peers.configs.items()
     }
-
-
-def _console() -> Any:
-    from rich.console import Console
-
-    return Console(width=None if sys.stdout.isatty() else 80)
-
-
-def _table(status: dict[str, dict[str, Any]]) -> "Table":
-    from rich.box import SIMPLE
-    from rich.table import Table
-
-    table = Table(box=SIMPLE, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    for column in ("peer", "round", "accuracy", "distance", "links", "clipped", "missing", "rejected", ""):
-        table.add_column(column, justify="left" if column in ("peer", "") else "right", no_wrap=True)
-    for name, row in status.items():
-        links = row.get("links") or {}
-        state = "done" if row.get("finished") else "up" if row.get("running") else "stopped"
-        state = "starting" if row.get("starting") else state
-        state = row.get("misbehave") or state
-        at = f"{row['round']}/{row['rounds']}" if "rounds" in row else None
-        cells = [at, row.get("accuracy"), row.get("consensus_distance")]
-        cells += [
-            f"{sum(links.values())}/{len(links)}" if links else None,
-            row.get("clipped"),
-            row.get("missing"),
-            row.get("rejected"),
-        ]
-        table.add_row(name, *map(_short, cells), state)
-    return table
-
-
-def _short(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value:.3g}" if value and abs(value) < 0.01 else f"{value:.3f}"
-    return "–" if value is None else str(value)
 
 
 def _pair(text: str, option: str) -> tuple[str, str]:

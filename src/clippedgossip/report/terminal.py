@@ -4,7 +4,7 @@ notebook a line in place of a bar."""
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import zip_longest
 from textwrap import TextWrapper, wrap
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from clippedgossip.report.page import Table
 
 if TYPE_CHECKING:
+    from rich.table import Table as RichTable
     from rich.text import Text
 
     from clippedgossip.report.claims import Claim, Claims
@@ -137,6 +138,55 @@ def show(*parts: Any) -> None:
     console = Console(highlight=False, markup=False, soft_wrap=True)
     for part in parts:
         console.print(part)
+
+
+def watch_peers(rows: Callable[[], Mapping[str, Mapping[str, Any]]], alive: Callable[[], Any]) -> None:
+    """The table of peers, four times a second, while some are alive."""
+    from rich.live import Live
+
+    with Live(_peers_table(rows()), refresh_per_second=4, transient=True) as view:
+        while alive():
+            time.sleep(0.25)
+            view.update(_peers_table(rows()))
+
+
+def show_peers(rows: Mapping[str, Mapping[str, Any]]) -> None:
+    """The table of peers, once."""
+    from rich.console import Console
+
+    Console(width=None if sys.stdout.isatty() else WIDTH).print(_peers_table(rows))
+
+
+def _peers_table(rows: Mapping[str, Mapping[str, Any]]) -> "RichTable":
+    """How each peer is doing, by its status."""
+    from rich.box import SIMPLE
+    from rich.table import Table as RichTable
+
+    shown = RichTable(box=SIMPLE, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for column in ("peer", "round", "accuracy", "distance", "links", "clipped", "missing", "rejected", ""):
+        shown.add_column(column, justify="left" if column in ("peer", "") else "right", no_wrap=True)
+    for name, row in rows.items():
+        links = row.get("links") or {}
+        state = "done" if row.get("finished") else "up" if row.get("running") else "stopped"
+        state = row.get("misbehave") or ("starting" if row.get("starting") else state)
+        cells = (
+            f"{row['round']}/{row['rounds']}" if "rounds" in row else None,
+            row.get("accuracy"),
+            row.get("consensus_distance"),
+            f"{sum(links.values())}/{len(links)}" if links else None,
+            row.get("clipped"),
+            row.get("missing"),
+            row.get("rejected"),
+        )
+        shown.add_row(name, *map(short, cells), state)
+    return shown
+
+
+def short(value: object) -> str:
+    """A number with three digits; a dash for None."""
+    if isinstance(value, float):
+        return f"{value:.3g}" if value and abs(value) < 0.01 else f"{value:.3f}"
+    return "–" if value is None else str(value)
 
 
 def _row(
