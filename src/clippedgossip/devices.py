@@ -175,6 +175,11 @@ class CapturedWork:
         self._graph = graph
 
 
+def usable_cores() -> int:
+    """How many CPU cores this process may use. macOS tells only how many there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def each(function: Callable[[_In], _Out], items: Sequence[_In]) -> Iterable[_Out]:
     """`map` with as many threads as PyTorch may use. Each thread takes one item and computes on one core; a
     single item may use all cores."""

@@ -1,10 +1,29 @@
-"""Files that are either the old one or the new one, whole, at every moment."""
+"""Files on disk: atomic writes, locks between processes, and JSON that has one text for one value."""
 
+import dataclasses
+import json
+import math
 import os
 import secrets
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from clippedgossip.errors import RunError, UserError
+
+try:
+    import fcntl
+except ModuleNotFoundError:
+    raise UserError(
+        "Windows is not supported: runs and data are locked with fcntl, which it does not have\n"
+        "use Linux, macOS or the Windows Subsystem for Linux"
+    ) from None
+
+
+# --- atomic writes ---------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -50,3 +69,120 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+# --- locks -----------------------------------------------------------------------------------------------
+
+
+class Lock:
+    """A lock on a file, held until it is closed. The operating system frees it when its process ends.
+
+    The file stays. If it were removed, two processes could lock two files of one name.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor: int | None = descriptor
+
+    @classmethod
+    def take(cls, path: Path) -> Self | None:
+        """The lock on `path`, or None while another holds it."""
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            for _ in range(5):  # `is_held` takes a shared lock for an instant: try again
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    return cls(descriptor)
+                except BlockingIOError:
+                    time.sleep(0.02)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+        return None
+
+    @classmethod
+    def wait(cls, path: Path) -> Self:
+        """The lock on `path`, as soon as no other process holds it."""
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return cls(descriptor)
+
+    @staticmethod
+    def is_held(path: Path) -> bool:
+        """Whether some process holds the lock on `path` now."""
+        try:
+            descriptor = os.open(path, os.O_RDONLY)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+# --- JSON ------------------------------------------------------------------------------------------------
+
+
+def to_line(content: Mapping[str, Any]) -> str:
+    """JSON on one line. Floats have their shortest exact form; inf and nan become null."""
+    return json.dumps(_plain(content, _null), ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def to_text(content: Mapping[str, Any]) -> str:
+    """JSON for a whole file, indented, with the same numbers as `to_line`."""
+    return json.dumps(_plain(content, _null), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def canonical(config: Mapping[str, Any]) -> str:
+    """The one text of a config: keys are sorted; inf and nan are strings, so that they differ from null."""
+    return (
+        json.dumps(_plain(config, str), sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    )
+
+
+def _null(value: float) -> None:
+    return None
+
+
+def _plain(value: Any, non_finite: Callable[[float], str | None]) -> Any:
+    """The same value in JSON's types: tuples become lists, keys strings, tensors and arrays numbers."""
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return float(value) if math.isfinite(value) else non_finite(float(value))
+        case Path():
+            return value.as_posix()
+        case Mapping():
+            return {str(key): _plain(item, non_finite) for key, item in value.items()}
+        case list() | tuple():
+            return [_plain(item, non_finite) for item in value]
+        case set() | frozenset():
+            return [_plain(item, non_finite) for item in sorted(value)]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {
+            entry.name: _plain(getattr(value, entry.name), non_finite) for entry in dataclasses.fields(value)
+        }
+    if hasattr(value, "tolist"):  # numpy and torch, scalars too
+        return _plain(value.tolist(), non_finite)
+    raise RunError(f"{value!r} of type {type(value).__name__} cannot be written as JSON")

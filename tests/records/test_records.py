@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clippedgossip.errors import RunError
-from clippedgossip.files import replacing, write_atomic
-from clippedgossip.records import Round, RunDirectory, State, canonical, run_name, to_line
+from clippedgossip.files import canonical, replacing, to_line, write_atomic
+from clippedgossip.records import Round, RunDirectory, State, run_name
 
 CONFIG = {"rule": "clipped-gossip", "radius": 1.0, "seed": 0}
 
@@ -45,7 +45,7 @@ def filled(root: Path, count: int) -> RunDirectory:
 
 @given(rounds)
 def test_a_round_survives_its_line(record: Round) -> None:
-    line = to_line(record)
+    line = to_line(record.to_json())
     assert line.count("\n") == 1
     assert line.endswith("\n")
     assert Round.from_json(json.loads(line)) == record

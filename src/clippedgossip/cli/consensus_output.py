@@ -71,7 +71,7 @@ def verdict(history: History) -> str:
 
 def print_json(facts: Facts, history: History) -> None:
     """One object. A number that is not finite is null."""
-    from clippedgossip.records.text import to_line
+    from clippedgossip.files import to_line
 
     last = {"error": history[-1].error, "consensus_distance": history[-1].consensus_distance}
     rows = [step._asdict() for step in history]

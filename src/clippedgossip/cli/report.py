@@ -19,7 +19,7 @@ def report(
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Draw runs, simulated or of real peers, on one self-contained HTML page."""
-    from clippedgossip.records import to_line
+    from clippedgossip.files import to_line
     from clippedgossip.report import write
     from clippedgossip.report.run_report import report as make_report
     from clippedgossip.report.summary import to_short_table

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from clippedgossip.devices import find_device
+from clippedgossip.devices import find_device, usable_cores
 from clippedgossip.errors import RunError, UserError
 from clippedgossip.paper.base import Progress
 from clippedgossip.records import RunDirectory, run_name
@@ -35,7 +35,7 @@ def run_all(
     device = str(find_device(device))
     distinct = {folder(config, root): config for config in configs}
     unfinished = [config for run, config in distinct.items() if not run.finished]
-    count = workers or (1 if device.startswith("cuda") else len(os.sched_getaffinity(0)))
+    count = workers or (1 if device.startswith("cuda") else usable_cores())
     count = min(count, len(unfinished))
     if count > 1:
         _in_processes(unfinished, root, device, count, progress)

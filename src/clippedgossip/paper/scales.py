@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from clippedgossip.records import canonical
+from clippedgossip.files import canonical
 from clippedgossip.runs.config import RunConfig
 
 ScaleName = Literal["quick", "paper"]

@@ -16,10 +16,17 @@ from typing import Any, Literal, Self
 
 import clippedgossip
 from clippedgossip.errors import RunError
-from clippedgossip.files import leftovers, replacing, sync_folder, write_atomic
-from clippedgossip.records.lock import Lock
+from clippedgossip.files import (
+    Lock,
+    canonical,
+    leftovers,
+    replacing,
+    sync_folder,
+    to_line,
+    to_text,
+    write_atomic,
+)
 from clippedgossip.records.round import Round
-from clippedgossip.records.text import canonical, to_line, to_text
 
 State = Literal["new", "running", "stopped", "failed", "diverged", "finished"]
 
@@ -160,7 +167,8 @@ class RunDirectory:
 
     def append(self, *records: Mapping[str, Any] | Round) -> None:
         """Write whole lines. If the operating system does not take all of them, none stays."""
-        lines = "".join(to_line(record) for record in records).encode()
+        contents = [record.to_json() if isinstance(record, Round) else record for record in records]
+        lines = "".join(map(to_line, contents)).encode()
         with _writing(self.records_path), self.records_path.open("a+b", buffering=0) as file:
             size = _cut_torn_line(file.fileno())
             try:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from clippedgossip.errors import RunError
-from clippedgossip.records import Round, RunDirectory, canonical
+from clippedgossip.files import canonical
+from clippedgossip.records import Round, RunDirectory
 from clippedgossip.report.palette import RULE_STYLES, rule_of
 
 Flat = dict[str, Any]

@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from clippedgossip.records import RunDirectory, canonical
+from clippedgossip.files import canonical
+from clippedgossip.records import RunDirectory
 from clippedgossip.report.clipped_edges import clipped_edges
 from clippedgossip.report.figures import Scale, curve_panels
 from clippedgossip.report.figures.canvas import inline

@@ -15,8 +15,9 @@ from safetensors import SafetensorError, safe_open
 
 from clippedgossip.devices import find_device
 from clippedgossip.errors import MiscompiledError, RunError, UserError
+from clippedgossip.files import Lock, canonical
 from clippedgossip.network import Network
-from clippedgossip.records import Lock, Round, RunDirectory, canonical, run_name
+from clippedgossip.records import Round, RunDirectory, run_name
 from clippedgossip.runs.build import build
 from clippedgossip.runs.config import RunConfig
 from clippedgossip.simulate.engine import train_together

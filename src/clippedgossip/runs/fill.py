@@ -9,7 +9,8 @@ from pathlib import Path
 
 from clippedgossip.devices import free_memory
 from clippedgossip.errors import UserError
-from clippedgossip.records import RunDirectory, canonical
+from clippedgossip.files import canonical
+from clippedgossip.records import RunDirectory
 from clippedgossip.runs.budget import plan
 from clippedgossip.runs.config import RunConfig
 from clippedgossip.runs.execute import Attempt, Cadence, lock_all, run_together

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from clippedgossip.errors import ConfigError
-from clippedgossip.records import canonical
+from clippedgossip.files import canonical
 from clippedgossip.runs.config import RunConfig
 from clippedgossip.runs.toml import from_raw, override, read
 

@@ -2,6 +2,8 @@
 
 import os
 import stat
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -155,3 +157,26 @@ def test_a_package_that_a_killed_fetch_left_is_used_if_whole(
     assert done.troubles == ()
     assert not list((cache / "tiny").glob(".*.tmp"))
     check_idx(load_spec(idx_spec()))
+
+
+AFTER_PIP = """
+import os
+os.environ["PIP_NO_INDEX"] = "1"
+from pathlib import Path
+from clippedgossip.errors import DataError
+from clippedgossip.tasks.sources.catalog import Package
+from clippedgossip.tasks.sources.registries import retrieve
+try:
+    retrieve(Package(client="pip", name="thing", version="1"), Path("."), lambda *_: None)
+except DataError as error:
+    assert "No matching distribution" in str(error), error
+else:
+    raise AssertionError("nothing has this name")
+import setuptools  # as torch.compile does
+"""
+
+
+def test_setuptools_can_be_imported_after_pip_was_used(tmp_path: Path) -> None:
+    """Before Python 3.12, `find_spec("pip")` would make setuptools refuse to be imported."""
+    done = subprocess.run([sys.executable, "-c", AFTER_PIP], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

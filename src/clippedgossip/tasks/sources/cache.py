@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from clippedgossip.errors import DataError
-from clippedgossip.files import write_atomic
+from clippedgossip.files import Lock, write_atomic
 
 
 def cache_dir() -> Path:
@@ -18,8 +18,6 @@ def cache_dir() -> Path:
         base = Path(chosen)
     elif sys.platform == "darwin":
         base = Path.home() / "Library" / "Caches"
-    elif sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local"))
     else:
         base = Path.home() / ".cache"
     return base / "clippedgossip" / "data"
@@ -63,16 +61,12 @@ def write_whole(path: Path, data: bytes) -> None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """One fetch at a time into a folder; what one that was killed left half written is removed."""
+    """One process at a time fetches into a folder. Files that a killed one left half written are removed."""
     try:
-        opened = (folder / ".lock").open("w")
+        lock = Lock.wait(folder / ".lock")
     except OSError as error:
         raise write_error(error, folder, 0) from error
-    with opened as stream:
-        if sys.platform != "win32":
-            import fcntl
-
-            fcntl.flock(stream, fcntl.LOCK_EX)
+    with lock:
         for leftover in filter(Path.is_file, folder.glob(".*.tmp")):
             leftover.unlink()
         yield
