@@ -5,8 +5,10 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
-from clippedgossip.devices import hides_tiles
+from clippedgossip.devices import find_device, hides_tiles
+from clippedgossip.errors import RunError
 
 CPU = "processor\t: 0\nmodel name\t: Some CPU\ncpuid level\t: {level}\nwp\t\t: yes\nflags\t\t: {flags}\n"
 
@@ -36,3 +38,33 @@ def test_products_in_bfloat16_end_no_process() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "ONEDNN_MAX_CPU_ISA"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr or f"ended by signal {-done.returncode}"
+
+
+@pytest.mark.parametrize(
+    ("asked", "gpus", "found"), [("auto", 0, "cpu"), ("auto", 1, "cuda"), ("cuda:1", 2, "cuda:1")]
+)
+def test_a_device_is_found_by_its_name(
+    asked: str, gpus: int, found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend(monkeypatch, gpus)
+    assert find_device(asked) == find_device(torch.device(found)) == torch.device(found)
+
+
+@pytest.mark.parametrize(
+    ("asked", "gpus", "said"),
+    [
+        ("cuda", 0, r"'cuda', but PyTorch finds no GPU here\ntake"),
+        ("cuda:2", 2, "there are 2 GPUs; count from 0"),
+    ],
+)
+def test_a_gpu_that_is_not_there_is_refused(
+    asked: str, gpus: int, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend(monkeypatch, gpus)
+    with pytest.raises(RunError, match=said):
+        find_device(asked)
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch, gpus: int) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)

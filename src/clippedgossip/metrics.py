@@ -29,7 +29,7 @@ def group_rows(network: Network, device: torch.device) -> dict[str, Tensor]:
     return {"all": everyone} | {name: rows for name, rows in named.items() if len(rows)}
 
 
-class Metrics:
+class RunMetrics:
     """The metrics of one run. `clips` counts how often the message of each edge was clipped, (n, k)."""
 
     def __init__(self, network: Network, layout: Layout, *, counts_clips: bool) -> None:

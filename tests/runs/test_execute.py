@@ -20,7 +20,7 @@ from clippedgossip.runs import execute as runs
 from clippedgossip.runs.build import build
 from clippedgossip.runs.config import RunConfig
 from clippedgossip.runs.execute import Attempt, Cadence, Diverged, execute, run_together
-from clippedgossip.simulate import footprint as memory
+from clippedgossip.simulate import setup as setups
 from clippedgossip.simulate.state import Moment, State
 from clippedgossip.tasks import load
 from clippedgossip.tasks.stacked_layers import multiplications
@@ -265,7 +265,7 @@ def test_what_does_not_fit_in_memory_is_refused_with_the_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert 1 << 20 < free_memory("cpu") < 1 << 50
-    monkeypatch.setattr(memory, "free_memory", lambda device: 1000)
+    monkeypatch.setattr(setups, "free_memory", lambda device: 1000)
     with pytest.raises(
         RunError, match=r"workers with [\d,]+ parameters need about [\d,]+ bytes, .* 1,000 free"
     ):

@@ -21,7 +21,7 @@ from clippedgossip.report.statistics import Series, estimate, over_seeds
 from clippedgossip.report.terminal import table
 from clippedgossip.runs.fill import MEMORY_SHARE, TOGETHER
 from clippedgossip.settings import Precision
-from clippedgossip.simulate.footprint import setup_bytes
+from clippedgossip.simulate.setup import setup_bytes
 from clippedgossip.step import LearningRate, Momentum
 from clippedgossip.tasks.module_checks import Loss
 

@@ -14,7 +14,7 @@ from clippedgossip.network import Network
 from clippedgossip.rules import Mozi, Rule
 from clippedgossip.rules.premix import Premix
 from clippedgossip.runs.config import RunConfig
-from clippedgossip.simulate.footprint import messages, models_bytes
+from clippedgossip.simulate.setup import messages, models_bytes
 from clippedgossip.tasks import MODELS
 from clippedgossip.tasks import stacked_layers as layers
 

@@ -10,13 +10,12 @@ from torch import Tensor
 
 from clippedgossip.devices import CAPTURE, CapturedWork, aligned_zeros, find_device, trusted
 from clippedgossip.errors import RunError
-from clippedgossip.metrics import Metrics, squared_distances
+from clippedgossip.metrics import RunMetrics, squared_distances
 from clippedgossip.mixing.kernels import full_precision
 from clippedgossip.records import Round
 from clippedgossip.simulate.exchange import Mixer
-from clippedgossip.simulate.footprint import refuse_what_does_not_fit
 from clippedgossip.simulate.selfcheck import SelfCheck, check_compiled
-from clippedgossip.simulate.setup import Setup, refuse_disconnected
+from clippedgossip.simulate.setup import Setup, refuse_disconnected, refuse_what_does_not_fit
 from clippedgossip.simulate.state import Moment, State
 from clippedgossip.step import half_step
 from clippedgossip.tasks.workers import Workers
@@ -142,7 +141,7 @@ class Stack:
             for mixer, part in zip(self.mixers, self.parts, strict=True)
         ]
 
-    def _record(self, metrics: Metrics, models: Tensor, losses: Tensor) -> Round:
+    def _record(self, metrics: RunMetrics, models: Tensor, losses: Tensor) -> Round:
         models, losses, training = models[: metrics.regular], losses[: metrics.regular], self.training
         return metrics.record(
             self.round,

@@ -7,7 +7,7 @@ from scipy import sparse
 from torch import Tensor
 
 from clippedgossip.attacks import Silence, View
-from clippedgossip.metrics import Metrics
+from clippedgossip.metrics import RunMetrics
 from clippedgossip.mixing.inbox import Context, Inbox, Neighborhood
 from clippedgossip.mixing.slots import Layout
 from clippedgossip.network import Network
@@ -38,7 +38,7 @@ class Mixer:
             self.rule = with_losses(setup.rule, self.message_losses)
         for count in set(self.layout.counts):
             self.rule.check(count)
-        self.metrics = Metrics(
+        self.metrics = RunMetrics(
             setup.network, self.layout, counts_clips=isinstance(self.rule, ClippedGossip | CSPlus)
         )
         self.capturable = self.attack.capturable and self.rule.capturable

@@ -14,9 +14,8 @@ from clippedgossip.simulate.distributed.shared_memory import SharedStack
 from clippedgossip.simulate.distributed.slice_exchange import SliceEvaluation, SliceMixer
 from clippedgossip.simulate.distributed.transpose import Transpose, length
 from clippedgossip.simulate.engine import Clock, LocalStep, set_product_precision
-from clippedgossip.simulate.footprint import refuse_what_does_not_fit
 from clippedgossip.simulate.selfcheck import check_compiled
-from clippedgossip.simulate.setup import Setup, refuse_disconnected
+from clippedgossip.simulate.setup import Setup, refuse_disconnected, refuse_what_does_not_fit
 from clippedgossip.simulate.state import Moment, State
 from clippedgossip.tasks.workers import Workers
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from clippedgossip.attacks import SpectralHeterogeneity, Tuned
-from clippedgossip.metrics import Metrics, squared_distances
+from clippedgossip.metrics import RunMetrics, squared_distances
 from clippedgossip.mixing.inbox import Context, Neighborhood
 from clippedgossip.randomness import Word
 from clippedgossip.records import Round
@@ -70,7 +70,7 @@ class SliceEvaluation:
     rank that has it.
     """
 
-    def __init__(self, metrics: Metrics, workers: Workers, transpose: Transpose) -> None:
+    def __init__(self, metrics: RunMetrics, workers: Workers, transpose: Transpose) -> None:
         self.metrics, self.workers, self.transpose = metrics, workers, transpose
         self.own = _overlap(transpose.own_rows, slice(0, metrics.regular))
         data = workers.data

@@ -1,0 +1,76 @@
+"""What is measured of a run, beside the same computed by hand."""
+
+import networkx as nx
+import pytest
+import torch
+
+from clippedgossip import graphs
+from clippedgossip.metrics import RunMetrics, group_rows, squared_distances
+from clippedgossip.mixing.slots import Layout
+from clippedgossip.network import Network
+
+CPU = torch.device("cpu")
+
+
+def metrics(network: Network, *, counts_clips: bool = True) -> RunMetrics:
+    return RunMetrics(network, Layout.of(network, CPU), counts_clips=counts_clips)
+
+
+def test_groups_hold_the_rows_of_their_regular_nodes() -> None:
+    network = Network(graphs.dumbbell(clique=3), byzantine=[0])
+    rows = {name: found.tolist() for name, found in group_rows(network, CPU).items()}
+    assert rows == {"all": [0, 1, 2, 3, 4], "clique A": [0, 1], "clique B": [2, 3, 4]}
+
+
+def test_a_group_without_regular_nodes_is_left_out() -> None:
+    network = Network(graphs.dumbbell(clique=3), byzantine=[0, 1, 2])
+    assert set(group_rows(network, CPU)) == {"all", "clique B"}
+
+
+def test_the_consensus_distance_is_the_mean_squared_distance_to_the_mean() -> None:
+    models = torch.tensor([[0.0, 0.0], [2.0, 0.0], [4.0, 3.0]])
+    assert squared_distances(models).tolist() == [5.0, 1.0, 8.0]
+    assert squared_distances(models, torch.zeros(2)).tolist() == [0.0, 4.0, 25.0]
+
+
+def test_clipped_edges_are_named_and_the_most_clipped_come_first() -> None:
+    found = metrics(Network(nx.path_graph(["a", "b", "c"])))
+    weights = found.layout.weights
+    whole = torch.cat([1 - weights.sum(1, keepdim=True), weights], 1)
+    senders = found.layout.senders
+    from_b_to_c = (senders == 1) & (torch.arange(3)[:, None] == 2) & (weights > 0)
+    clipped = whole.clone()
+    clipped[:, 1:][from_b_to_c] /= 2
+    found.count_clips(whole)  # nothing is clipped
+    found.count_clips(clipped)
+    clipped[:, 1:] /= 2
+    found.count_clips(clipped)
+    edges = found.clipped_edges(3)
+    assert edges is not None
+    assert edges[0] == ["b", "c", pytest.approx(2 / 3)]
+    assert sorted(edge[:2] for edge in edges[1:]) == [["a", "b"], ["b", "a"], ["c", "b"]]
+    assert {share for _, _, share in edges[1:]} == {1 / 3}
+
+
+def test_a_record_gives_means_and_the_share_of_clipped_messages() -> None:
+    found = metrics(Network(nx.path_graph(3)))
+    found.clips[0] += (found.layout.weights > 0)[0]  # node 0 has one neighbour, of four directed edges
+    record = found.record(
+        2,
+        accuracies=torch.tensor([0.5]),
+        node_accuracies=torch.tensor([0.2, 0.4, 0.9]),
+        losses=torch.tensor([1.0, 2.0, 3.0]),
+        distances=torch.tensor([1.0, 2.0, 6.0]),
+        lr=0.1,
+        last=False,
+    )
+    assert record.accuracy == {"all": 0.5}
+    assert record.mean_accuracy == pytest.approx(0.5)
+    assert record.worst_accuracy == pytest.approx(0.2)
+    assert (record.loss, record.consensus_distance, record.lr) == (2.0, 3.0, 0.1)
+    assert record.clipped == 1 / (4 * 2)
+    assert record.clipped_edges is None
+
+
+def test_a_rule_that_does_not_clip_has_no_clips() -> None:
+    assert metrics(Network(nx.path_graph(3)), counts_clips=False).clipped_edges(1) is None
