@@ -184,6 +184,65 @@ def test_words_and_objects_mean_the_same(
     assert start(network, data, model, **one).records == start(network, data, model, **other).records
 
 
+def test_ones_own_things_go_by_module_and_name(
+    network: Network, data: DataSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "our_things.py").write_text(OUR_THINGS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    words: dict[str, Any] = {
+        "rule": {"name": "our_things:Half", "share": 0.25},
+        "partition": "our_things:in_order",
+        "attack": "our_things:Zeros",
+    }
+    run = start(network, data, {"name": "our_things:net", "width": 4}, **words)
+    assert repr(run).startswith("TrainingRun(Half against Zeros on 10 nodes")
+    assert run.setup.task.layout.size == 2 * 4 + 4 + 4 * 2 + 2
+    assert run.setup.task.table[0, :3].tolist() == [0, 1, 2]
+    assert "Half" in run.report(tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+OUR_THINGS = """
+from dataclasses import dataclass
+
+import torch
+from clippedgossip.attacks import FreeAttack
+from clippedgossip.mixing.inbox import from_neighbors
+from clippedgossip.rules import LinearRule
+
+
+@dataclass(frozen=True)
+class Half(LinearRule):
+    share: float = 0.5
+
+    def coefficients(self, near):
+        return from_neighbors(self.share * near.weights)
+
+
+@dataclass(frozen=True)
+class Zeros(FreeAttack):
+    about: torch.Tensor = torch.zeros(1)
+
+    def messages(self, view):
+        return torch.zeros(len(view.victims), view.models.shape[1])
+
+
+def in_order(labels, nodes):
+    return list(torch.arange(len(labels)).tensor_split(nodes))
+
+
+def net(shape, classes, width: int):
+    return torch.nn.Sequential(torch.nn.Linear(2, width), torch.nn.ReLU(), torch.nn.Linear(width, classes))
+"""
+
+
+def test_data_in_words_are_a_configs_section(network: Network) -> None:
+    words: dict[str, Any] = {"name": "digits", "samples": 200, "test_samples": 50}
+    run = start(network, words, "linear", partition={"name": "dirichlet", "alpha": 0.1}, rounds=1)
+    assert (len(run.setup.task.data.train_y), int(run.setup.task.sizes.sum())) == (200, 200)
+    with pytest.raises(UserError, match="partition is given in data and in partition"):
+        start(network, {**words, "partition": "sorted"}, "linear", partition="dirichlet")
+
+
 def test_shares_go_by_order_or_by_label(network: Network, data: DataSet, model: nn.Module) -> None:
     rows = [list(range(50 * k, 50 * k + 50)) for k in range(9)]
     by_label = dict(zip(network.regular.tolist(), rows, strict=True))
@@ -220,7 +279,7 @@ def test_a_factory_starts_every_seed_from_other_weights(network: Network, data: 
         ({"attack": 3}, "attack is a int"),
         ({"partition": "idd"}, "did you mean 'iid'"),
         ({"partition": {"name": "dirichlet", "alfa": 1}}, "did you mean 'alpha'"),
-        ({"partition": {"name": "iid", "alpha": 1}}, "alpha goes with partition 'dirichlet' alone"),
+        ({"partition": {"name": "iid", "alpha": 1}}, "alpha goes with partition = 'dirichlet' alone"),
         ({"partition": [[0, 1]] * 3}, "3 shares, but 9 nodes train"),
         ({"partition": [[0, 1]] * 8 + [[]]}, "node 9 holds no samples"),
         ({"partition": {0: [0, 1]}}, "node 1 has no share"),

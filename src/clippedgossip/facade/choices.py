@@ -5,32 +5,34 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
 
-from clippedgossip.attacks import ATTACKS, Attack
+from clippedgossip.attacks import Attack
+from clippedgossip.decode import plain_of
 from clippedgossip.devices import find_device
 from clippedgossip.errors import ConfigError, DataError, unknown_name
 from clippedgossip.facade.recorded_run import RecordedRun
 from clippedgossip.network import Network
-from clippedgossip.rules import RADII, RULES, Fixed, Radius, Rule
-from clippedgossip.settings import AttackConfig, Precision, RuleConfig, Training
+from clippedgossip.rules import Rule
+from clippedgossip.settings import AttackConfig, DataConfig, ModelConfig, Precision, RuleConfig, Training
 from clippedgossip.simulate.network_task import Shares, network_task
 from clippedgossip.simulate.setup import Setup
 from clippedgossip.step import HeavyBall, LearningRate, Momentum
-from clippedgossip.tasks import DataSet, load
+from clippedgossip.tasks import SCHEMES, DataSet
 from clippedgossip.tasks.module_checks import Loss
 
 Words = str | Mapping[str, Any]
 """A name, or a table with a name and parameters, as in a config."""
 RuleLike = Rule | Words
 AttackLike = Attack | Words | None
-DataLike = DataSet | str | Sequence[Any]
-ModelLike = nn.Module | str | Callable[[], nn.Module]
+DataLike = DataSet | Words | Sequence[Any]
+ModelLike = nn.Module | Words | Callable[[], nn.Module]
 Partition = Words | Shares
-SHARING = ("name", "alpha", "byzantine_share", "byzantine_copies")
+SHARING = ("alpha", "byzantine_share", "byzantine_copies")
+"""Keys of a config's [data] that may stand in the table of a partition."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -39,8 +41,10 @@ class Choices:
 
     network: Network
     data: DataSet
+    said: DataConfig
+    """What was said of the data in words: the partition, unless `shares` are given, and so on."""
+    shares: Shares | None
     model: ModelLike
-    partition: Partition
     training: Training
     batch: int
     loss: str | Loss | None
@@ -84,15 +88,18 @@ class Choices:
             evaluate_last=0,
             precision=precision,
         )
+        words = isinstance(partition, str) or _is_table(partition)
+        said = _said(data, partition if words else "iid")
         return cls(
             network=network,
-            data=_data(data),
+            data=said.load() if isinstance(data, str | Mapping) else _data(data),
+            said=said,
+            shares=None if words else cast(Shares, partition),
             model=model,
-            partition=partition,
             training=training,
             batch=_whole(batch),
             loss=loss,
-            augment=augment,
+            augment=augment or said.augment,
             device=str(find_device(device)),
         )
 
@@ -105,13 +112,17 @@ class Choices:
         task = network_task(
             self.network,
             self.data,
-            _model(self.model, seed),
+            _model(self.model, self.data, seed),
             attack=made,
+            partition=self.said.scheme() if self.shares is None else self.shares,
+            alpha=self.said.alpha,
+            byzantine_share=self.said.byzantine_share,
+            byzantine_copies=self.said.byzantine_copies,
             seed=seed,
             batch=self.batch,
             loss=self.loss,
             augment=self.augment,
-            **_sharing(self.partition),
+            poison=self.said.build_poison(self.data.classes),
         )
         return Setup(
             network=self.network,
@@ -130,12 +141,10 @@ class Choices:
         return RecordedRun(setup=setup, description=description, rule=rule, attack=attack, seed=setup.seed)
 
     def _described(self, setup: Setup) -> dict[str, Any]:
-        network, model = self.network, self.model
-        name = model if isinstance(model, str) else type(setup.task.module).__name__
+        network = self.network
+        module = {"name": type(setup.task.module).__name__, "parameters": setup.task.layout.size}
         byzantine = [str(network.labels[node]) for node in network.byzantine]
-        sharing = _sharing(self.partition)
-        if not isinstance(sharing["partition"], str):
-            sharing = {"partition": "own"}
+        partition = {} if self.shares is None else {"partition": "own"}
         mapping: dict[str, Any] = {
             "seed": setup.seed,
             "network": {
@@ -144,12 +153,12 @@ class Choices:
                 "byzantine": byzantine,
                 "weights": network.weighting,
             },
-            "data": {"name": self.data.name, **sharing},
-            "model": {"name": name, "parameters": setup.task.layout.size},
-            "rule": plain(setup.rule),
-            "training": {"batch": self.batch, **plain(self.training)},
+            "data": self.said.to_mapping() | {"name": self.data.name} | partition,
+            "model": _named(self.model) or module,
+            "rule": _table(setup.rule),
+            "training": {"batch": self.batch, **dataclasses.asdict(self.training)},
         }
-        return mapping if setup.attack is None else mapping | {"attack": plain(setup.attack)}
+        return mapping if setup.attack is None else mapping | {"attack": _table(setup.attack)}
 
     def _rule(self, rule: RuleLike) -> Rule:
         if isinstance(rule, str | Mapping):
@@ -172,42 +181,39 @@ class Choices:
         return attack
 
 
-def plain(thing: object) -> Any:
-    """A rule, an attack or another dataclass as a config would say it: its name and its parameters."""
-    if isinstance(thing, Fixed):
-        return thing.value
-    if isinstance(thing, tuple):
-        return [plain(entry) for entry in thing]
-    if not dataclasses.is_dataclass(thing):
-        return thing if thing is None or isinstance(thing, bool | int | float | str) else str(thing)
-    named = isinstance(thing, Rule | Attack | Radius)
-    name = {"name": _NAMES.get(type(thing), type(thing).__name__)} if named else {}
-    values = {field.name: getattr(thing, field.name) for field in dataclasses.fields(thing)}
-    return name | {key: plain(value) for key, value in values.items() if not _is_function(value)}
+def _table(thing: Rule | Attack) -> dict[str, Any]:
+    """A rule or attack as a config says it; one of the user's own goes by the name of its class."""
+    table = plain_of(thing)
+    return {**table, "name": table["name"].rpartition(":")[2].rpartition(".")[2]}
 
 
-_NAMES: dict[type, str] = {
-    kind: name for registry in (RULES, ATTACKS, RADII) for name, kind in registry.items()
-}
+def _named(words: object) -> dict[str, Any]:
+    return {"name": words} if isinstance(words, str) else dict(words) if isinstance(words, Mapping) else {}
 
 
-def _is_function(value: object) -> bool:
-    return callable(value) and not dataclasses.is_dataclass(value)
+def _is_table(partition: Partition) -> bool:
+    return isinstance(partition, Mapping) and isinstance(partition.get("name"), str)
 
 
-def _sharing(partition: Partition) -> dict[str, Any]:
-    """The arguments of `network_task` that say who holds what."""
-    if not (isinstance(partition, Mapping) and isinstance(partition.get("name"), str)):
-        return {"partition": partition}
-    for key in partition:
-        if key not in SHARING:
-            raise DataError(unknown_name("key of partition:", str(key), SHARING))
-    return {"partition" if key == "name" else str(key): value for key, value in partition.items()}
+def _said(data: DataLike, partition: Any) -> DataConfig:
+    """The words about data and partition as a config's [data] has them."""
+    table = _named(data)
+    if isinstance(partition, Mapping):
+        rest = {key: value for key, value in partition.items() if key not in SHARING}
+        for key in rest:
+            if partition["name"] in SCHEMES and key != "name":
+                raise DataError(unknown_name(f"key of partition {partition['name']!r}:", str(key), SHARING))
+        sharing = {key: value for key, value in partition.items() if key in SHARING}
+        sharing["partition"] = partition["name"] if len(rest) == 1 else rest
+    else:
+        sharing = {} if partition == "iid" else {"partition": partition}
+    for key in sharing:
+        if key in table:
+            raise DataError(f"{key} is given in data and in partition; drop one of them")
+    return DataConfig.from_value(table | sharing)
 
 
-def _data(data: DataLike) -> DataSet:
-    if isinstance(data, str):
-        return load(data)
+def _data(data: object) -> DataSet:
     if isinstance(data, DataSet):
         return data.to("cpu")
     if isinstance(data, list | tuple) and len(data) == 4:
@@ -219,10 +225,10 @@ def _data(data: DataLike) -> DataSet:
     )
 
 
-def _model(model: ModelLike, seed: int) -> str | nn.Module:
+def _model(model: ModelLike, data: DataSet, seed: int) -> str | nn.Module:
     """A copy of a module; a module that a factory makes, its weights drawn from the seed."""
-    if isinstance(model, str):
-        return model
+    if isinstance(model, str | Mapping):
+        return ModelConfig.from_value(model).checked().build(data.shape, data.classes, seed=seed)
     if isinstance(model, nn.Module):
         return copy.deepcopy(model).cpu()
     made: object = model

@@ -57,12 +57,13 @@ def train(
         for record in run:
             print(record.round, record.metrics["accuracy"]["all"])
 
-    `data` is a `tasks.DataSet`, four tensors or arrays (x, y, x_test, y_test), or a name. `model` is a module
-    (a copy is trained, its present weights are the start), a function that makes one (each seed then starts
-    from other weights), or a name. `rule` and `attack` are objects, or what a config says: a name, or a
-    table such as {"name": "clipped-gossip", "radius": {"adaptive": 0.1}}. `partition` is a name, a table such
-    as {"name": "dirichlet", "alpha": 0.1}, or the rows of each node: a list in the order of the regular
-    nodes, or {label: rows}. `device="auto"` is the GPU where there is one.
+    Words are what a config says: a name, or a table such as {"name": "clipped-gossip", "radius": 0.5};
+    `package.module:Name` names one of your own. `data` is a `tasks.DataSet`, four tensors or arrays (x, y,
+    x_test, y_test), or words. `model` is a module (a copy is trained, its present weights are the start), a
+    function that makes one (each seed then starts from other weights), or words. `rule` and `attack` are
+    objects or words. `partition` is words, such as {"name": "dirichlet", "alpha": 0.1}, or the rows of each
+    node: a list in the order of the regular nodes, or {label: rows}. `device="auto"` is the GPU where there
+    is one.
 
     Nothing is trained yet: iterate over the run, call `finish()`, or ask it for a result.
     """

@@ -44,8 +44,6 @@ def network_task(
     regular, byzantine = network.regular.tolist(), network.byzantine.tolist()
     trains = attack is not None and attack.trains
     training = [*regular, *byzantine] if trains else regular
-    if alpha is not None and partition != "dirichlet":
-        raise DataError("alpha goes with partition 'dirichlet' alone; drop it, or take that partition")
     if isinstance(partition, str) or callable(partition):
         holders = [*regular, *byzantine] if byzantine_share else training
         holders = regular if byzantine_copies else holders
