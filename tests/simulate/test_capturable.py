@@ -1,6 +1,7 @@
-"""Rules and attacks that say they are capturable never ask the host: a GPU could not capture their rounds.
+"""Capturable rules and attacks never synchronise with the CPU: a CUDA graph could not hold their rounds.
 
-Seen here on a CPU: nothing reads a value back, makes a tensor whose size depends on one, or brings one over.
+Tested on a CPU: nothing reads a value of a tensor, makes a tensor whose size depends on a value, or copies a
+tensor to the device.
 """
 
 import sys
@@ -20,7 +21,7 @@ from tests.simulate.distributed import distributed_cases as cases
 
 CPU = torch.device("cpu")
 ATEN: Any = torch.ops.aten
-ASKING = {
+SYNCHRONISING = {
     ATEN._linalg_check_errors.default,
     ATEN._local_scalar_dense.default,
     ATEN.allclose.default,
@@ -36,8 +37,8 @@ ASKING = {
 MASKED = {ATEN.index.Tensor, ATEN.index_put.default, ATEN.index_put_.default}
 
 
-class Asked(Exception):
-    """The host was asked."""
+class Synchronised(Exception):
+    """A value was read on the CPU."""
 
 
 class _Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch leaves it untyped
@@ -48,22 +49,22 @@ class _Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch 
         arguments: tuple[Any, ...] = (),
         options: Mapping[str, Any] | None = None,
     ) -> Any:
-        if (function in ASKING or by_mask(function, arguments)) and not on_a_cpu_alone():
-            raise Asked(str(function))
+        if (function in SYNCHRONISING or by_mask(function, arguments)) and not on_a_cpu_alone():
+            raise Synchronised(str(function))
         return function(*arguments, **(options or {}))
 
 
 @contextmanager
-def nothing_asked() -> Iterator[None]:
-    def ask(*arguments: Any, **options: Any) -> Any:
-        raise Asked
+def no_synchronisation() -> Iterator[None]:
+    def refuse(*arguments: Any, **options: Any) -> Any:
+        raise Synchronised
 
     listener: Any = _Listener
     with pytest.MonkeyPatch.context() as patch, listener():
         for name in ("tensor", "as_tensor", "from_numpy"):
-            patch.setattr(torch, name, ask)
+            patch.setattr(torch, name, refuse)
         for name in ("tolist", "numpy", "cpu"):
-            patch.setattr(torch.Tensor, name, ask)
+            patch.setattr(torch.Tensor, name, refuse)
         yield
 
 
@@ -99,9 +100,9 @@ PAIRS = [("clipped-gossip", attack) for attack in cases.ATTACK_CASES] + [
 @pytest.mark.parametrize(("rule", "attack"), PAIRS)
 def test_capturable_rounds_never_synchronise_with_the_cpu(rule: str, attack: str, dense: bool) -> None:
     stack = Stack([cases.setup(rule, attack, network=None if dense else cases.sparse())], CPU, None)
-    stack.advance()  # what is worked out once is known now
+    stack.advance()  # computes what is computed once
     assert stack.mixers[0].capturable is (attack != "tuned" and rule != "mda")
-    with torch.no_grad(), nothing_asked():
+    with torch.no_grad(), no_synchronisation():
         stack.mix(capturable=True)
 
 
@@ -123,20 +124,20 @@ class CapturableRule(Median):
         return True
 
 
-def test_what_is_not_ours_is_taken_to_ask_unless_it_says_otherwise() -> None:
-    asking: list[Rule | Attack] = [
+def test_a_class_of_the_users_own_is_capturable_only_if_it_says_so() -> None:
+    own: list[Rule | Attack] = [
         OwnRule(),
         OwnAttack(),
         ClippedGossip(OwnRadius(1.0)),
         Bucketing(OwnRule()),
     ]
-    assert not any(one.capturable for one in asking)
+    assert not any(one.capturable for one in own)
     assert CapturableRule().capturable
     assert Bucketing(CapturableRule()).capturable
 
 
 @pytest.mark.parametrize(
-    "ask",
+    "read",
     [
         lambda models: models[models.sum(1).argmax()],
         lambda models: models[models[:, 0] > 0],
@@ -149,7 +150,7 @@ def test_what_is_not_ours_is_taken_to_ask_unless_it_says_otherwise() -> None:
         lambda models: torch.unique(models),
     ],
 )
-def test_one_who_asks_is_found(ask: Callable[[torch.Tensor], object]) -> None:
+def test_reading_a_value_is_found(read: Callable[[torch.Tensor], object]) -> None:
     models = torch.randn(3, 4)
-    with pytest.raises(Asked), nothing_asked():
-        ask(models)
+    with pytest.raises(Synchronised), no_synchronisation():
+        read(models)

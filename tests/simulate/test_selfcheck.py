@@ -1,4 +1,4 @@
-"""Compilers that are wrong, from the start or later, in much or in little: found out, and done without."""
+"""Compilers and CUDA graphs that are wrong, at once or later, by much or by little: found, and not used."""
 
 import warnings
 from collections.abc import Callable
@@ -37,7 +37,7 @@ WRONG = [fault for fault in FAULTS if fault != "none"]
 
 
 class BadCompiler:
-    """In place of `torch.compile`: its gradients are wrong from one of its calls on."""
+    """Replaces `torch.compile`: after some calls its gradients are wrong."""
 
     def __init__(self, fault: str, *, after: int = 0, sizes_alone_are_right: bool = False) -> None:
         self.fault, self.after, self.sizes_alone_are_right = fault, after, sizes_alone_are_right
@@ -61,7 +61,7 @@ Compile = Callable[[BadCompiler], BadCompiler]
 
 @pytest.fixture
 def compile_with(monkeypatch: pytest.MonkeyPatch) -> Compile:
-    """Compile here, on a CPU, and with this compiler."""
+    """Compile on this CPU, with the compiler given."""
 
     def take(compiler: BadCompiler) -> BadCompiler:
         monkeypatch.setattr(Workers, "compiles", True)
@@ -148,7 +148,7 @@ def test_a_run_starts_again_without_what_was_wrong(tmp_path: Path, compile_with:
     assert found.records_path.read_bytes() == right.records_path.read_bytes()
 
 
-def test_a_gpu_that_is_wrong_by_itself_is_not_borne_with(
+def test_a_gpu_that_is_wrong_uncompiled_too_ends_the_run(
     compile_with: Compile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compile_with(BadCompiler("too large"))
@@ -160,7 +160,7 @@ def test_a_gpu_that_is_wrong_by_itself_is_not_borne_with(
         models(setup())
 
 
-def test_every_row_is_compared_in_time_and_the_last_at_first() -> None:
+def test_every_row_is_compared_in_time_and_the_last_row_first() -> None:
     for n in (1, 5, 9, 17, 320):
         assert n - 1 in rows_compared(n, 0)
         looked_at = {int(row) for round in range(n) for row in rows_compared(n, round)}
@@ -265,7 +265,7 @@ def spoil_models(stack: Stack) -> None:
 
 
 class Replay:
-    """In place of CUDA graphs: the first round is done as it should be, later ones are spoilt."""
+    """Replaces CUDA graphs: the first round is right, later rounds are spoilt."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, spoil: Spoil) -> None:
         self.rounds, self.spoil = 0, spoil
@@ -276,7 +276,7 @@ class Replay:
 
 
 class Replayed:
-    """A round that is repeated."""
+    """A round that is done again and then spoilt."""
 
     def __init__(self, replay: Replay, work: MethodType) -> None:
         self.replay, self.work, self.replays = replay, work, False
@@ -341,7 +341,7 @@ def last_states(runs: list[Setup]) -> list[dict[str, Tensor]]:
     return [moment.state().tensors for moment in last]
 
 
-def test_what_is_repeated_rightly_is_no_fault_and_comparing_leaves_no_trace(
+def test_comparing_right_rounds_changes_nothing(
     monkeypatch: pytest.MonkeyPatch, compile_with: Compile
 ) -> None:
     right = last_states(two_runs())
@@ -360,7 +360,7 @@ def test_what_is_wrong_in_any_run_of_a_stack_is_found(
         last_states(two_runs())
 
 
-def test_no_room_to_mix_again_is_no_fault_and_counts_no_clips(
+def test_no_memory_to_mix_again_is_no_fault_and_counts_no_clips(
     monkeypatch: pytest.MonkeyPatch, compile_with: Compile
 ) -> None:
     right = last_states(two_runs())
@@ -390,13 +390,13 @@ def test_rounds_of_a_module_of_one_s_own_are_not_captured() -> None:
     assert captures == [True, False]
 
 
-def test_distrust_ends() -> None:
+def test_there_are_only_so_many_other_ways() -> None:
     kind = ("a kind", object())
     said = [devices.distrust(kind) for _ in range(5)]
     assert said == ["compiled for each size alone", "left uncompiled, right and slower", None, None, None]
 
 
-def test_a_run_that_goes_on_is_looked_at_anew(compile_with: Compile) -> None:
+def test_a_run_that_goes_on_from_a_checkpoint_is_compared_again(compile_with: Compile) -> None:
     states = [moment.state() for moment in train(setup(rounds=20)) if moment.round == 11]
     compile_with(BadCompiler("too large", after=1))  # right on the starting models, wrong in round 12
     with pytest.raises(MiscompiledError, match="in round 12"):

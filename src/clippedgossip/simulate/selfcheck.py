@@ -30,7 +30,7 @@ FLIPPED = 10
 rounding switches on or off changes a large part of it. On an H200 in bfloat16 one worker was off by 0.075,
 its uncompiled gradient by 0.008; of 215 workers the furthest was off by 0.18 in this parameter."""
 FEW = 2
-"""So many workers that are off do not show that most are."""
+"""If no more workers than this are off, nothing follows for most workers."""
 MIXING = 1e-5
 """Mixing done again may be off by this share of a model's size."""
 STRIDE = 7919
