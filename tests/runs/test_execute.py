@@ -98,9 +98,9 @@ def test_the_last_record_says_which_edges_were_clipped(tmp_path: Path) -> None:
     assert last.clipped_edges is not None
     assert last.clipped is not None
     edges = {(sender, receiver): share for sender, receiver, share in last.clipped_edges}
-    assert edges[4, 0] == 1.0  # the liar's, in every round
+    assert edges[4, 0] == 1.0  # the Byzantine node's, in every round
     assert all(0 < share <= 1 for share in edges.values())
-    assert sum(edges.values()) == pytest.approx(9 * last.clipped)  # a ring of 4, and the liar's edge
+    assert sum(edges.values()) == pytest.approx(9 * last.clipped)  # a ring of 4, and one Byzantine edge
     plain = execute(tiny(rule="gossip"), tmp_path)
     assert [record.clipped_edges for record in plain.rounds()][-1] is None
 
