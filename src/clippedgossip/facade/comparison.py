@@ -1,5 +1,6 @@
 """Compare rules under attacks: many runs of one network, data set and model."""
 
+import math
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     import pandas
     from numpy.typing import NDArray
 
+PANELS = 4  # side by side in a plot
 SMALL = 50_000
 """Parameters up to which a stack of runs is faster on a CPU as well; larger models gain nothing by it."""
 
@@ -151,13 +153,17 @@ class Comparison:
         from matplotlib import pyplot
 
         panels = self._panels()
-        size = (0.6 + 4.4 * len(panels), 3.6)
-        axes = pyplot.subplots(
-            1, len(panels), figsize=size, sharey=True, squeeze=False, layout="constrained"
-        )[1]
+        columns = min(len(panels), PANELS)
+        rows = math.ceil(len(panels) / columns)
+        look: dict[str, Any] = {"figsize": (0.6 + 4.4 * columns, 3.6 * rows), "layout": "constrained"}
+        figure, grid = pyplot.subplots(rows, columns, sharex=True, sharey=True, squeeze=False, **look)
+        axes = np.ravel(grid)
         for number, (attack, lines) in enumerate(panels.items()):
-            draw_accuracy(axes[0, number], lines, title=attack, legend=number == 0)
-        return np.ravel(axes)
+            draw_accuracy(axes[number], lines, title=attack, legend=number == 0)
+            axes[number].label_outer()
+        for spare in axes[len(panels) :]:
+            figure.delaxes(spare)
+        return axes[: len(panels)]
 
     def report(self, path: str | Path) -> Path:
         """Write a self-contained HTML page about all runs; returns its path."""
