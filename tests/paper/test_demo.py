@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from clippedgossip.paper.demo import DUMBBELL, EXPERIMENT
-from clippedgossip.paper.scales import MNIST
+from clippedgossip.paper.training_figure import MNIST
 from clippedgossip.runs.config import RunConfig
 from clippedgossip.runs.toml import load_config
 

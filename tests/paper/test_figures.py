@@ -30,8 +30,15 @@ from clippedgossip.paper import (
 from clippedgossip.paper import base as base_module
 from clippedgossip.paper.overview import write_overview
 from clippedgossip.paper.results import DISTANCE, Line, Results, RunResult
-from clippedgossip.paper.scales import CIFAR, MNIST, Case, Scale, ScaleName, clipped
-from clippedgossip.paper.training_figure import TrainingExperiment
+from clippedgossip.paper.training_figure import (
+    CIFAR,
+    MNIST,
+    Case,
+    Scale,
+    ScaleName,
+    TrainingExperiment,
+    clipped,
+)
 from clippedgossip.records import RunDirectory
 from clippedgossip.report.claims import Claim, Claims, check
 from clippedgossip.runs.network_config import NetworkConfig

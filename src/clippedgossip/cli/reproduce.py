@@ -68,9 +68,10 @@ def reproduce(
 ) -> None:
     """Draw figures of the paper and check every claim. Exit code 1 if a claim does not hold.
 
-    Finished runs are not run again. Stopped runs resume. Each figure has a folder with a page (index.html),
-    its claims (claims.json) and its numbers (results.json). From these numbers --from draws the page again.
-    Several figures also have a page in common.
+    Finished runs are not run again. Stopped runs resume. Each figure has a
+    folder with a page (index.html), its claims (claims.json) and its numbers
+    (results.json). From these numbers --from draws the page again. Several
+    figures also have a page in common.
     """
     from clippedgossip.paper import Options, resolve
 

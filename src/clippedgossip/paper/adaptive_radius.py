@@ -6,8 +6,15 @@ from typing import Any
 from clippedgossip.paper import page_parts as drawing
 from clippedgossip.paper.more_topologies import NETWORKS
 from clippedgossip.paper.results import Results
-from clippedgossip.paper.scales import PAPER_ATTACKS, Case, Scale, ScaleName, adaptive, by_radius
-from clippedgossip.paper.training_figure import TrainingExperiment
+from clippedgossip.paper.training_figure import (
+    PAPER_ATTACKS,
+    Case,
+    Scale,
+    ScaleName,
+    TrainingExperiment,
+    adaptive,
+    by_radius,
+)
 from clippedgossip.report.claims import Claims, best, check
 from clippedgossip.report.page import PagePart
 

@@ -134,6 +134,7 @@ class Prepared:
         experiment, folder = self.experiment, self.options.out / self.experiment.name
         result = self.read(progress)
         experiment.save(result, folder)
+        progress(f"drawing {experiment.name}", 0, 1)
         claims, figures = experiment.claims(result), experiment.figures(result)
         done = Reproduction(
             experiment=experiment,

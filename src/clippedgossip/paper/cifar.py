@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from clippedgossip.paper import page_parts as drawing
 from clippedgossip.paper.page_parts import constant
 from clippedgossip.paper.results import DISTANCE, Results
-from clippedgossip.paper.scales import CIFAR, Case, Scale, ScaleName, paper_rules
-from clippedgossip.paper.training_figure import TrainingExperiment
+from clippedgossip.paper.training_figure import CIFAR, Case, Scale, ScaleName, TrainingExperiment, paper_rules
 from clippedgossip.report.claims import Claim, Claims, best, check, ratio, worst
 from clippedgossip.report.page import PagePart
 

@@ -7,8 +7,15 @@ import torch
 from clippedgossip.mixing.inbox import Inbox
 from clippedgossip.mixing.slots import Layout
 from clippedgossip.paper.results import Results
-from clippedgossip.paper.scales import PAPER_ATTACKS, Case, Scale, ScaleName, adaptive, by_radius
-from clippedgossip.paper.training_figure import TrainingExperiment
+from clippedgossip.paper.training_figure import (
+    PAPER_ATTACKS,
+    Case,
+    Scale,
+    ScaleName,
+    TrainingExperiment,
+    adaptive,
+    by_radius,
+)
 from clippedgossip.report.claims import Claim, Claims, best, check, worst
 from clippedgossip.rules import Adaptive, Oracle
 from clippedgossip.runs.network_config import NetworkConfig

@@ -7,8 +7,14 @@ from typing import Any
 
 from clippedgossip.paper import page_parts as drawing
 from clippedgossip.paper.results import DISTANCE, Results
-from clippedgossip.paper.scales import PAPER_ATTACKS, Case, Scale, ScaleName, clipped
-from clippedgossip.paper.training_figure import TrainingExperiment
+from clippedgossip.paper.training_figure import (
+    PAPER_ATTACKS,
+    Case,
+    Scale,
+    ScaleName,
+    TrainingExperiment,
+    clipped,
+)
 from clippedgossip.report.claims import Claim, Claims, check, ratio, worst
 from clippedgossip.report.figures import curve_panels, curves
 from clippedgossip.report.page import Figure, PagePart

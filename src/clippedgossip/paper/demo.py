@@ -7,8 +7,15 @@ from typing import ClassVar
 from clippedgossip.paper import page_parts as drawing
 from clippedgossip.paper.no_honest_majority import ATTACKS, FALLS, PUBLISHED, STANDS, ring
 from clippedgossip.paper.results import Results
-from clippedgossip.paper.scales import MNIST, Case, Scale, ScaleName, often, paper_rules
-from clippedgossip.paper.training_figure import TrainingExperiment
+from clippedgossip.paper.training_figure import (
+    MNIST,
+    Case,
+    Scale,
+    ScaleName,
+    TrainingExperiment,
+    often,
+    paper_rules,
+)
 from clippedgossip.report.claims import Claim, Claims, check, near
 from clippedgossip.report.page import PagePart, Section
 

@@ -6,8 +6,14 @@ from clippedgossip import graphs
 from clippedgossip.network import Network
 from clippedgossip.paper import page_parts as drawing
 from clippedgossip.paper.results import DISTANCE, Results
-from clippedgossip.paper.scales import Case, Scale, ScaleName, bucketed, paper_rules
-from clippedgossip.paper.training_figure import TrainingExperiment
+from clippedgossip.paper.training_figure import (
+    Case,
+    Scale,
+    ScaleName,
+    TrainingExperiment,
+    bucketed,
+    paper_rules,
+)
 from clippedgossip.report.claims import TIE, Claim, Claims, best, check, near, ratio, worst
 from clippedgossip.report.page import PagePart
 

@@ -5,8 +5,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from clippedgossip.paper.results import Results
-from clippedgossip.paper.scales import PAPER_ATTACKS, Case, Scale, ScaleName, paper_rules
-from clippedgossip.paper.training_figure import TrainingExperiment
+from clippedgossip.paper.training_figure import (
+    PAPER_ATTACKS,
+    Case,
+    Scale,
+    ScaleName,
+    TrainingExperiment,
+    paper_rules,
+)
 from clippedgossip.report.claims import TIE, Claim, Claims, Floats, best, check, worst
 from clippedgossip.runs.network_config import NetworkConfig
 

@@ -9,8 +9,15 @@ from clippedgossip.paper import page_parts as drawing
 from clippedgossip.paper.more_topologies import NETWORKS
 from clippedgossip.paper.no_honest_majority import ring
 from clippedgossip.paper.results import Results
-from clippedgossip.paper.scales import PAPER_ATTACKS, Case, Scale, ScaleName, adaptive, clipped
-from clippedgossip.paper.training_figure import TrainingExperiment
+from clippedgossip.paper.training_figure import (
+    PAPER_ATTACKS,
+    Case,
+    Scale,
+    ScaleName,
+    TrainingExperiment,
+    adaptive,
+    clipped,
+)
 from clippedgossip.report.claims import Claim, Claims, Floats, check
 from clippedgossip.report.page import PagePart
 

@@ -5,8 +5,14 @@ from typing import Any
 
 from clippedgossip.paper import page_parts as drawing
 from clippedgossip.paper.results import Results
-from clippedgossip.paper.scales import PAPER_ATTACKS, Case, Scale, ScaleName, paper_rules
-from clippedgossip.paper.training_figure import TrainingExperiment
+from clippedgossip.paper.training_figure import (
+    PAPER_ATTACKS,
+    Case,
+    Scale,
+    ScaleName,
+    TrainingExperiment,
+    paper_rules,
+)
 from clippedgossip.report.claims import Claim, Claims, best, check
 from clippedgossip.report.page import PagePart
 

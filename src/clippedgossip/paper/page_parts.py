@@ -3,9 +3,9 @@
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from clippedgossip.paper.results import DISTANCE, Results
-from clippedgossip.paper.scales import Scale, ScaleName
 from clippedgossip.report.figures import Mark, bars, curve_panels
 from clippedgossip.report.figures.canvas import MARK_LOOK
 from clippedgossip.report.network_drawing import network_svg
@@ -13,6 +13,9 @@ from clippedgossip.report.page import Cell, Code, Details, PagePart, Panels, Tab
 from clippedgossip.report.palette import styles
 from clippedgossip.report.statistics import Series
 from clippedgossip.runs.network_config import NetworkConfig
+
+if TYPE_CHECKING:
+    from clippedgossip.paper.training_figure import Scale, ScaleName
 
 HALF = Mark(value=0.5, name="half")
 BARS = 22  # at most, in one plot
@@ -152,7 +155,7 @@ def networks(result: Results) -> Panels:
     return Panels(svgs, caption, titles=titles if len(titles) > 1 else ())
 
 
-def how(result: Results, scales: Mapping[ScaleName, Scale], remarks: str, command: str) -> list[PagePart]:
+def how(result: Results, scales: "Mapping[ScaleName, Scale]", remarks: str, command: str) -> list[PagePart]:
     """The scale, our choices, the command, the machine, the configs."""
     about = next(scale.about for name, scale in scales.items() if name == result.scale)
     shorter = f"Only {result.length:.0%} of the rounds were run." if result.length < 1 else ""

@@ -5,8 +5,14 @@ from typing import Any
 
 from clippedgossip.paper.no_honest_majority import ring
 from clippedgossip.paper.results import DISTANCE, Results
-from clippedgossip.paper.scales import PAPER_ATTACKS, Case, Scale, ScaleName, clipped
-from clippedgossip.paper.training_figure import TrainingExperiment
+from clippedgossip.paper.training_figure import (
+    PAPER_ATTACKS,
+    Case,
+    Scale,
+    ScaleName,
+    TrainingExperiment,
+    clipped,
+)
 from clippedgossip.report.claims import Claim, Claims, check, ratio
 from clippedgossip.settings import Precision
 

@@ -6,17 +6,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from clippedgossip.errors import RunError
 from clippedgossip.files import write_atomic
 from clippedgossip.paper.processes import folder
-from clippedgossip.paper.scales import Case
 from clippedgossip.records import RunDirectory
 from clippedgossip.report.claims import Floats
 from clippedgossip.report.statistics import Estimate, Series, estimate, over_seeds
+
+if TYPE_CHECKING:
+    from clippedgossip.paper.training_figure import Case
 
 FORMAT = 1
 DIGITS = 5  # significant ones in the file
@@ -106,7 +108,7 @@ class Results:
     """The fraction of the rounds of the scale that was run."""
 
     @classmethod
-    def read(cls, experiment: str, scale: str, cases: Sequence[Case], seeds: int, root: Path) -> "Results":
+    def read(cls, experiment: str, scale: str, cases: Sequence["Case"], seeds: int, root: Path) -> "Results":
         """From the runs under `root`."""
         lines = []
         environments: dict[str, Mapping[str, Any]] = {}

@@ -7,8 +7,14 @@ import networkx as nx
 from clippedgossip.paper import page_parts as drawing
 from clippedgossip.paper.page_parts import constant
 from clippedgossip.paper.results import DISTANCE, Results
-from clippedgossip.paper.scales import PAPER_ATTACKS, Case, Scale, ScaleName, paper_rules
-from clippedgossip.paper.training_figure import TrainingExperiment
+from clippedgossip.paper.training_figure import (
+    PAPER_ATTACKS,
+    Case,
+    Scale,
+    ScaleName,
+    TrainingExperiment,
+    paper_rules,
+)
 from clippedgossip.report.claims import Claim, Claims, best, check, near, ratio, worst
 from clippedgossip.report.page import PagePart
 from clippedgossip.runs.network_config import NetworkConfig

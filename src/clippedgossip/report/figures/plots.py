@@ -1,0 +1,300 @@
+"""The plots of a report: lines with confidence bands, bars, points, and a grid of small plots."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from clippedgossip.report.figures.canvas import (
+    INK,
+    MARK_LOOK,
+    Mark,
+    Scale,
+    draw_legend,
+    draw_line,
+    draw_marks,
+    drawing,
+    finish,
+    heading,
+    line_style,
+    shown_value,
+    to_svg,
+)
+from clippedgossip.report.page import Panels
+from clippedgossip.report.palette import Style, styles
+from clippedgossip.report.statistics import Estimate, Series
+
+_HATCHES = ("", "//", "\\\\", "xx", "--", "||", "++", "/", "\\")
+_LEFT, _RIGHT, _ABOVE, _BELOW = 0.75, 0.15, 0.5, 0.5
+"""Inches around the grid, for labels and the legend."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Points:
+    """A cloud of a scatter plot."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Panel:
+    """One small plot of a grid."""
+
+    title: str
+    series: Sequence[Series]
+
+
+def curves(
+    series: Sequence[Series],
+    *,
+    title: str = "",
+    x_label: str = "round",
+    y_label: str = "accuracy",
+    y_scale: Scale = "linear",
+    x_limits: tuple[float, float] | None = None,
+    y_limits: tuple[float, float | None] | None = None,
+    marks: Sequence[Mark] = (),
+    looks: Mapping[str, Style] | None = None,
+    legend: bool = True,
+    titled: bool = True,
+    size: tuple[float, float] = (4.6, 3.1),
+) -> str:
+    """Lines with their confidence bands, e.g. accuracy in [0, 1] against the round. If not `titled`, only
+    the description has the title."""
+    looks = looks or styles(line.name for line in series)
+    with drawing(*size) as figure:
+        axes = figure.add_subplot()
+        for order, line in enumerate(series):
+            draw_line(axes, line, looks[line.name], points=120, markers=8, order=order, y_scale=y_scale)
+        finish(axes, title=title if titled else "", x_label=x_label, y_label=y_label, y_scale=y_scale)
+        if x_limits:
+            axes.set_xlim(*x_limits)
+        if y_limits:
+            axes.set_ylim(*y_limits)
+        draw_marks(axes, marks)
+        if legend:
+            draw_legend(axes)
+        return to_svg(figure, _describe(title, x_label, y_label, series, y_scale))
+
+
+def curve_panels(
+    panels: Mapping[str, Sequence[Series]],
+    *,
+    caption: str = "",
+    x_label: str = "round",
+    y_label: str = "accuracy",
+    y_scale: Scale = "percent",
+    x_limits: tuple[float, float] | None = None,
+    y_limits: tuple[float, float | None] | None = None,
+    marks: Sequence[Mark] = (),
+    names: Sequence[str] = (),
+) -> Panels:
+    """One plot for each title, with one legend. Given all `names` of a page, a line looks the same in every
+    figure of the page."""
+    shown = dict.fromkeys(line.name for series in panels.values() for line in series)
+    chosen = styles([*names, *shown])
+    looks = {name: chosen[name] for name in shown}
+    svgs = [
+        curves(
+            series,
+            title=title,
+            x_label=x_label,
+            y_label=y_label,
+            y_scale=y_scale,
+            x_limits=x_limits,
+            y_limits=y_limits,
+            marks=marks,
+            looks=looks,
+            legend=False,
+            titled=False,
+            size=(4.2, 2.7),
+        )
+        for title, series in panels.items()
+    ]
+    return Panels(svgs, caption, looks | {mark.name: MARK_LOOK for mark in marks}, list(panels))
+
+
+def bars(
+    groups: Sequence[str],
+    values: Mapping[str, Sequence[Estimate | float | None]],
+    *,
+    title: str = "",
+    y_label: str = "accuracy",
+    y_scale: Scale = "linear",
+    y_limits: tuple[float, float] | None = None,
+    marks: Sequence[Mark] = (),
+    looks: Mapping[str, Style] | None = None,
+    legend: bool = True,
+    size: tuple[float, float] | None = None,
+) -> str:
+    """One group of bars for each entry of `groups`, with one bar for each name in `values`, and intervals."""
+    looks = looks or styles(values)
+    count = max(1, len(values))
+    size = size or (min(9.0, max(4.6, 0.8 + 0.14 * (count + 1) * len(groups))), 3.1)
+    described = []
+    with drawing(*size) as figure:
+        axes = figure.add_subplot()
+        width = 0.84 / count
+        for index, (name, row) in enumerate(values.items()):
+            points = [Estimate(mean=value) if isinstance(value, int | float) else value for value in row]
+            places = [group + (index - (count - 1) / 2) * width for group in range(len(points))]
+            heights = [point.mean if point else math.nan for point in points]
+            axes.bar(
+                places,
+                heights,
+                width * 0.9,
+                color=looks[name].color,
+                hatch=_HATCHES[index % len(_HATCHES)],
+                edgecolor=INK,
+                linewidth=0.4,
+                label=name,
+            )
+            for place, point in zip(places, points, strict=True):
+                if point and point.low is not None and point.high is not None:
+                    axes.plot([place, place], [point.low, point.high], color=INK, linewidth=1)
+            shown = ", ".join(
+                f"{group} {shown_value(point.mean, y_scale)}"
+                for group, point in zip(groups, points, strict=True)
+                if point
+            )
+            described.append(f"{name}: {shown}")
+        finish(axes, title=title, x_label="", y_label=y_label, y_scale=y_scale)
+        axes.grid(axis="x", visible=False)
+        axes.set_xticks(range(len(groups)), groups)
+        axes.set_xlim(-0.55, len(groups) - 0.45)
+        if y_limits:
+            axes.set_ylim(*y_limits)
+        draw_marks(axes, marks)
+        if legend:
+            draw_legend(axes)
+        return to_svg(figure, f"{title or y_label}. {'; '.join(described)}")
+
+
+def scatter(
+    clouds: Sequence[Points],
+    *,
+    title: str = "",
+    x_label: str,
+    y_label: str,
+    x_scale: Scale = "log",
+    y_scale: Scale = "log",
+    marks: Sequence[Mark] = (),
+    looks: Mapping[str, Style] | None = None,
+    legend: bool = True,
+    size: tuple[float, float] = (4.6, 3.4),
+) -> str:
+    """Points, e.g. the consensus error against δ/γ². Values that a log axis cannot show are left out."""
+    looks = looks or styles(cloud.name for cloud in clouds)
+    with drawing(*size) as figure:
+        axes = figure.add_subplot()
+        for cloud in clouds:
+            look = looks[cloud.name]
+            hollow = "none" if look.dash else look.color
+            axes.plot(
+                *_shown(cloud.x, cloud.y, x_scale, y_scale),
+                marker=look.marker,
+                color=look.color,
+                markerfacecolor=hollow,
+                markersize=5,
+                linestyle="none",
+                label=cloud.name,
+            )
+        finish(axes, title=title, x_label=x_label, y_label=y_label, x_scale=x_scale, y_scale=y_scale)
+        draw_marks(axes, marks)
+        if legend:
+            draw_legend(axes)
+        count = sum(len(cloud.x) for cloud in clouds)
+        names = ", ".join(cloud.name for cloud in clouds)
+        return to_svg(figure, f"{heading(title, x_label, y_label)}: {count} points of {names}")
+
+
+def small_multiples(
+    panels: Sequence[Panel | None],
+    *,
+    columns: int,
+    x_label: str = "round",
+    y_label: str = "error",
+    y_scale: Scale = "log",
+    y_limits: tuple[float, float] | None = None,
+    looks: Mapping[str, Style] | None = None,
+    panel_size: tuple[float, float] = (0.98, 0.95),
+) -> str:
+    """A grid of small plots with the same axes and one legend. None leaves a place empty."""
+    from matplotlib.lines import Line2D
+
+    names = list(dict.fromkeys(line.name for panel in panels if panel for line in panel.series))
+    looks = looks or styles(names)
+    rows = max(1, math.ceil(len(panels) / columns))
+    width, height = panel_size[0] * columns + _LEFT + _RIGHT, panel_size[1] * rows + _ABOVE + _BELOW
+    with drawing(width, height) as figure:
+        figure.set_layout_engine("none")
+        edges = {
+            "left": _LEFT / width,
+            "right": 1 - _RIGHT / width,
+            "bottom": _BELOW / height,
+            "top": 1 - _ABOVE / height,
+        }
+        grid = figure.subplots(
+            rows,
+            columns,
+            sharex=True,
+            sharey=True,
+            squeeze=False,
+            gridspec_kw=edges | {"wspace": 0.15, "hspace": 0.45},
+        )
+        for index, panel in enumerate([*panels, *[None] * (rows * columns - len(panels))]):
+            axes = grid[index // columns][index % columns]
+            if panel is None:
+                axes.set_visible(False)
+                continue
+            for order, line in enumerate(panel.series):
+                draw_line(axes, line, looks[line.name], points=34, markers=0, order=order, y_scale=y_scale)
+            finish(axes, title="", x_label="", y_label="", y_scale=y_scale)
+            axes.grid(visible=False)
+            axes.set_title(panel.title, loc="center", fontsize=7, pad=2, fontweight="normal")
+            axes.tick_params(labelsize=7, length=2, pad=2)
+            axes.locator_params(axis="x", nbins=2)
+            if y_scale == "log":
+                axes.locator_params(axis="y", numticks=4)
+            lowest = index + columns >= len(panels) or panels[index + columns] is None
+            leftmost = index % columns == 0 or panels[index - 1] is None
+            axes.tick_params(bottom=lowest, labelbottom=lowest, left=leftmost, labelleft=leftmost)
+        if y_limits:
+            grid[0][0].set_ylim(*y_limits)
+        figure.supxlabel(x_label, fontsize=9, y=0.06 / height, va="bottom")
+        figure.supylabel(y_label, fontsize=9, x=0.05 / width, ha="left")
+        lines = [
+            Line2D([], [], color=look.color, linestyle=line_style(look), linewidth=1.8)
+            for look in (looks[name] for name in names)
+        ]
+        figure.legend(lines, names, loc="upper left", ncols=max(1, int(width / 1.3)), handlelength=3)
+        count = sum(panel is not None for panel in panels)
+        description = (
+            f"{count} small plots of {y_label} against {x_label}, one line for each of {', '.join(names)}"
+        )
+        return to_svg(figure, description)
+
+
+def _describe(title: str, x_label: str, y_label: str, series: Sequence[Series], scale: Scale) -> str:
+    ends = []
+    for line in series:
+        known = [value for value in line.y if value is not None and math.isfinite(value)]
+        ends.append(
+            f"{line.name} ends at {shown_value(known[-1], scale)}" if known else f"{line.name} has no values"
+        )
+    return f"{heading(title, x_label, y_label)}. {'; '.join(ends)}"
+
+
+def _shown(
+    x: Sequence[float], y: Sequence[float], x_scale: Scale, y_scale: Scale
+) -> tuple[list[float], list[float]]:
+    pairs = [
+        (a, b)
+        for a, b in zip(x, y, strict=True)
+        if math.isfinite(a)
+        and math.isfinite(b)
+        and (a > 0 or x_scale != "log")
+        and (b > 0 or y_scale != "log")
+    ]
+    return [a for a, _ in pairs], [b for _, b in pairs]
