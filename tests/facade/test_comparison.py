@@ -105,7 +105,7 @@ def test_a_run_that_diverges_leaves_the_others_alone(
     comparison = cg.compare(
         network, data, model, rules=["gossip", "clipped-gossip"], attacks=[attack], **options
     )
-    with pytest.warns(RuntimeWarning, match="gossip diverged by round"):
+    with pytest.warns(RuntimeWarning, match="gossip under attack dissensus, seed 0: diverged by round"):
         comparison.finish()
     lost, kept = comparison.runs
     assert lost.diverged

@@ -132,8 +132,7 @@ class Comparison:
                     tell(f"{label}, {batch[0].rule}", before + done * len(batch), total)
                 before += sum(run.setup.training.rounds for run in batch)
         for run in self._runs:
-            if run.diverged is not None:
-                warnings.warn(run.diverged, RuntimeWarning, stacklevel=2)
+            run.warn()
         return self
 
     def frame(self) -> "pandas.DataFrame":
@@ -232,8 +231,8 @@ def train_batch(runs: Sequence[RecordedRun], device: str) -> Iterator[int]:
         try:
             for moments in simulate.train_together([run.setup for run in runs], device=device):
                 for run, moment in zip(runs, moments, strict=True):
-                    if moment.record is not None and run.diverged is None:
-                        run.add(moment.record)
+                    if run.diverged is None:
+                        run.add(moment)
                 yield moments[0].round
                 if all(run.diverged is not None for run in runs):
                     return

@@ -1,6 +1,6 @@
 """What a run recorded, and what is made of it: rows of a data frame, curves, a page."""
 
-import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +14,9 @@ from clippedgossip.records import Round, RunDirectory
 from clippedgossip.report.figures.canvas import draw_line, finish
 from clippedgossip.report.palette import styles
 from clippedgossip.report.statistics import Series
+from clippedgossip.runs.execute import divergence
 from clippedgossip.simulate.setup import Setup
+from clippedgossip.simulate.state import Moment
 
 if TYPE_CHECKING:
     import pandas
@@ -55,15 +57,17 @@ class RecordedRun:
         """{round: accuracy}."""
         return {record.round: accuracy_of(record) for record in self.records}
 
-    def add(self, record: Round) -> None:
-        """One more record; a run whose numbers are no longer finite has diverged."""
-        self.records.append(record)
-        measured = (record.loss, record.consensus_distance)
-        if not all(math.isfinite(value) for value in measured if value is not None):
-            self.diverged = (
-                f"{self.rule} diverged by round {record.round}: a loss or a model is NaN or infinity\n"
-                "take a smaller lr, or a rule that withstands the attack; what was recorded stays"
-            )
+    def add(self, moment: Moment) -> None:
+        """Keep the record of a round that was evaluated; note if the run has diverged."""
+        if moment.record is not None:
+            self.records.append(moment.record)
+            self.diverged = divergence(moment, self.setup)
+
+    def warn(self) -> None:
+        """Say that the run diverged, if it did."""
+        if self.diverged is not None:
+            name = f"{self.rule} under attack {self.attack}, seed {self.seed}"
+            warnings.warn(f"{name}: {self.diverged}", RuntimeWarning, stacklevel=3)
 
     def forget(self) -> None:
         """Back to the start."""

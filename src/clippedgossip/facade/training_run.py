@@ -208,7 +208,7 @@ class TrainingRun:
         try:
             for moment in self._moments:
                 if moment.record is not None:
-                    self._take(moment.record, moment)
+                    self._take(moment)
                 on_round(moment.round)
                 if moment.record is not None:
                     return True
@@ -221,13 +221,12 @@ class TrainingRun:
             raise
         return True
 
-    def _take(self, record: Round, moment: Moment) -> None:
-        self._recorded.add(record)
+    def _take(self, moment: Moment) -> None:
+        self._recorded.add(moment)
         self._state = moment.state()
         if self.finished:
             self._moments = None  # and with it the engine's memory
-        if self.diverged is not None:
-            warnings.warn(self.diverged, RuntimeWarning, stacklevel=4)
+        self._recorded.warn()
 
     def _row(self, node: Hashable) -> int:
         labels = [self.network.labels[i] for i in self.network.regular]

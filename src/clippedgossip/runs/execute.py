@@ -216,8 +216,7 @@ class Attempt:
             return
         self.run.append(record)
         self._draw(setup.network)
-        if not all(math.isfinite(x) for x in (record.loss, record.consensus_distance) if x is not None):
-            self.diverged = _divergence(moment, setup)
+        self.diverged = self.diverged or divergence(moment, setup)
 
     def fail(self, error: Exception) -> None:
         """Write down why the run failed."""
@@ -305,7 +304,12 @@ def _round(path: Path) -> int:
         return 0
 
 
-def _divergence(moment: Moment, setup: Setup) -> str:
+def divergence(moment: Moment, setup: Setup) -> str | None:
+    """Why a run must end at this record, if its loss or models are no longer finite."""
+    record = moment.record
+    measured = () if record is None else (record.loss, record.consensus_distance)
+    if all(math.isfinite(value) for value in measured if value is not None):
+        return None
     models = moment.state().tensors["models"][: len(setup.network.regular)].double()
     broken = ~torch.isfinite(models).all(1)
     row = int(broken.int().argmax() if broken.any() else models.norm(dim=1).argmax())
@@ -313,7 +317,7 @@ def _divergence(moment: Moment, setup: Setup) -> str:
     what = f"node {node} holds" if broken.any() else f"node {node} has the largest model, and the loss is"
     return (
         f"diverged by round {moment.round}: {what} NaN or infinity; what was recorded stays\n"
-        "lower training.lr, or take a rule that withstands the attack"
+        "lower the learning rate, or take a rule that withstands the attack"
     )
 
 
