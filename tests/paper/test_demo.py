@@ -1,4 +1,4 @@
-"""`clippedgossip demo`: the headline, as a user meets it."""
+"""`clippedgossip demo`: what a user sees."""
 
 import json
 import re

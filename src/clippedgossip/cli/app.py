@@ -29,7 +29,7 @@ RESUMED = ("data", "demo", "reproduce", "run", "sweep")
 
 app = typer.Typer(
     name="clippedgossip",
-    help="Train models together on networks that have no server and some of whose members lie.",
+    help="Train models together on networks without a server, where some nodes are Byzantine.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -155,7 +155,7 @@ def hub_dumbbell(
 ) -> Graph:
     """Two cliques joined through a hub that is under attack (fig. vary δ_max).
 
-    The Byzantine weight comes out of the hub's own, so that W̃ is the same for every number of attackers.
+    The Byzantine weight is taken from the hub's own: W̃ is the same for every number of Byzantine nodes.
     """
     graph = dumbbell(clique=_at_least("clique", clique, 2), hub=True)
     hub, edge = 2 * clique, 1 / (clique + 1)
@@ -167,9 +167,9 @@ def hub_dumbbell(
         raise NetworkError(
             f"delta is {total:g}; it comes out of the hub's own weight: 0 < delta < {spare:.4g}"
         )
-    for attacker in range(hub + 1, hub + 1 + on_hub):
-        graph.add_node(attacker, byzantine=True)
-        graph.add_edge(hub, attacker, weight=total / on_hub)
+    for node in range(hub + 1, hub + 1 + on_hub):
+        graph.add_node(node, byzantine=True)
+        graph.add_edge(hub, node, weight=total / on_hub)
     graph.graph["weights"] = "own"
     return graph
 
@@ -180,9 +180,9 @@ def two_worlds(*, clique: Annotated[int, "nodes of each clique"] = 5) -> Graph:
     The node at A's end sees two neighbours of equal weight, of which one leads to B and one to a fake of B.
     """
     graph = dumbbell(clique=clique)
-    attacker = 2 * clique
-    graph.add_node(attacker, byzantine=True)
-    graph.add_edges_from([(clique - 1, attacker), (clique, attacker)])
+    byzantine = 2 * clique
+    graph.add_node(byzantine, byzantine=True)
+    graph.add_edges_from([(clique - 1, byzantine), (clique, byzantine)])
     return graph
 
 

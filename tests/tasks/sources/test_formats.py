@@ -115,7 +115,7 @@ def test_nothing_but_a_batch_is_unpickled() -> None:
     file = File(name="data_batch_1.bin", size=10, sha256="0" * 64)
     with pytest.raises(DataError, match="wrong digest"):
         decode(file, evil)
-    with pytest.raises(DataError, match="which no such batch needs"):
+    with pytest.raises(DataError, match="which no CIFAR-10 batch needs"):
         decode(replace(file, pickled=digest(evil)), evil)
 
 

@@ -1,4 +1,4 @@
-"""Members of a wheel, tarball or Debian package, read in memory: nothing is extracted, installed or run."""
+"""Files inside a wheel, tarball or Debian package. They are read in memory; nothing is installed or run."""
 
 import io
 import lzma

@@ -1,4 +1,4 @@
-"""The folder where fetched data lives, and writes that leave either the whole file or none of it."""
+"""The folder for fetched data, with its lock, its atomic writes and their errors."""
 
 import errno
 import os
@@ -13,7 +13,7 @@ from clippedgossip.files import Lock, write_atomic
 
 
 def cache_dir() -> Path:
-    """Where data sets are kept: under XDG_CACHE_HOME where set, else the platform's cache folder."""
+    """The folder for data sets: in XDG_CACHE_HOME if that is set, else in the system's cache folder."""
     if chosen := os.environ.get("XDG_CACHE_HOME"):
         base = Path(chosen)
     elif sys.platform == "darwin":
@@ -28,7 +28,7 @@ def is_disk_full(error: BaseException | None) -> bool:
 
 
 def write_error(error: OSError, folder: Path, size: int) -> DataError:
-    """What to tell a user whose disk refused a write."""
+    """The error for a user when a write fails."""
     if is_disk_full(error):
         return DataError(
             f"disk full: {size} bytes do not fit in {folder}; what was fetched so far is kept\n"
@@ -38,7 +38,7 @@ def write_error(error: OSError, folder: Path, size: int) -> DataError:
 
 
 def check_space(folder: Path, size: int) -> None:
-    """Refuse before the first byte what cannot fit."""
+    """Refuse a file that does not fit before its first byte is written."""
     if shutil.disk_usage(folder).free < size:
         raise write_error(OSError(errno.ENOSPC, "disk full"), folder, size) from OSError(errno.ENOSPC, "")
 
@@ -52,7 +52,7 @@ def make_folder(folder: Path) -> Path:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """The whole file or none of it, or a word to the user."""
+    """Write the whole file or nothing. If it fails, the error tells the user what to do."""
     try:
         write_atomic(path, data)
     except OSError as error:

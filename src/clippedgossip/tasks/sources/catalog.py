@@ -1,4 +1,4 @@
-"""What is known of each data set: its files with their digests, and where they can be had."""
+"""Every data set: its files, their digests, and the sources that have them."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -6,18 +6,18 @@ from typing import Literal
 
 @dataclass(frozen=True, kw_only=True)
 class File:
-    """One file of a data set, in the plain form the cache keeps."""
+    """One file of a data set, as the cache stores it (uncompressed)."""
 
     name: str
     size: int
     sha256: str
     alias: str = ""
-    """Another name it goes by."""
+    """Another name for it."""
     pickled: str = ""
-    """Digest of the pickled form it is also published in; nothing else is ever unpickled."""
+    """Digest of its pickled form, where one is published. Nothing else is ever unpickled."""
 
     def named(self, name: str) -> bool:
-        """Whether a file of this name may hold it, compressed or not."""
+        """Whether a file of this name may be this one, compressed or not."""
         return name.removesuffix(".gz") in {self.name, self.alias} - {""}
 
 
@@ -32,18 +32,18 @@ class Download:
 
 @dataclass(frozen=True, kw_only=True)
 class Package:
-    """An archive in a package registry, fetched with the registry's client, unpacked and never installed."""
+    """An archive in a package registry. The registry's client downloads it; it is never installed."""
 
     client: Literal["pip", "npm", "apt"]
     name: str
     version: str = ""
     sha256: str = ""
-    """Empty for apt, which checks signatures itself; the files inside are pinned in any case."""
+    """Empty for apt, which checks signatures itself. The files inside are checked in any case."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spec:
-    """A data set that is fetched."""
+    """A data set that can be fetched."""
 
     name: str
     format: Literal["idx", "cifar"]
@@ -55,7 +55,7 @@ class Spec:
     downloads: tuple[Download, ...] = ()
     packages: tuple[Package, ...] = ()
     folders: tuple[str, ...] = ()
-    """Where a system package puts it."""
+    """Folders where a system package installs it."""
 
     @property
     def files(self) -> tuple[File, ...]:

@@ -1,4 +1,4 @@
-"""Downloads over HTTP that resume where they stopped and are checked against a pinned digest."""
+"""Downloads over HTTP. They resume where they stopped, and are checked against a pinned digest."""
 
 import http.client
 import urllib.error
@@ -26,13 +26,13 @@ def digest(path: Path) -> str:
 
 
 def download(item: Download, folder: Path, progress: Progress, dead: set[str]) -> Path:
-    """Fetch from the first mirror that serves the right bytes; a part that was left is taken up again.
+    """Fetch from the first mirror that serves the right bytes. A partial download is resumed.
 
-    `dead` gathers the hosts that cannot be reached, so that each is waited for only once.
+    `dead` collects the hosts that cannot be reached, so that we wait for each only once.
     """
     name = Path(urlsplit(item.urls[0]).path).name
     part = folder / f"{name}.part"
-    reasons: list[str] = []
+    failures: list[str] = []
     for url in item.urls:
         host = urlsplit(url).netloc
         if host in dead:
@@ -40,21 +40,21 @@ def download(item: Download, folder: Path, progress: Progress, dead: set[str]) -
         try:
             _complete(url, item, part, progress)
         except urllib.error.HTTPError as error:
-            reasons.append(f"{host}: HTTP {error.code} for {name}")
+            failures.append(f"{host}: HTTP {error.code} for {name}")
         except (OSError, http.client.HTTPException) as error:
             dead.add(host)
-            reasons.append(f"{host}: {_reason(error)}")
+            failures.append(f"{host}: {_reason(error)}")
         except DataError as error:
             if is_disk_full(error.__cause__):
                 raise
-            reasons.append(f"{host}: {error}")
+            failures.append(f"{host}: {error}")
         else:
             return part.replace(part.with_suffix(""))
-    raise DataError("; ".join(reasons) or f"{name}: no mirror can be reached")
+    raise DataError("; ".join(failures) or f"{name}: no mirror can be reached")
 
 
 def _complete(url: str, item: Download, part: Path, progress: Progress) -> None:
-    """Transfer until the digest is right: a lost connection is resumed, a stale part started afresh."""
+    """Transfer until the digest is right. A lost connection is resumed, a wrong part removed."""
     for _ in range(ATTEMPTS):
         start = _size(part)
         check_space(part.parent, item.size - start)

@@ -33,12 +33,12 @@ LEFT = ".package-*.tmp"
 """Folders in the cache where packages arrive."""
 
 Found = Generator[tuple[str, bytes], None, None]
-"""Names and contents a source has to offer."""
+"""Names and contents of the files that a source offers."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fetched:
-    """Where a data set lies, what each newly fetched file came from, and what went wrong on the way."""
+    """The folder of a data set, the source of each file that was fetched now, and the sources that failed."""
 
     name: str
     path: Path
@@ -47,7 +47,7 @@ class Fetched:
 
 
 def names() -> list[str]:
-    """The data sets there are."""
+    """All data sets that can be named."""
     return [EMBEDDED, *CATALOG]
 
 
@@ -80,7 +80,7 @@ def fetch(
     online: bool = True,
     progress: Progress = lambda *_: None,
 ) -> Fetched:
-    """Bring a data set into the cache; what is already there, whole and right, is left alone."""
+    """Fetch a data set into the cache. Files that are already there with the right digest are kept."""
     return fetch_spec(find_spec(name), folder=folder, online=online, progress=progress)
 
 
@@ -93,7 +93,7 @@ def fetch_spec(
 ) -> Fetched:
     """`fetch` for a data set that need not be in the catalogue."""
     root = cache_dir() / spec.name
-    if set_state(root, spec) == "ready":  # nothing to write: the cache may be someone else's
+    if set_state(root, spec) == "ready":  # nothing to write: the cache may belong to another user
         return Fetched(name=spec.name, path=root, origins={})
     with locked(make_folder(root)):
         missing = [file for file in spec.files if file_state(root, file) != "ready"]
@@ -140,7 +140,7 @@ def _take(
 def _sources(
     spec: Spec, root: Path, folder: Path | str | None, online: bool, missing: list[File], progress: Progress
 ) -> Iterator[tuple[str, Found]]:
-    """Every source with what it offers; nothing is read or sent before the offer is iterated."""
+    """Every source with its files. Nothing is read or sent before the files are iterated."""
     yield "package of an earlier fetch", _from_earlier(root, missing)
     for place in _folders(spec, folder):
         yield f"folder {place}", _from_folder(spec, place, missing)
@@ -157,7 +157,7 @@ def _sources(
 
 
 def _folders(spec: Spec, folder: Path | str | None) -> list[Path]:
-    """The folder the user names, the one the environment names, and where a system package puts it."""
+    """The user's folder, the folder of the environment variable, and the folders of system packages."""
     if folder is not None and not Path(folder).expanduser().is_dir():
         raise DataError(f"{folder} is not a folder; name one that holds the data")
     named = [folder, os.environ.get(FOLDER)]
@@ -166,7 +166,7 @@ def _folders(spec: Spec, folder: Path | str | None) -> list[Path]:
 
 
 def _wrong_folder() -> list[str]:
-    """A folder that the environment names and that is not there is no reason to stop, but to say so."""
+    """If the environment names a folder that does not exist, fetching goes on and says so."""
     named = os.environ.get(FOLDER)
     return [f"{FOLDER}: {named} is not a folder"] if named and not Path(named).expanduser().is_dir() else []
 
@@ -179,7 +179,7 @@ def _from_folder(spec: Spec, folder: Path, missing: list[File]) -> Found:
     for path in _walk(folder):
         named = [part for part in map(_plain, path.relative_to(folder).parts[:-1]) if part in known]
         if named and named[-1] != _plain(spec.name):
-            continue  # another data set's; mnist and fashion-mnist have the same file names
+            continue  # a file of another data set: mnist and fashion-mnist have the same file names
         if path.name in archives or (path.name.startswith(prefixes) and path.name.endswith(ARCHIVES)):
             yield from _open(path, missing)
         elif any(file.named(path.name) for file in missing) and path.stat().st_size <= largest:
@@ -187,11 +187,11 @@ def _from_folder(spec: Spec, folder: Path, missing: list[File]) -> Found:
 
 
 def _from_earlier(root: Path, missing: list[File]) -> Found:
-    """What a fetch that was killed had of a package; all that is right of it is used, then it goes."""
+    """Packages that a killed fetch left behind. Files with the right digest are used; the rest is removed."""
     for place in root.glob(LEFT):
         for path in _walk(place):
             if path.name.endswith(ARCHIVES):
-                with suppress(DataError):  # it may end anywhere
+                with suppress(DataError):  # the archive may be cut off anywhere
                     yield from _open(path, missing)
         shutil.rmtree(place, ignore_errors=True)
 
@@ -226,7 +226,7 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 
 def _plain(name: str) -> str:
-    """A data set's name however its folder spells it: FashionMNIST, fashion_mnist."""
+    """The same text for every spelling of a data set's name: FashionMNIST, fashion_mnist."""
     return name.lower().replace("-", "").replace("_", "")
 
 
@@ -240,13 +240,13 @@ def _is_archive(item: Download) -> bool:
 
 def _failure(spec: Spec, missing: list[File], troubles: list[str], online: bool) -> str:
     said = "".join(f"\n  {trouble}" for trouble in troubles)
-    by_hand = f"clippedgossip data fetch {spec.name}"
+    command = f"clippedgossip data fetch {spec.name}"
     if not online:
         root = cache_dir() / spec.name
         damaged = any((root / file.name).exists() for file in missing)
         what = "in the cache is damaged or half written" if damaged else "is not in the cache"
-        return f"{spec.name} {what} ({root}){said}\nrun `{by_hand}` {'to mend it' if damaged else 'first'}"
+        return f"{spec.name} {what} ({root}){said}\nrun `{command}` {'to mend it' if damaged else 'first'}"
     return (
         f"{spec.name} could not be fetched: {len(missing)} of {len(spec.files)} files are missing{said}\n"
-        f"get them by hand, then run `{by_hand} --from FOLDER`"
+        f"download them yourself, then run `{command} --from FOLDER`"
     )

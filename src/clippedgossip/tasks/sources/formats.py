@@ -1,4 +1,4 @@
-"""The original file formats: idx (MNIST and its kin) and the CIFAR-10 batches, binary or pickled."""
+"""The original file formats: idx (MNIST, Fashion-MNIST) and the CIFAR-10 batches, binary or pickled."""
 
 import io
 import pickle
@@ -51,7 +51,7 @@ def read_cifar(data: bytes, name: str) -> tuple[NDArray[np.uint8], NDArray[np.ui
 
 
 def _gunzip(file: File, data: bytes) -> bytes:
-    # The bound stops a bomb; a megabyte covers what the pickled form adds to the plain one.
+    # The bound stops a gzip bomb. The pickled form is at most a megabyte larger than the plain one.
     try:
         return zlib.decompressobj(wbits=31).decompress(data, file.size + (1 << 20))
     except zlib.error as error:
@@ -59,7 +59,7 @@ def _gunzip(file: File, data: bytes) -> bytes:
 
 
 class _Array:
-    """Stands for numpy's classes while unpickling, so that nothing of the pickle is ever called."""
+    """Replaces numpy's classes while unpickling, so that no code named in the pickle is ever called."""
 
     shape: tuple[int, ...] = ()
     data = b""
@@ -79,11 +79,11 @@ class _BatchUnpickler(pickle.Unpickler):
             ("numpy", "dtype"),
         }:
             return _Array
-        raise DataError(f"a CIFAR-10 batch asks for {module}.{name}, which no such batch needs")
+        raise DataError(f"a CIFAR-10 batch asks for {module}.{name}, which no CIFAR-10 batch needs")
 
 
 def _unpickle_batch(data: bytes) -> bytes:
-    """A batch of the Python edition in the layout of the binary one; the digest has been checked."""
+    """A batch of the Python edition, in the layout of the binary edition. Its digest was checked before."""
     batch = _BatchUnpickler(io.BytesIO(data), encoding="bytes").load()
     pixels = np.frombuffer(batch[b"data"].data, np.uint8).reshape(batch[b"data"].shape)
     labels = np.array(batch[b"labels"], np.uint8)

