@@ -1,0 +1,119 @@
+"""The house rules that a program can check: one file for a noun, one class for a name, no story words."""
+
+import ast
+import re
+from collections import Counter
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "clippedgossip"
+MODULES = [path for path in sorted(SOURCE.rglob("*.py")) if not path.stem.endswith("_pb2")]
+
+NOT_A_NAME = [
+    "account",
+    "agreement",
+    "commons",
+    "crew",
+    "hands",
+    "headline",
+    "joining",
+    "meeting",
+    "missing",
+    "pace",
+    "preload",
+    "reasons",
+    "sliced",
+    "standing",
+    "steady",
+    "strangers",
+    "trials",
+    "window",
+]
+"""No module and no class has one of these names: the field has better ones."""
+
+NOT_A_WORD = {
+    r"asks the host": "synchronises with the CPU",
+    r"attackers?": "Byzantine node",
+    r"by hand": "what the user does",
+    r"commons": "shared memory",
+    r"crew": "stack",
+    r"headline": "demo, result",
+    r"honest": "regular",
+    r"liars?": "Byzantine node",
+    r"who lie": "Byzantine nodes",
+    r"pace": "speed",
+    r"preload": "what is imported first",
+    r"strangers?": "outsiders",
+}
+"""Words for which the documents, messages and comments have another one."""
+
+NAMES_OF_OTHERS = re.compile(r"(?i)no[-_]honest[-_]majority|honest majority")
+"""A figure of the paper."""
+
+STILL = {
+    r"asks the host": """
+        attacks/base.py rules/base.py
+    """,
+    r"attackers?": """
+        attacks/a_little_is_enough.py attacks/base.py attacks/bit_flipping.py attacks/honest.py
+        attacks/mimic.py audit/__init__.py audit/diagnosis.py audit/text.py audit/worst_placement.py
+        cli/audit.py cli/networks.py mixing/slots.py network/network.py network/weights.py theory.py
+    """,
+    r"honest": """
+        SECURITY.md attacks/__init__.py attacks/a_little_is_enough.py attacks/base.py
+        attacks/bit_flipping.py attacks/honest.py docs/faults.md docs/peers.md
+        rules/centered_clipping.py simulate/consensus.py
+    """,
+    r"liars?": """
+        SECURITY.md docs/faults.md peer/drill/drill.py peer/drill/fault.py
+    """,
+    r"pace": """
+        SECURITY.md docs/peers.md peer/drill/leaks.py
+    """,
+    r"strangers?": """
+        SECURITY.md cli/peer.py docs/faults.md peer/__init__.py peer/drill/fault.py
+        peer/drill/outsiders.py peer/evidence.py peer/identity.py peer/peer_config.py
+        peer/transport/pins.py peer/transport/rpc.py
+    """,
+}
+"""Files in which a word still stands. This list only gets shorter."""
+
+TWICE = {"Training"}
+"""Classes that still have to be merged."""
+
+
+def _classes(path: Path) -> list[str]:
+    return [node.name for node in ast.parse(path.read_text()).body if isinstance(node, ast.ClassDef)]
+
+
+def _twice(names: list[str]) -> set[str]:
+    return {name for name, count in Counter(names).items() if count > 1}
+
+
+def test_no_module_has_the_name_of_another() -> None:
+    free = {"__init__", "__main__", "base"}
+    assert not _twice([path.stem for path in MODULES if path.stem not in free and path.parent.name != "cli"])
+
+
+def test_no_class_has_the_name_of_another() -> None:
+    assert _twice([name for path in MODULES for name in _classes(path)]) <= TWICE
+
+
+def test_no_module_or_class_has_a_name_from_a_story() -> None:
+    names = [path.stem for path in MODULES] + [name for path in MODULES for name in _classes(path)]
+    assert not {name for name in names if name.lower() in NOT_A_NAME}
+
+
+def test_one_term_for_one_thing() -> None:
+    documents = [path for pattern in ("*.md", "docs/*.md", "examples/*") for path in ROOT.glob(pattern)]
+    found: dict[str, set[str]] = {}
+    for path in [*MODULES, *documents]:
+        if not path.is_file() or path.name == "CHANGELOG.md":
+            continue
+        text = NAMES_OF_OTHERS.sub("", path.read_text())
+        name = path.relative_to(SOURCE if path.is_relative_to(SOURCE) else ROOT).as_posix()
+        for word in NOT_A_WORD:
+            if re.search(rf"(?i)\b{word}\b", text):
+                found.setdefault(word, set()).add(name)
+    left = {word: sorted(names - set(STILL.get(word, "").split())) for word, names in found.items()}
+    assert not {f"{word} ({NOT_A_WORD[word]}): {names}" for word, names in left.items() if names}
