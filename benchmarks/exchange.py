@@ -34,6 +34,7 @@ from clippedgossip.peer import identity
 from clippedgossip.peer.identity import Identity
 from clippedgossip.peer.local_network import free_ports
 from clippedgossip.peer.peer_config import Address, Config, Deadlines, Limits, Neighbour
+from clippedgossip.settings import TrainingConfig
 
 PATIENCE = 300
 TINY = 1000
@@ -95,7 +96,7 @@ def config_of(case: Case, me: int) -> Config:
         bind=Address("127.0.0.1", case.ports[me]),
         deadlines=DEADLINES,
         limits=Limits(model_bytes=1 << 32),
-        rounds=10**9,
+        training=TrainingConfig(rounds=10**9),
     )
 
 

@@ -7,6 +7,7 @@ a network, …) is decoded into its one canonical table, defaults written out, a
 
 import dataclasses
 import inspect
+import re
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -199,6 +200,12 @@ class Thing:
             return self.name
         (said,) = parameters.values()
         return said if self.name == self.kind.number else {self.name: said}
+
+    @property
+    def origins(self) -> list[own.Origin]:
+        """Where it and its parameters come from, of those that are the user's own."""
+        inner = [said.origins for said in self.values.values() if isinstance(said, Thing)]
+        return [*([] if self.origin is None else [self.origin]), *(found for part in inner for found in part)]
 
     @property
     def bounded(self) -> bool:
@@ -427,6 +434,34 @@ def put(raw: dict[str, Any], key: str, said: Any) -> None:
         raw[name] = inner
         raw = inner
     raw[last] = said
+
+
+def place(path: Sequence[str], source: str, text: str) -> str:
+    """The file and, where it can be found, the line of a key."""
+    lines = dict(_lines(text))
+    for length in range(len(path), 0, -1):
+        if tuple(path[:length]) in lines:
+            return f"{source}, line {lines[tuple(path[:length])]}"
+    return source
+
+
+_PART = r"(?:[\w-]+|\"[^\"]*\"|'[^']*')"
+_KEY = rf"{_PART}(?:\s*\.\s*{_PART})*"
+
+
+def _lines(text: str) -> Iterator[tuple[tuple[str, ...], int]]:
+    """Every key and section with its line. Good enough for a message: multi-line text could mislead it."""
+    header: tuple[str, ...] = ()
+    for number, line in enumerate(text.splitlines(), 1):
+        if found := re.match(rf"\s*\[\[?\s*({_KEY})\s*\]", line):
+            header = _parts(found[1])
+            yield header, number
+        elif found := re.match(rf"\s*({_KEY})\s*=", line):
+            yield (*header, *_parts(found[1])), number
+
+
+def _parts(key: str) -> tuple[str, ...]:
+    return tuple(part.strip("\"'") for part in re.findall(_PART, key))
 
 
 def short(name: str) -> str:

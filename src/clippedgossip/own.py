@@ -26,6 +26,9 @@ class Origin:
     code: str
     """Digest of the module's source and of the modules beside it that it imports."""
     modules: tuple[str, ...]
+    """Those that the digest covers."""
+    folder: Path | None
+    """The folder beside a config that they lie in; None for installed ones."""
 
 
 _LOADED: dict[str, Origin] = {}
@@ -64,6 +67,16 @@ def load(reference: str, folder: Path | None = None) -> tuple[Callable[..., Any]
             raise ConfigError(f"is not in {origin.file}: {unknown_name('name', part, known)}")
         found = getattr(found, part)
     return found, origin
+
+
+def copy(origin: Origin, to: Path) -> None:
+    """Copy the modules that lie beside a config to another folder, for a config there."""
+    for name in origin.modules if origin.folder is not None else ():
+        file = _file(origin.folder, name) if origin.folder is not None else None
+        if file is not None and origin.folder is not None:
+            target = to / file.relative_to(origin.folder)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(file.read_bytes())
 
 
 def registered(group: str) -> dict[str, str]:
@@ -131,7 +144,8 @@ def _origin(module_name: str, folder: Path | None) -> Origin:
     root = folder if folder is not None else file.parents[module_name.count(".") + (file.stem == "__init__")]
     sources = dict(_sources(root, module_name, everything=folder is not None))
     text = b"".join(f"{name} {len(code)}\n".encode() + code for name, code in sorted(sources.items()))
-    return Origin(file=file, code=sha256(text).hexdigest()[:16], modules=tuple(sorted(sources)))
+    code = sha256(text).hexdigest()[:16]
+    return Origin(file=file, code=code, modules=tuple(sorted(sources)), folder=folder)
 
 
 def _sources(root: Path, module_name: str, *, everything: bool) -> Iterator[tuple[str, bytes]]:

@@ -21,10 +21,12 @@ if TYPE_CHECKING:
 
     from clippedgossip.attacks import Attack
     from clippedgossip.network import Network
+    from clippedgossip.own import Origin
     from clippedgossip.rules import Rule
     from clippedgossip.tasks import DataSet, Poison
 
 Precision = Literal["float32", "tf32", "bfloat16"]
+LEAST = {"rounds": 1, "evaluate_every": 1, "evaluate_last": 0, "evaluate_last_every": 1}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,12 +43,7 @@ class Training:
     precision: Precision = "float32"  # of the gradients' products; models, momentum and mixing are float32
 
     def __post_init__(self) -> None:
-        for name, least in (
-            ("rounds", 1),
-            ("evaluate_every", 1),
-            ("evaluate_last", 0),
-            ("evaluate_last_every", 1),
-        ):
+        for name, least in LEAST.items():
             value = getattr(self, name)
             if not isinstance(value, int) or value < least:
                 raise ConfigError(f"{name} is {value!r}; it must be a whole number, at least {least}")
@@ -85,8 +82,12 @@ class TrainingConfig:
     precision: Precision = "float32"
 
     def __post_init__(self) -> None:
-        if self.batch < 1:
-            raise KeyProblem(("training", "batch"), f"training.batch is {self.batch}; it must be at least 1")
+        for name, least in {"batch": 1, **LEAST}.items():
+            count = getattr(self, name)
+            if count < least:
+                raise KeyProblem(
+                    ("training", name), f"training.{name} is {count}; it must be at least {least}"
+                )
         self.build()
 
     def build(self) -> Training:
@@ -138,6 +139,11 @@ class Named:
     def thing(self) -> Thing:
         return decode.decode(self.kind(), self.to_mapping(), (self.section,), self.folder)
 
+    @property
+    def origins(self) -> "list[Origin]":
+        """Where what is the user's own comes from."""
+        return self.thing.origins
+
     def checked(self) -> Self:
         """The same in its canonical form: every default written out."""
         thing = self.thing
@@ -179,6 +185,13 @@ class RuleConfig(Named):
             else:
                 return rule
         raise AssertionError("unreachable")
+
+    def resolved(self, network: "Network") -> dict[str, Any]:
+        """As a table that asks for nothing of the network."""
+        table: dict[str, Any] = (
+            decode.plain_of(self.build(network)) if self.thing.bounded else self.to_mapping()
+        )
+        return table
 
 
 class AttackConfig(Named):
@@ -272,14 +285,17 @@ class DataConfig:
 
     @classmethod
     def from_value(cls, raw: Any, folder: Path | None = None) -> Self:
-        """From the section; paths are taken from `folder`."""
+        """From the section; `folder` is where its paths begin."""
         content = dict(decode.table(raw, ("data",)))
         known = {entry.name for entry in dataclasses.fields(cls) if not entry.metadata}
         own = ":" in str(content.get("name", "")) or not known.issuperset(content)
         more = {key: content.pop(key) for key in list(content) if own and key not in known}
-        if isinstance(content.get("root"), str) and folder is not None:
-            content["root"] = str(folder / content["root"])
         return decode.section(cls, content, ("data",), parameters=more, folder=folder)
+
+    @property
+    def where(self) -> str | None:
+        """The folder to take the data from."""
+        return self.root if self.root is None or self.folder is None else str(self.folder / self.root)
 
     def to_mapping(self) -> dict[str, Any]:
         """What identifies the data."""
@@ -299,12 +315,18 @@ class DataConfig:
             poison=None if poison is None else poison.plain(),
         )
 
+    @property
+    def origins(self) -> "list[Origin]":
+        """Where what is the user's own comes from."""
+        things = (self._data, self._scheme, self._poison)
+        return [origin for thing in things if thing is not None for origin in thing.origins]
+
     def load(self) -> "DataSet":
         """The data, or so much of it as is asked for; kept, so that runs of one process share one copy."""
         from clippedgossip.tasks.datasets import load_part
 
         if not self.parameters:
-            return load_part(self.name, self.root, self.samples, self.test_samples)
+            return load_part(self.name, self.where, self.samples, self.test_samples)
         key = json.dumps({"name": self.name, **self.parameters}, sort_keys=True)
         return _own_data(key, self.folder, self.samples, self.test_samples)
 

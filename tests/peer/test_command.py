@@ -19,11 +19,13 @@ import pytest
 from clippedgossip.cli import main
 from clippedgossip.peer import identity
 from clippedgossip.peer.local_network import write_network
-from clippedgossip.peer.peer_config import Config, Deadlines, Training, load
+from clippedgossip.peer.peer_config import Config, Deadlines, load
 from clippedgossip.peer.telemetry import write_starting
+from clippedgossip.settings import DataConfig, ModelConfig, TrainingConfig
 from tests.peer.terminal import Terminal
 
 COMMAND = [sys.executable, "-m", "clippedgossip"]
+FEW = DataConfig(samples=60, test_samples=20)
 
 
 def peer(*arguments: object) -> str:
@@ -78,9 +80,9 @@ def test_a_simulated_runs_config_becomes_a_network(
     assert "9 peers, 18 links" in capsys.readouterr().out
     mine = load(tmp_path / "net" / "8")
     assert (mine.rounds, mine.seed, mine.degree) == (80, 4, 4)
-    assert mine.training == Training(lr=0.3, lr_drops=(30, 60), momentum_form="paper")
-    task = {"name": "digits", "model": "linear", "partition": "dirichlet", "alpha": 0.5, "samples": 300}
-    assert dict(mine.task) == task | {"nodes": 9, "node": 8}
+    assert mine.training == TrainingConfig(rounds=80, lr=0.3, lr_drops=(30, 60), momentum_form="paper")
+    assert mine.data == DataConfig(partition="dirichlet", alpha=0.5, samples=300)
+    assert (mine.model, mine.nodes, mine.node) == (ModelConfig("linear"), 9, 8)
     assert dict(mine.rule) == {"name": "bucketing", "size": 2, "rule": {"name": "krum", "faulty": 0}}
 
 
@@ -127,8 +129,15 @@ def test_a_complete_run_says_so_and_starts_anew_when_told(
     """Of two peers one never comes, and is not waited for."""
     monkeypatch.setattr("clippedgossip.peer.telemetry.log_to", lambda path: None)
     hurry = Deadlines(least=0.01, most=0.01, join=0, linger=0)
-    task = {"name": "digits", "model": "linear", "samples": 60, "test_samples": 20}
-    template = Config(name="t", run="r", rounds=2, checkpoint_every=1, task=task, deadlines=hurry)
+    template = Config(
+        name="t",
+        run="r",
+        checkpoint_every=1,
+        data=FEW,
+        model=ModelConfig("linear"),
+        training=TrainingConfig(rounds=2),
+        deadlines=hurry,
+    )
     folder = write_network([(0, 1)], 2, tmp_path / "net", template)[0]
 
     def start(*more: str) -> tuple[dict[str, Any], str]:
@@ -180,8 +189,8 @@ def test_interrupt_stops_everyone(tmp_path: Path) -> None:
 
 
 def test_interrupt_ends_the_waiting_for_neighbours(tmp_path: Path) -> None:
-    task = {"name": "digits", "model": "linear", "samples": 60, "test_samples": 20}
-    forever = Config(name="t", run="r", task=task, deadlines=Deadlines(join=600))
+    deadlines = Deadlines(join=600)
+    forever = Config(name="t", run="r", data=FEW, model=ModelConfig("linear"), deadlines=deadlines)
     folder = write_network([(0, 1)], 2, tmp_path / "net", forever)[0]
     with Terminal([*COMMAND, "peer", "start", str(folder)]) as terminal:
         until = time.monotonic() + 60

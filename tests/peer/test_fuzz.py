@@ -19,6 +19,7 @@ from clippedgossip.peer import peer_config as config
 from clippedgossip.peer import wire_pb2 as pb
 from clippedgossip.peer.peer_config import Address, Config, Neighbour, Wire
 from clippedgossip.peer.rejection import Rejected
+from clippedgossip.settings import DataConfig
 
 MILLION, CHUNKS, SHORT = 1_000_000, 10, 2000
 ALICE = identity.create()
@@ -32,7 +33,7 @@ TERMS = wire.RunTerms(run="r", degree=2, length=20, dtype="bfloat16", rule="goss
 ZEROS = bytes(40)
 CONFIG = config.dump(
     replace(
-        Config(name="alice", run="first", bind=Address("::1", 7001), task={"name": "digits", "model": "mlp"}),
+        Config(name="alice", run="first", bind=Address("::1", 7001), data=DataConfig(samples=60)),
         wire=Wire(dtype="bfloat16", zstd=True),
         neighbours=tuple(
             Neighbour(

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,22 +13,23 @@ import pytest
 import torch
 from torch import Tensor
 
+from clippedgossip import decode
 from clippedgossip.decode import plain_of
 from clippedgossip.errors import UserError
 from clippedgossip.peer import identity
 from clippedgossip.peer import peer_mixing as mixing
 from clippedgossip.peer.from_run import peers_of
-from clippedgossip.peer.learner import BuiltIn, TaskLearner, make_learner
+from clippedgossip.peer.learner import TaskLearner, make_learner
 from clippedgossip.peer.local_network import read_network, write_network
 from clippedgossip.peer.loop import PeerRun
 from clippedgossip.peer.node import Node
-from clippedgossip.peer.peer_config import Config, Deadlines, Training
+from clippedgossip.peer.peer_config import Config, Deadlines
 from clippedgossip.peer.peer_mixing import Mixing, describe_rule
 from clippedgossip.peer.transport import MemoryNetwork, MemoryTransport
 from clippedgossip.rules import RULES
 from clippedgossip.runs.build import build
 from clippedgossip.runs.config import RunConfig
-from clippedgossip.settings import DataConfig, TrainingConfig
+from clippedgossip.settings import DataConfig, ModelConfig, TrainingConfig
 from clippedgossip.simulate import train
 from clippedgossip.tasks import DataSet, datasets
 from clippedgossip.tasks.datasets import load_part
@@ -214,8 +215,9 @@ def test_shares_and_initial_model_are_those_of_the_simulator(tmp_path: Path, par
 @pytest.mark.parametrize("form", ["pytorch", "paper"])
 def test_a_restart_changes_nothing(form: str) -> None:
     def learner() -> TaskLearner:
-        training = Training(momentum_form=form, lr_drops=(2,))
-        return TaskLearner(BuiltIn(model="linear", samples=50), training, seed=0)
+        training = decode.section(TrainingConfig, {"momentum_form": form, "lr_drops": [2]}, ())
+        data, model = DataConfig(samples=50), ModelConfig("linear")
+        return TaskLearner(Config(name="a", run="r", data=data, model=model, training=training))
 
     through, before = learner(), learner()
     for round in range(5):
@@ -227,14 +229,6 @@ def test_a_restart_changes_nothing(form: str) -> None:
     for round in range(3, 5):
         after.load(after.step(round))
     assert torch.equal(after.x, through.x)
-
-
-def test_words_and_defaults_are_those_of_a_simulated_run() -> None:
-    theirs = {field.name: field.default for field in fields(TrainingConfig)}
-    assert {field.name: field.default for field in fields(Training)}.items() <= theirs.items()
-    assert {field.name for field in fields(BuiltIn)} - {"model", "nodes", "node", "groups"} <= {
-        field.name for field in fields(DataConfig)
-    }
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """The config reader: forgiving to people, unforgiving to nonsense."""
 
 import contextlib
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,13 +12,20 @@ from hypothesis import strategies as st
 
 from clippedgossip.errors import UserError
 from clippedgossip.peer import peer_config as config
-from clippedgossip.peer.peer_config import Address, Config, Neighbour, Training, Wire
+from clippedgossip.peer.journal import Records
+from clippedgossip.peer.peer_config import Address, Config, Neighbour, Wire
+from clippedgossip.peer.peer_mixing import rule_of
+from clippedgossip.rules import TrimmedMean
+from clippedgossip.settings import DataConfig, ModelConfig, TrainingConfig
 
 MARK = "-".join(["0a1b"] * 16)
+ASSETS = Path(__file__).parents[1] / "assets"
 GOOD = f"""
+format = 2
 name = "alice"
 run = "first"
 bind = "[::1]:7001"
+[training]
 rounds = 30
 [rule]
 name = "gossip"
@@ -49,9 +58,14 @@ def test_dump_round_trip() -> None:
         run='odd "name" \\ ü',
         neighbours=(neighbour,),
         wire=Wire(dtype="bfloat16", zstd=True),
-        task={"entry": "mine:make", "width": 3, "groups": [[0, 1], [2]]},
+        learner={"name": "mine:make", "width": 3},
+        data=DataConfig(name="mine:blobs", partition={"name": "mine:thirds"}, parameters={"noise": 0.1}),
+        model=ModelConfig("mlp", {"width": 8}),
+        groups=((0, 1), (2,)),
+        node=2,
+        nodes=3,
         rule={"name": "bucketing", "rule": {"name": "clipped-gossip", "radius": {"adaptive": 0.2}}},
-        training=Training(lr=0.1, lr_drops=(10, 20), momentum_form="paper"),
+        training=TrainingConfig(lr=0.1, lr_drops=(10, 20), momentum_form="paper"),
         witness=True,
     )
     assert config.parse(config.dump(made).encode()) == replace(made, folder=Path())
@@ -61,20 +75,24 @@ def test_dump_round_trip() -> None:
     ("change", "message"),
     [
         (("rounds = 30", "round = 30"), "did you mean 'rounds'"),
-        (("most = 5", "mots = 5"), r"did you mean 'deadlines\.most'"),
-        (("rounds = 30", "rounds = -1"), "choose 1 to"),
-        (("rounds = 30", 'rounds = "many"'), "must be a int"),
-        (("rounds = 30", "rounds = true"), "must be a int"),
-        (("[rule]", "[training]\nlr_drop = [9]\n[rule]"), r"did you mean 'training\.lr_drops'"),
-        (("[rule]", "[training]\nmomentum = 1.0\n[rule]"), "choose 0 to"),
-        (("[rule]", "[training]\nmomentum_form = 'papers'\n[rule]"), "did you mean 'paper'"),
-        (("most = 5", "most = nan"), "out of bounds"),
+        (("most = 5", "mots = 5"), "did you mean 'most'"),
+        (("rounds = 30", "rounds = -1"), "line 7: training.rounds is -1; it must be at least 1"),
+        (("rounds = 30", 'rounds = "many"'), "line 7: training.rounds is 'many'; it must be a whole number"),
+        (("rounds = 30", "rounds = true"), "training.rounds is true; it must be a whole number"),
+        (("rounds = 30", "lr_drop = [9]"), "did you mean 'lr_drops'"),
+        (("rounds = 30", "momentum = 1.0"), "at least 0 and below 1"),
+        (("rounds = 30", "momentum_form = 'papers'"), "did you mean 'paper'"),
+        (("rounds = 30", "precision = 'tf32'"), "line 7: .*peers have float32 alone"),
+        (("format = 2", "format = 2\nrounds = 30"), "rounds is a key of format 1\nwrite it in .training."),
+        (("format = 2", "format = 3"), "this version reads 1 to 2"),
+        (("format = 2", "nodes = 3\nnode = 3"), "node is 3; with nodes = 3 choose 0 to 2"),
+        (("most = 5", "most = nan"), "deadlines.most is nan; choose 0.01 to"),
         (("most = 5", "most = 0.1"), "swap them"),
         (("[::1]:7001", "::1:7001"), "for IPv6 write"),
         (("[::1]:7001", "host:70000"), "host:port"),
         ((MARK, MARK[:-1]), "64 hex digits"),
         (('"bob"', '"../bob"'), "letters, digits"),
-        (('name = "alice"', ""), "name is not given"),
+        (('name = "alice"', ""), "the file needs a value for name"),
         (('run = "first"', "run = "), "not TOML"),
     ],
 )
@@ -106,3 +124,43 @@ def test_mutations_never_crash(start: int, length: int, patch: bytes) -> None:
     raw = GOOD.encode()
     with contextlib.suppress(UserError):
         config.parse(raw[:start] + patch + raw[start + length :])
+
+
+def test_a_file_of_version_0_1_is_read_and_written_anew() -> None:
+    old = config.load(ASSETS / "v0.1" / "peer")
+    assert (old.rounds, old.training.evaluate_every, old.training.lr_drops) == (7, 10, (3,))
+    assert (old.data, old.model) == (DataConfig(partition="dirichlet", alpha=0.5), ModelConfig("mlp"))
+    assert (old.seed, old.node, old.nodes, old.degree) == (4, 4, 9, 4)
+    assert rule_of(old) == TrimmedMean(1)
+    text = config.dump(old)
+    assert text.startswith("format = 2\n")
+    assert "[task]" not in text
+    assert config.parse(text.encode(), folder=old.folder) == old
+
+
+def test_records_of_version_0_1_are_found(tmp_path: Path) -> None:
+    (tmp_path / "peer.toml").write_text((ASSETS / "v0.1" / "peer" / "peer.toml").read_text())
+    Records(config.load(tmp_path))
+    assert [folder.name for folder in (tmp_path / "runs").iterdir()] == ["4-df3ca0467c07"]
+
+
+def test_a_plain_file_of_version_0_1_keeps_its_defaults() -> None:
+    plain = config.parse(b'name = "a"\nrun = "r"\n')
+    assert (plain.rounds, plain.training.evaluate_every) == (100, 10)
+    own = b'name = "a"\nrun = "r"\n[task]\nentry = "mine:make"\nwidth = 3\nnode = 2\nnodes = 3\n'
+    assert config.parse(own).learner == {"name": "mine:make", "width": 3, "node": 2, "nodes": 3}
+    for bad, said in (
+        (b"rounds = 0\n", "line 3: .*rounds is 0"),
+        (b"[task]\nmodl = 'mlp'\nlr = 1.0\n", r"line 5: task.lr belongs .* write it in \[training\]"),
+        (b"[task]\nsamples = 0\n", "line 4: data.samples is 0"),
+    ):
+        with pytest.raises(UserError, match=said):
+            config.parse(b'name = "a"\nrun = "r"\n' + bad)
+
+
+def test_reading_a_config_loads_no_torch() -> None:
+    check = (
+        "import sys; from clippedgossip.peer import peer_config; "
+        f"peer_config.parse({GOOD.encode()!r}); assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", check], check=True)

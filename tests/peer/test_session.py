@@ -234,7 +234,7 @@ def test_an_entry_point_of_ones_own(tmp_path: Path) -> None:
         "    return ModuleLearner(nn.Linear(2, config.seed), lambda round: None)\n"
     )
     made = make_learner(
-        Config(name="a", run="r", seed=5, folder=tmp_path, task={"entry": "my_task_for_test:make"})
+        Config(name="a", run="r", seed=5, folder=tmp_path, learner={"name": "my_task_for_test:make"})
     )
     assert made.length == 15
 

@@ -154,13 +154,15 @@ def init(
     """Make a key and certificate, a config to edit, and print the fingerprint for the neighbours."""
     from clippedgossip.peer import identity
     from clippedgossip.peer import peer_config as config
+    from clippedgossip.settings import TrainingConfig
 
     made = config.Config(
         name=name,
         run=run,
         bind=config.Address.parse(bind),
-        task=_TASK,
-        training=config.Training(lr=_LR),
+        nodes=3,
+        node=0,
+        training=TrainingConfig(rounds=100, lr=_LR, evaluate_every=10),
     )
     text = config.dump(made)
     config.parse(text.encode())
@@ -174,7 +176,6 @@ def init(
 
 _LR = 0.05
 """For a short run on digits."""
-_TASK = {"name": "digits", "model": "mlp", "partition": "iid", "nodes": 3, "node": 0}
 
 
 def add(
@@ -214,7 +215,7 @@ def start(
     as_json: Json = False,
 ) -> None:
     """Run this peer until its rounds are done; Ctrl-C stops it, and it goes on where it stopped."""
-    from dataclasses import asdict, replace
+    from dataclasses import asdict
 
     from clippedgossip.errors import PeerError
     from clippedgossip.peer import peer_config as config
@@ -226,8 +227,7 @@ def start(
             f"{mine.name} has no neighbours to learn with; pin one first:\n"
             f"clippedgossip peer add NAME ADDRESS FINGERPRINT --dir {folder}"
         )
-    if rounds is not None:
-        mine = replace(mine, rounds=rounds)
+    mine = mine.until(rounds)
     write_starting(mine)
     log_to(None)
     from clippedgossip.peer.loop import run_peer  # takes a second or two: torch

@@ -1,22 +1,17 @@
-"""What a peer trains between exchanges: a built-in task, or whatever the user's entry point returns."""
+"""What a peer trains between exchanges: its share of the data, or whatever the user's own learner does."""
 
-import importlib
-import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
-from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
-from clippedgossip import tasks
-from clippedgossip.errors import ConfigError
+from clippedgossip import own, tasks
+from clippedgossip.errors import ConfigError, UserError
 from clippedgossip.peer import wire_tensors as tensors
-from clippedgossip.peer.peer_config import Config, Training, from_table
+from clippedgossip.peer.peer_config import Config
 from clippedgossip.peer.peer_mixing import Losses, ModuleLoss, module_losses
-from clippedgossip.step import LearningRate, half_step, momentum_of
-from clippedgossip.tasks.datasets import load_part
+from clippedgossip.step import half_step
 from clippedgossip.tasks.task import Task
 from clippedgossip.tasks.workers import Workers
 
@@ -93,52 +88,39 @@ class ModuleLearner:
             self._optimizer.load_state_dict(whole)
 
 
-@dataclass(frozen=True, kw_only=True)
-class BuiltIn:
-    """The `[task]` table of a config: a data set, this node's share of it, and a model, in the words of a
-    simulated run's `[data]` and `[model]`."""
-
-    name: str = "digits"
-    root: str | None = None
-    model: str = "mlp"
-    partition: str = "iid"
-    alpha: float = 0.5
-    groups: tuple[tuple[int, ...], ...] | None = None
-    """Who is in which clique, for the partition of that name."""
-    samples: int | None = None
-    test_samples: int | None = None
-    augment: bool = False
-    nodes: int = 1
-    node: int = 0
-
-    def build(self, seed: int, batch: int) -> Task:
-        """This node's part of the task that a simulated run of the same seed shares out."""
-        if not 0 <= self.node < self.nodes:
-            raise ConfigError(f"task.node = {self.node}; with task.nodes = {self.nodes} choose 0 to one less")
-        data = load_part(self.name, self.root, self.samples, self.test_samples)
-        shares = tasks.partition(
-            data.train_y,
-            self.nodes,
-            self.partition,
-            seed=seed,
-            groups=self.groups,
-            alpha=self.alpha,
-            classes=data.classes,
-        )
-        share = [shares[self.node]]
-        return tasks.make_task(
-            data, share, self.model, seed=seed, batch=batch, nodes=[self.node], augment=self.augment
-        )
+def task_of(config: Config) -> Task:
+    """This peer's part of the task that a simulated run of the same seed shares out."""
+    wanted, model = config.data.checked(), config.model.checked()
+    data = wanted.load()
+    node = config.node or 0
+    shares = tasks.partition(
+        data.train_y,
+        config.nodes,
+        wanted.scheme(),
+        seed=config.seed,
+        groups=config.groups,
+        alpha=0.5 if wanted.alpha is None else wanted.alpha,
+        classes=data.classes,
+    )
+    return tasks.make_task(
+        data,
+        [shares[node]],
+        model.build(data.shape, data.classes, seed=config.seed),
+        seed=config.seed,
+        batch=config.training.batch,
+        nodes=[node],
+        augment=wanted.augment,
+    )
 
 
 class TaskLearner:
     """The local step of Algorithm 1 on one node's share: what the simulator does for all nodes at once."""
 
-    def __init__(self, options: BuiltIn, training: Training, seed: int) -> None:
-        self.task = options.build(seed, training.batch)
+    def __init__(self, config: Config) -> None:
+        self.task = task_of(config)
         self.workers = Workers([self.task])
-        self.lr = LearningRate(initial=training.lr, drops=training.lr_drops, factor=training.lr_factor)
-        self.momentum = momentum_of(training.momentum_form, training.momentum)
+        training = config.training.build()
+        self.lr, self.momentum = training.lr, training.momentum
         self.x = self.task.initial().clone()
         self.m = torch.zeros_like(self.x)
         self.begun = False
@@ -176,36 +158,24 @@ class TaskLearner:
 
 
 def make_learner(config: Config) -> Learner:
-    """The learner a config asks for: `task.entry = "module:function"`, or a built-in task."""
-    options = dict(config.task)
-    entry = options.pop("entry", None)
-    if entry is not None:
-        return _from_entry(str(entry), config)
-    return TaskLearner(_built_in(options, config.folder), config.training, config.seed)
-
-
-def _built_in(options: Mapping[str, object], folder: Path) -> BuiltIn:
-    for field in fields(Training):
-        if field.name in options:
-            raise ConfigError(f"task.{field.name} belongs to the local step; write it in [training]")
-    built: BuiltIn = from_table(BuiltIn, options, "task.")
-    return built if built.root is None else replace(built, root=str(folder / built.root))
-
-
-def _from_entry(entry: str, config: Config) -> Learner:
-    """Calls the user's function with the config; it is found beside peer.toml or on the Python path."""
-    module, _, function = entry.partition(":")
-    if not module or not function:
-        raise ConfigError(f"task.entry = {entry!r} is not module:function")
-    sys.path.insert(0, str(config.folder))
+    """The learner a config asks for: `learner = "module:function"`, which is called with the config and found
+    beside peer.toml or on Python's path; or one for `[data]` and `[model]`."""
+    if not config.learner:
+        return TaskLearner(config)
+    entry = str(config.learner.get("name"))
     try:
-        made = getattr(importlib.import_module(module), function)(config)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"task.entry = {entry!r}: {error}") from error
-    finally:
-        sys.path.remove(str(config.folder))
+        make, origin = own.load(entry, config.folder)
+    except ConfigError as error:
+        raise ConfigError(f"learner {entry!r} {error}") from error
+    try:
+        made = make(config)
+    except UserError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"learner {entry!r} of {origin.file} {own.raised(error)}") from error
     if not isinstance(made, Learner):
         raise ConfigError(
-            f"task.entry = {entry!r} returned a {type(made).__name__}, not a Learner (ModuleLearner)"
+            f"learner {entry!r} of {origin.file} made a {type(made).__name__}\n"
+            "return a Learner, such as ModuleLearner"
         )
     return made

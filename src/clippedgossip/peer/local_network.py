@@ -19,12 +19,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from clippedgossip import own
 from clippedgossip.errors import PeerError, unknown_name
 from clippedgossip.files import write_atomic
 from clippedgossip.peer import identity
 from clippedgossip.peer import peer_config as configs
 from clippedgossip.peer.peer_config import Address, Config, Neighbour
 from clippedgossip.peer.telemetry import STATUS_FILE, read_status
+from clippedgossip.settings import RuleConfig
 
 NETWORK_FILE = "network.json"
 _LAST_START = "last-start"
@@ -51,6 +53,8 @@ def write_network(edges: Iterable[tuple[int, int]], nodes: int, out: Path, templ
         around[a].append(b)
         around[b].append(a)
     folders = []
+    rule = RuleConfig.from_value(template.rule, template.folder)
+    origins = [*template.data.origins, *template.model.origins, *rule.origins]
     for i, me in enumerate(identities):
         folder = out / str(i)
         identity.save(me, folder)
@@ -59,9 +63,10 @@ def write_network(edges: Iterable[tuple[int, int]], nodes: int, out: Path, templ
         for j in sorted(around[i]):
             known.append(Neighbour(name=str(j), address=addresses[j], fingerprint=identities[j].fingerprint))
             (folder / "neighbours" / f"{j}.pem").write_bytes(identities[j].certificate.pem)
-        task = {**template.task, "nodes": nodes, "node": i}
-        mine = replace(template, name=str(i), bind=addresses[i], neighbours=tuple(known), task=task)
+        mine = replace(template, name=str(i), bind=addresses[i], neighbours=tuple(known), nodes=nodes, node=i)
         (folder / configs.CONFIG_FILE).write_text(configs.dump(mine))
+        for origin in origins:
+            own.copy(origin, folder)
         folders.append(folder)
     write_atomic(out / NETWORK_FILE, json.dumps({"run": template.run, "peers": nodes}))
     return folders
@@ -179,9 +184,8 @@ def prepared(net: Path, *, rounds: int | None, misbehave: Mapping[str, str], res
     write_atomic(net / _LAST_START, mark)
     return [
         replace(
-            config,
+            config.until(rounds),
             run=config.run + mark,
-            rounds=config.rounds if rounds is None else rounds,
             misbehave=misbehave.get(config.name, config.misbehave),
         )
         for config in read

@@ -93,7 +93,7 @@ class PeerRun:
         session.make_room()
         mixed, report = session.mix_vector(self.learner.step(round), losses=self.losses)
         self.learner.load(mixed)
-        due = (round + 1) % self.config.evaluate_every == 0
+        due = (round + 1) % self.config.training.evaluate_every == 0
         if due:
             self._evaluate()
         if (round + 1) % self.config.checkpoint_every == 0:

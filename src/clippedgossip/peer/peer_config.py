@@ -4,19 +4,20 @@ import ipaddress
 import math
 import re
 import tomllib
-import types
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Self
 
+from clippedgossip import decode
+from clippedgossip.decode import KeyProblem
 from clippedgossip.errors import ConfigError, unknown_name
 from clippedgossip.peer.identity import format_fingerprint, parse_fingerprint
+from clippedgossip.settings import DataConfig, ModelConfig, TrainingConfig
 
 CONFIG_FILE = "peer.toml"
-WIRE_DTYPES = ("float32", "bfloat16", "float16")
-MOMENTUM_FORMS = ("pytorch", "paper")
-ON_CONVICTION = ("keep", "exclude")
+FORMAT = 2
+"""Of the file: 1, where none is said, is that of version 0.1, which is still read."""
 ATTACKS_OF_PEERS = (
     "alie",
     "ipm",
@@ -76,19 +77,7 @@ class Neighbour:
 
     name: str
     address: Address
-    fingerprint: bytes
-
-
-@dataclass(frozen=True, kw_only=True)
-class Training:
-    """The local step of a built-in task: words and defaults of a simulated run's `[training]`."""
-
-    batch: int = 32
-    lr: float = 0.01
-    lr_drops: tuple[int, ...] = ()
-    lr_factor: float = 0.1
-    momentum: float = 0.9
-    momentum_form: str = "pytorch"
+    fingerprint: Annotated[bytes, parse_fingerprint]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,41 +108,58 @@ class Limits:
 class Wire:
     """How models travel."""
 
-    dtype: str = "float32"
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     zstd: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """One participant of one run."""
+    """One participant of one run: the sections of a simulated run, and what concerns this peer alone."""
 
     name: str
     run: str
-    neighbours: tuple[Neighbour, ...] = ()
     bind: Address = Address("127.0.0.1", 7000)
     metrics: Address = Address("127.0.0.1", 0)
-    rounds: int = 100
     seed: int = 0
+    node: int | None = None
+    """Which share of the data is this peer's, ..."""
+    nodes: int = 1
+    """... and among how many the data is shared out."""
+    groups: tuple[tuple[int, ...], ...] | None = None
+    """Who is in which clique, for the partition of that name."""
     checkpoint_every: int = 10
-    evaluate_every: int = 10
     witness: bool = False
-    on_conviction: str = "keep"
+    on_conviction: Literal["keep", "exclude"] = "keep"
     """What follows when a neighbour is proved to have signed two models for one round: "keep" exchanging with
     it, or "exclude" it."""
     staleness: int = 0
     """For how many rounds a message may be used again when no new one comes."""
-    task: Mapping[str, object] = field(default_factory=lambda: {"name": "digits"})
-    training: Training = Training()
-    rule: Mapping[str, object] = field(default_factory=lambda: {"name": "clipped-gossip", "radius": 1.0})
+    misbehave: str = ""
+    learner: Mapping[str, Any] = field(default_factory=dict)
+    """What trains in place of data and model: {name = "mine:make"}, and whatever that reads."""
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=lambda: ModelConfig("mlp"))
+    rule: Mapping[str, Any] = field(default_factory=lambda: {"name": "clipped-gossip", "radius": 1.0})
+    training: TrainingConfig = field(default_factory=TrainingConfig)
     deadlines: Deadlines = Deadlines()
     limits: Limits = Limits()
     wire: Wire = Wire()
-    misbehave: str = ""
+    neighbours: tuple[Neighbour, ...] = ()
     folder: Path = Path()
+    former_task: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    """The `[task]` of a file of version 0.1, by which its records are still found."""
 
     @property
     def degree(self) -> int:
         return len(self.neighbours)
+
+    @property
+    def rounds(self) -> int:
+        return self.training.rounds
+
+    def until(self, rounds: int | None) -> Self:
+        """The same for so many rounds; None changes nothing."""
+        return self if rounds is None else replace(self, training=replace(self.training, rounds=rounds))
 
 
 def load(path: Path) -> Config:
@@ -175,31 +181,93 @@ def load(path: Path) -> Config:
 def parse(raw: bytes, *, folder: Path = Path(), source: str = CONFIG_FILE) -> Config:
     """Turns TOML into a checked `Config`; whatever is wrong becomes a `ConfigError`."""
     try:
-        data = tomllib.loads(raw.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        text = raw.decode()
+        said = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{source} is not TOML: {error}") from None
     try:
-        config: Config = from_table(Config, {**data, "folder": folder}, "")
-        _check(config)
+        version = decode.value(int, said.pop("format", 1), ("format",))
+        if not 1 <= version <= FORMAT:
+            raise KeyProblem(
+                ("format",), f"format is {version}; this version reads 1 to {FORMAT}\nupgrade clippedgossip"
+            )
+        for key in (key for key in _OLD_KEYS if version > 1 and key in said):
+            place = "[data] and [model]" if key == "task" else "[training]"
+            raise KeyProblem((key,), f"{key} is a key of format 1\nwrite it in {place}")
+        config = _read(said if version > 1 else _modern(said), folder)
+        check(config)
+    except KeyProblem as problem:
+        path = problem.path
+        formerly = [(*old, *path[len(now) :]) for old, now in _FORMER.items() if path[: len(now)] == now]
+        places = (decode.place(there, source, text) for there in (path, *formerly))
+        where = next((place for place in places if place != source), source)
+        raise ConfigError(f"{where}: {problem}") from None
     except ConfigError as error:
         raise ConfigError(f"{source}: {error}") from None
     return config
 
 
+def _read(said: dict[str, Any], folder: Path) -> Config:
+    said |= {key: dict(decode.table(said[key], (key,))) for key in ("rule", "learner") if key in said}
+    sections = {
+        "data": DataConfig.from_value(said.pop("data", {}), folder),
+        "model": ModelConfig.from_value(said.pop("model", "mlp"), folder),
+        "former_task": said.pop("former_task", {}),
+    }
+    return decode.section(Config, said, (), folder=folder, **sections)
+
+
+_FORMER: Mapping[tuple[str, ...], tuple[str, ...]] = {
+    ("rounds",): ("training", "rounds"),
+    ("evaluate_every",): ("training", "evaluate_every"),
+    ("task", "model"): ("model",),
+    ("task",): ("data",),
+}
+"""Keys of version 0.1, and what they are called now."""
+
+
+def _modern(said: dict[str, Any]) -> dict[str, Any]:
+    """What a file of version 0.1 says, in today's form."""
+    now = dict(said)
+    decode.known_keys(said, (*(f.name for f in fields(Config) if f.name not in _UNWRITTEN), *_OLD_KEYS), ())
+    task = dict(decode.table(now.pop("task", {}), ("task",)))
+    training = dict(decode.table(now.get("training", {}), ("training",)))
+    for key, default in (("rounds", 100), ("evaluate_every", 10)):
+        training.setdefault(key, now.pop(key, default))
+    now["training"] = training
+    if not task:
+        return now
+    now["former_task"] = dict(task)
+    if "entry" in task:
+        now["learner"] = {"name": task.pop("entry"), **task}
+        node = task.get("node")
+        return now | ({"node": node} if isinstance(node, int) else {})
+    for key in (f.name for f in fields(TrainingConfig)):
+        if key in task:
+            raise KeyProblem(("task", key), f"task.{key} belongs to the local step; write it in [training]")
+    now |= {key: task.pop(key) for key in ("node", "nodes", "groups") if key in task}
+    if "model" in task:
+        now["model"] = task.pop("model")
+    if task.get("partition") != "dirichlet":
+        task.pop("alpha", None)
+    return now | {"data": task}
+
+
+_OLD_KEYS = ("rounds", "evaluate_every", "task")
+_UNWRITTEN = ("folder", "former_task")
+
+
 def dump(config: Config) -> str:
     """The TOML text of a config, without what is left at its default."""
-    lines = [
-        f"{key} = {_toml(getattr(config, key))}"
-        for key in (*_PLAIN, "witness", "on_conviction", "staleness", "misbehave")
-        if _changed(config, key)
-    ]
-    for key in ("task", "rule"):
-        lines += ["", f"[{key}]", *(f"{_key(k)} = {_toml(v)}" for k, v in getattr(config, key).items())]
-    for key in ("training", "deadlines", "limits", "wire"):
-        part = getattr(config, key)
-        changed = [f.name for f in fields(part) if getattr(part, f.name) != f.default]
-        if changed:
-            lines += ["", f"[{key}]", *(f"{name} = {_toml(getattr(part, name))}" for name in changed)]
+    lines = [f"format = {FORMAT}", f"name = {_toml(config.name)}", f"run = {_toml(config.run)}"]
+    lines.append(f"bind = {_toml(config.bind)}")
+    for entry in fields(Config):
+        said = getattr(config, entry.name)
+        simple = isinstance(said, bool | int | str | Address | tuple) and entry.name not in _FIRST
+        if simple and said != entry.default:
+            lines.append(f"{entry.name} = {_toml(said)}")
+    for key in ("learner", "data", "model", "rule", "training", "deadlines", "limits", "wire"):
+        lines += _section(key, getattr(config, key))
     for neighbour in config.neighbours:
         lines += ["", "[[neighbours]]", f"name = {_toml(neighbour.name)}"]
         lines += [f"address = {_toml(neighbour.address)}"]
@@ -207,12 +275,24 @@ def dump(config: Config) -> str:
     return "\n".join(lines) + "\n"
 
 
-_PLAIN = ("name", "run", "bind", "metrics", "rounds", "seed", "checkpoint_every", "evaluate_every")
+_FIRST = ("name", "run", "bind", "neighbours")
+_ALWAYS = {"data": ("name",), "model": ("name",), "training": ("rounds", "evaluate_every")}
 
 
-def _changed(config: Config, key: str) -> bool:
-    default = next(f.default for f in fields(Config) if f.name == key)
-    return key in ("name", "run", "bind", "rounds") or getattr(config, key) != default
+def _section(key: str, part: Any) -> list[str]:
+    """A section with what is not at its default, or is always said."""
+    if isinstance(part, Mapping):
+        said: dict[str, Any] = dict(part)
+    elif isinstance(part, ModelConfig):
+        said = part.to_mapping()
+    else:
+        said = {
+            f.name: getattr(part, f.name)
+            for f in fields(part)
+            if f.name in _ALWAYS.get(key, ()) or (not f.metadata and getattr(part, f.name) != f.default)
+        }
+        said |= getattr(part, "parameters", {})
+    return ["", f"[{key}]", *(f"{_key(k)} = {_toml(v)}" for k, v in said.items())] if said else []
 
 
 def _toml(value: object) -> str:
@@ -232,43 +312,8 @@ def _key(text: str) -> str:
     return text if re.fullmatch(r"[A-Za-z0-9_-]+", text) else _toml(text)
 
 
-def from_table(cls: type[Any], data: Mapping[str, Any], where: str) -> Any:
-    """A dataclass from a table, every key known and of its type; `where` stands before keys in messages."""
-    known = {f.name: f for f in fields(cls)}
-    hints = get_type_hints(cls)
-    for key in data:
-        if key not in known:
-            raise ConfigError(unknown_name("key", where + key, (where + name for name in known)))
-    missing = [
-        k for k, f in known.items() if f.default is MISSING and f.default_factory is MISSING and k not in data
-    ]
-    if missing:
-        raise ConfigError(f"{where + missing[0]} is not given; add a line `{missing[0]} = …`")
-    return cls(**{key: _convert(hints[key], value, where + key) for key, value in data.items()})
-
-
-def _convert(hint: Any, value: Any, where: str) -> Any:
-    if get_origin(hint) is types.UnionType:
-        hint = next(member for member in get_args(hint) if member is not types.NoneType)
-    if hint is Address and isinstance(value, str):
-        return Address.parse(value)
-    if hint is bytes and isinstance(value, str):
-        return parse_fingerprint(value)
-    if get_origin(hint) is tuple and isinstance(value, list | tuple):
-        return tuple(_convert(get_args(hint)[0], item, f"{where}[{i}]") for i, item in enumerate(value))
-    if hasattr(hint, "__dataclass_fields__") and isinstance(value, dict):
-        return from_table(hint, value, f"{where}.")
-    if get_origin(hint) is Mapping and isinstance(value, dict):
-        return types.MappingProxyType(dict(value))
-    if hint is float and type(value) is int and abs(value) < 1 << 53:
-        return float(value)
-    if isinstance(hint, type) and (type(value) is hint or (hint is Path and isinstance(value, Path))):
-        return value
-    expected = getattr(hint, "__name__", str(hint))
-    raise ConfigError(f"{where} = {str(value)[:60]!r} is a {type(value).__name__}; it must be a {expected}")
-
-
-def _check(config: Config) -> None:
+def check(config: Config) -> None:
+    """Refuse what no peer can do."""
     for what, name in (("name", config.name), *(("neighbour", n.name) for n in config.neighbours)):
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", name):
             raise ConfigError(
@@ -283,20 +328,22 @@ def _check(config: Config) -> None:
         double = next((n.name for n in config.neighbours if values.count(getattr(n, what)) > 1), None)
         if double:
             raise ConfigError(f"neighbour {double!r} shares its {what} with another; each has its own")
-    if config.wire.dtype not in WIRE_DTYPES:
-        raise ConfigError(unknown_name("wire.dtype", config.wire.dtype, WIRE_DTYPES))
-    if config.on_conviction not in ON_CONVICTION:
-        raise ConfigError(unknown_name("on_conviction", config.on_conviction, ON_CONVICTION))
-    if config.training.momentum_form not in MOMENTUM_FORMS:
-        form = config.training.momentum_form
-        raise ConfigError(unknown_name("training.momentum_form", form, MOMENTUM_FORMS))
+    if config.node is not None and not config.learner and not 0 <= config.node < config.nodes:
+        raise KeyProblem(
+            ("node",), f"node is {config.node}; with nodes = {config.nodes} choose 0 to {config.nodes - 1}"
+        )
+    if config.training.precision != "float32":
+        raise KeyProblem(
+            ("training", "precision"),
+            f"training.precision is {config.training.precision!r}; peers have float32 alone",
+        )
     if config.misbehave and config.misbehave not in (*MISBEHAVIOURS, *FORMER_MISBEHAVIOURS):
         raise ConfigError(unknown_name("misbehaviour", config.misbehave, MISBEHAVIOURS))
     for part, key, low, high in _RANGES:
         value = getattr(getattr(config, part) if part else config, key)
         if not math.isfinite(value) or not low <= value <= high:
-            name = f"{part}.{key}" if part else key
-            raise ConfigError(f"{name} = {value} is out of bounds; choose {low:g} to {high:g}")
+            path = (part, key) if part else (key,)
+            raise KeyProblem(path, f"{'.'.join(path)} is {value}; choose {low:g} to {high:g}")
     for part, low_key, high_key in (
         ("deadlines", "least", "most"),
         ("limits", "backoff_least", "backoff_most"),
@@ -307,11 +354,12 @@ def _check(config: Config) -> None:
 
 
 _RANGES = (
-    ("", "rounds", 1, 2**53),
     ("", "seed", 0, 2**53),
+    ("", "nodes", 1, 2**53),
     ("", "checkpoint_every", 1, 10**6),
     ("", "staleness", 0, 10**6),
-    ("", "evaluate_every", 1, 10**6),
+    ("training", "rounds", 1, 2**53),
+    ("training", "evaluate_every", 1, 10**6),
     ("training", "batch", 1, 10**6),
     ("training", "lr", 1e-12, 10**6),
     ("training", "lr_factor", 0, 10**6),

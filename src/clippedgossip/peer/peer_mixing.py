@@ -209,8 +209,7 @@ def _current(device: torch.device) -> AbstractContextManager[object]:
 
 
 def _own_number(config: Config) -> int:
-    node = config.task.get("node")
-    return node if isinstance(node, int) else number_of(config.name)
+    return number_of(config.name) if config.node is None else config.node
 
 
 def _parts(rule: Rule) -> Iterator[Rule]:

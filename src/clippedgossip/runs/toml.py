@@ -3,12 +3,12 @@
 import json
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from clippedgossip.decode import KeyProblem, put
+from clippedgossip.decode import KeyProblem, place, put
 from clippedgossip.errors import ConfigError, UserError
 from clippedgossip.runs.config import RunConfig
 
@@ -48,7 +48,7 @@ def from_raw(
         return after(len(overrides))
     except KeyProblem as problem:
         guilty = next(count for count in range(len(overrides) + 1) if _says(after, count) == str(problem))
-        where = _line(problem.path, source, text)
+        where = place(problem.path, str(source), text)
         if guilty:
             entry = overrides[guilty - 1]
             where = (typed or {}).get(entry, f"override {entry!r}") + _keeps_others(entry, problem)
@@ -105,30 +105,3 @@ def _value(text: str) -> Any:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
-
-
-def _line(path: Sequence[str], source: Path, text: str) -> str:
-    lines = dict(_lines(text))
-    for length in range(len(path), 0, -1):
-        if tuple(path[:length]) in lines:
-            return f"{source}, line {lines[tuple(path[:length])]}"
-    return str(source)
-
-
-_PART = r"(?:[\w-]+|\"[^\"]*\"|'[^']*')"
-_KEY = rf"{_PART}(?:\s*\.\s*{_PART})*"
-
-
-def _lines(text: str) -> Iterator[tuple[tuple[str, ...], int]]:
-    """Every key and section with its line. Good enough for a message: multi-line text could mislead it."""
-    header: tuple[str, ...] = ()
-    for number, line in enumerate(text.splitlines(), 1):
-        if found := re.match(rf"\s*\[\[?\s*({_KEY})\s*\]", line):
-            header = _parts(found[1])
-            yield header, number
-        elif found := re.match(rf"\s*({_KEY})\s*=", line):
-            yield (*header, *_parts(found[1])), number
-
-
-def _parts(key: str) -> tuple[str, ...]:
-    return tuple(part.strip("\"'") for part in re.findall(_PART, key))

@@ -24,7 +24,8 @@ from clippedgossip.peer.local_network import (
     terminating,
     write_network,
 )
-from clippedgossip.peer.peer_config import Address, Config, Deadlines, Limits, Training
+from clippedgossip.peer.peer_config import Address, Config, Deadlines, Limits
+from clippedgossip.settings import ModelConfig, TrainingConfig
 
 NETWORKS = ("ring", "torus", "chords")
 FEWEST_PEERS, FEWEST_ROUNDS = 5, 60
@@ -87,12 +88,11 @@ class Drill:
         template = Config(
             name="template",
             run="drill",
-            rounds=self.rounds,
             checkpoint_every=5,
             deadlines=DEADLINES,
             limits=Limits(backoff_most=5.0),
-            task={"name": "digits", "model": self.model},
-            training=Training(lr=0.05),
+            model=ModelConfig(self.model),
+            training=TrainingConfig(rounds=self.rounds, lr=0.05, evaluate_every=10),
             witness=Fault.EQUIVOCATION in self.faults,
         )
         write_network(edges, self.peers, folder / "net", template)
