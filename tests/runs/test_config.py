@@ -31,7 +31,7 @@ from clippedgossip.runs.build import build
 from clippedgossip.runs.config import RunConfig
 from clippedgossip.runs.execute import MEASURES
 from clippedgossip.runs.grid import load_sweep
-from clippedgossip.runs.network_config import PLACEMENTS
+from clippedgossip.runs.network_config import PLACEMENTS, NetworkConfig
 from clippedgossip.runs.toml import load_config, override
 from clippedgossip.settings import DataConfig, RuleConfig, TrainingConfig
 from clippedgossip.step import Averaged, HeavyBall
@@ -438,3 +438,13 @@ def test_the_document_on_training_names_every_key_record_and_partition() -> None
             assert f"`{section}.{entry.name}`" in text
     for name in (*SCHEMES, *MODELS, *MEASURES, *PLACEMENTS, "clipped_edges"):
         assert re.search(rf"`{{?{name}\b", text), name
+
+
+def test_optimal_and_robust_weights_from_a_config() -> None:
+    for weights, name in (("optimal", "optimal"), ({"robust": 1, "cap": 0.2}, "robust")):
+        config = NetworkConfig.from_value({"name": "ring", "nodes": 5, "weights": weights})
+        assert config.to_mapping()["weights"] == weights
+        assert config.build().weighting == name
+    for weights, message in (("optimum", "optimal"), ({"robust": 1}, "need two"), ({"rob": 1}, "robust")):
+        with pytest.raises(ConfigError, match=message):
+            NetworkConfig.from_value({"name": "ring", "weights": weights})

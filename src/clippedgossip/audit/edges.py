@@ -109,7 +109,7 @@ def _new_weight(network: Network, a: Ints, b: Ints) -> Floats:
         largest = max(int(network.degrees.max()), network.max_degree or 0)
         return np.full(len(a), 1.0 / (largest + 1))
     weight = 1.0 / (np.maximum(degrees[a], degrees[b]) + 2.0)
-    if network.weighting == "own":
+    if network.fixed_weights:
         selves = network.self_weights()[network.regular]
         return np.minimum(weight, np.minimum(selves[a], selves[b]) / 2)
     return weight / 2 if network.weighting == "lazy" else weight
@@ -121,7 +121,7 @@ def _drops(network: Network, fiedler: Floats) -> Floats:
     rows = rows_of(indptr)
     tension = values * (fiedler[rows] - fiedler[indices]) ** 2
     degrees = network.degrees[network.regular]
-    if network.weighting == "own":
+    if network.fixed_weights:
         return np.zeros(len(fiedler))
     if network.weighting == "equal":
         largest = max(int(network.degrees.max()), network.max_degree or 0)

@@ -54,9 +54,9 @@ def number(value: float, *, exact: bool = True) -> str:
 
 
 def _head(network: Network, title: str) -> str:
-    weights = {"own": "its own weights", "equal": "equal weights", "lazy": "lazy weights"}.get(
-        network.weighting, "Metropolis–Hastings weights"
-    )
+    weights = {"metropolis-hastings": "Metropolis–Hastings", "own": "its own"}.get(
+        network.weighting, network.weighting
+    ) + " weights"
     counts = f"{_count(network.n, 'node')}, {_count(len(network.indices) // 2, 'edge')}, {weights}"
     byzantine = f"{len(network.regular)} regular, {len(network.byzantine)} Byzantine"
     if len(network.byzantine):
@@ -145,6 +145,9 @@ def _numbers(audit: Audit) -> str:
     ]
     if audit.lazy_gamma is not None:
         rows.append(_row("hint", number(audit.lazy_gamma), "γ would be this with lazy weights"))
+    if audit.optimal is not None:
+        gamma, better = number(audit.optimal.gamma), number(audit.optimal.ratio)
+        rows.append(_row("hint", gamma, f"γ, and δ_max/γ² {better}, with optimal weights"))
     return "\n".join(rows)
 
 

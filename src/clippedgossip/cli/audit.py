@@ -47,8 +47,9 @@ def audit(
     weights: Annotated[
         str | None,
         typer.Option(
-            help="metropolis-hastings, equal, lazy, or own: a file's. If not said, own where a file has "
-            "them, else metropolis-hastings."
+            help="metropolis-hastings, equal, lazy, optimal (the largest γ), robust=B,cap=C (no B neighbours "
+            "hold more than C), or own: a file's. If not said, own where a file has them, else "
+            "metropolis-hastings."
         ),
     ] = None,
     max_degree: Annotated[

@@ -65,6 +65,22 @@ def parse_options(arguments: Sequence[str], *, source: str, known: Sequence[str]
     return found
 
 
+def parse_weights(text: str | None) -> str | dict[str, object] | None:
+    """A name as it is; `robust=2,cap=0.2` as a table."""
+    if text is None or "=" not in text:
+        return text
+    said = dict(part.partition("=")[::2] for part in split_list(text))
+    table: dict[str, object] = {}
+    for key, value in said.items():
+        try:
+            table[key.strip()] = int(value) if key.strip() == "robust" else float(value)
+        except ValueError:
+            raise NetworkError(
+                f"--weights {text} has {value!r} for {key}; give numbers, such as robust=2,cap=0.2"
+            ) from None
+    return table
+
+
 def load_graph(source: str, options: Mapping[str, str], *, seed: int | None = None) -> "Graph":
     """A network by name or from a file; the seed goes to generators that take one."""
     from clippedgossip.graphs import build, parameters, read_graph
@@ -105,7 +121,8 @@ def build_network(
             "--weights own takes the weights of a file's edges, and this network has none\n"
             "leave it out, or give a file with a weight on every edge"
         )
-    network = Network(graph, weights=weights, max_degree=max_degree)
+    chosen_weights = parse_weights(weights)
+    network = Network(graph, weights=chosen_weights, max_degree=max_degree)
     if not worst_byzantine:
         return network
     from clippedgossip.audit import worst_placement
@@ -116,7 +133,7 @@ def build_network(
             f"no worst place for {worst_byzantine} attackers: give a connected network of more nodes"
         )
     turned = [network.labels[i] for i in worst.nodes]
-    return Network(graph, byzantine=turned, weights=weights, max_degree=max_degree)
+    return Network(graph, byzantine=turned, weights=chosen_weights, max_degree=max_degree)
 
 
 def catalogue() -> str:

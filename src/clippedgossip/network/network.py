@@ -34,7 +34,9 @@ class Network:
 
     Byzantine are the nodes that the graph marks so and those named in `byzantine`. `weights` defaults to the
     graph's own where it brings them, otherwise to Metropolis–Hastings; `max_degree` is the public bound d_max
-    of equal weights. Degrees count Byzantine neighbours.
+    of equal weights. "optimal" weights have the largest γ that the graph allows; {"robust": b, "cap": c}
+    the largest with which no b neighbours of a node hold more than c together. Degrees count
+    Byzantine neighbours.
     """
 
     labels: tuple[Hashable, ...]
@@ -56,7 +58,12 @@ class Network:
         graph: Graph,
         *,
         byzantine: Iterable[Hashable] = (),
-        weights: str | NDArray[np.float64] | sparse.sparray | sparse.spmatrix | None = None,
+        weights: str
+        | Mapping[str, Any]
+        | NDArray[np.float64]
+        | sparse.sparray
+        | sparse.spmatrix
+        | None = None,
         max_degree: int | None = None,
     ) -> None:
         _check_graph(graph)
@@ -140,6 +147,11 @@ class Network:
     def degrees(self) -> Ints:
         """Number of neighbours of every node, Byzantine ones included."""
         return _frozen(np.diff(self.indptr))
+
+    @property
+    def fixed_weights(self) -> bool:
+        """Whether the weights are no formula of the degrees: a new edge then leaves them as they are."""
+        return self.weighting in ("own", "optimal", "robust")
 
     def edge_weights(self) -> Floats:
         """W_ij of every directed edge, in CSR order."""
@@ -233,7 +245,8 @@ class Network:
     def with_edges(self, edges: Iterable[tuple[int, int]]) -> "Network":
         """The network with these edges (pairs of node indices) added and its weights constructed anew.
 
-        Own weights stay; a new edge takes 1/(max degree + 1), or half the smaller self-weight if less.
+        Own, optimal and robust weights stay; a new edge takes 1/(max degree + 1), or half the smaller
+        self-weight if less.
         """
         pairs = np.array(list(edges), dtype=np.int64).reshape(-1, 2)
         keys = mixing.rows_of(self.indptr) * self.n + self.indices
@@ -245,7 +258,7 @@ class Network:
         indices = np.insert(self.indices, place, new[order] % self.n)
         degrees = self.degrees + np.bincount(pairs.ravel(), minlength=self.n)
         indptr = np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64)
-        if self.weighting == "own":
+        if self.fixed_weights:
             selves = self._selves.copy()
             taken = []
             for i, j in pairs.tolist():
@@ -261,7 +274,7 @@ class Network:
             labels=self.labels,
             indptr=indptr,
             indices=indices,
-            weighting=self.weighting,
+            weighting="own" if self.fixed_weights else self.weighting,
             max_degree=self.max_degree,
             groups=self.groups,
             _is_byzantine=self._is_byzantine,

@@ -5,15 +5,16 @@ Fastest mixing (Boyd, Diaconis, Xiao 2004). W = I − L(w), L(w) = Σ_e w_e b_e 
     maximise γ   with   γ ⪯ L(w) ⪯ 2 − γ on 1⊥,   w ≥ 0,   Σ_{e∋i} w_e ≤ 1.
 
 Who is Byzantine is not known beforehand, so γ is that of the full W. *Robust* weights also give no edge more
-than cap/b. Then b Byzantine neighbours give δ_max ≤ cap wherever they sit, and the largest γ gives the smallest
-bound cap/γ² on the theorem's δ_max/γ². (An edge could have more where its neighbours have less; not used.)
+than cap/b. Then b Byzantine neighbours give δ_max ≤ cap wherever they sit, and the largest γ gives the
+smallest bound cap/γ² on the theorem's δ_max/γ².
+(An edge could have more where its neighbours have less; that is not used.)
 
 Up to `EXACT` edges a barrier method finds the point of the central path
 
     argmin  −t log γ − Σ log(slack) − log det(L − γ) − log det(2 − γ − L),   t = (number of slacks)/ε,
 
 whose γ is within the share ε of the optimum. Optimal weights are often not unique; this point is. It is as
-symmetric as the graph, every edge and every node itself has a positive weight, and CPUs agree on it to rounding.
+symmetric as the graph, all edges and all self-weights are positive, and CPUs agree on it to rounding.
 Larger graphs are solved by ADMM, a nonexpansive iteration: rounding errors do not grow there either.
 
 The bound. For Y₁, Y₂ ⪰ 0 on 1⊥ with tr Y₁ + tr Y₂ = 1, all allowed weights have
@@ -72,7 +73,9 @@ class Robust:
                 f"robust is {b!r}; it is the number of Byzantine neighbours to expect: at least 1"
             )
         if not isinstance(cap, Real) or isinstance(cap, bool) or not 0 < float(cap) <= 1:
-            raise NetworkError(f"cap is {cap!r}; no weights satisfy it or all do: give a number in (0, 1]")
+            raise NetworkError(
+                f"cap is {cap!r}; all weights exceed it or none does\ngive a number above 0 and at most 1"
+            )
         return cls(b, float(cap))
 
 
@@ -99,7 +102,7 @@ def optimum(indptr: Ints, indices: Ints, robust: Robust | None = None) -> Optimu
 def _check(indptr: Ints, indices: Ints, robust: Robust | None) -> None:
     n = len(indptr) - 1
     name = "optimal" if robust is None else "robust"
-    graph = sparse.csr_array((np.ones(len(indices)), indices, indptr), shape=(n, n))
+    graph: Any = sparse.csr_array((np.ones(len(indices)), indices, indptr), shape=(n, n))
     parts = csgraph.connected_components(graph, directed=False)[0]
     if parts > 1:
         raise NetworkError(

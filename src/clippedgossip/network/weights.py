@@ -1,6 +1,6 @@
 """Mixing weights (§ Constructing mixing matrices), on the edges of a graph in CSR order; nothing is n×n."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from numbers import Real
 from typing import Any
 
@@ -10,11 +10,12 @@ from scipy import sparse
 
 from clippedgossip.errors import NetworkError, unknown_name
 from clippedgossip.graphs.types import Graph
+from clippedgossip.network.optimal_weights import Robust, optimum
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-WEIGHTS = ("metropolis-hastings", "equal", "lazy", "own")
+WEIGHTS = ("metropolis-hastings", "equal", "lazy", "optimal", "own")
 TOLERANCE = 1e-9
 
 
@@ -172,12 +173,16 @@ def resolve(
     """Name, edge weights and self-weights of W, checked."""
     if max_degree is not None and weights != "equal":
         raise NetworkError(f"max_degree is {max_degree} but only equal weights use it; give weights='equal'")
-    if isinstance(weights, str):
-        name = weights
-        if weights not in WEIGHTS:
+    if isinstance(weights, str | Mapping):
+        name = weights if isinstance(weights, str) else "robust"
+        if isinstance(weights, Mapping):
+            values = optimum(indptr, indices, Robust.from_table(weights)).values
+        elif weights not in WEIGHTS:
             raise NetworkError(unknown_name("weights", weights, WEIGHTS))
-        if weights == "own":
+        elif weights == "own":
             values = from_attributes(graph, labels, indptr, indices)
+        elif weights == "optimal":
+            values = optimum(indptr, indices).values
         else:
             values = constructed(weights, indptr, indices, max_degree)
         sums = row_sums(indptr, values)
@@ -190,7 +195,8 @@ def resolve(
         values, selves = from_matrix(weights, labels, indptr, indices)
     else:
         raise NetworkError(
-            f"weights are {type(weights).__name__}; give a name ({', '.join(WEIGHTS)}) or a matrix"
+            f"weights are {type(weights).__name__}; give a name ({', '.join(WEIGHTS)}), "
+            "a table such as {'robust': 2, 'cap': 0.2}, or a matrix"
         )
     if not np.isfinite(values).all():
         raise NetworkError("an edge weight is NaN or Inf; every weight is a finite number")

@@ -12,12 +12,14 @@ from clippedgossip.errors import ConfigError, NetworkError
 from clippedgossip.graphs.registry import NETWORK
 from clippedgossip.graphs.types import Graph
 from clippedgossip.network import Network
+from clippedgossip.network.optimal_weights import Robust
 
-Weights = Literal["metropolis-hastings", "equal", "lazy", "own"]
+Weights = Literal["metropolis-hastings", "equal", "lazy", "optimal", "own"]
 Nodes = tuple[int | str, ...]
 PLACEMENTS: Mapping[str, Any] = {"random": int, "pendants": Nodes, "pendants_random": int, "worst": int}
 RANDOM = ("random", "pendants_random")
-KEYS: Mapping[str, Any] = {"name": str, "file": str, "weights": Weights, "max_degree": int, "seed": int}
+KEYS: Mapping[str, Any] = {"name": str, "file": str, "max_degree": int, "seed": int}
+ROBUST: Mapping[str, Any] = {"robust": int, "cap": float}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +34,7 @@ class NetworkConfig:
     name: str | None = None
     file: Path | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    weights: Weights | None = None
+    weights: Weights | Mapping[str, Any] | None = None
     max_degree: int | None = None
     byzantine: Nodes | Mapping[str, Any] = ()
     seed: int | None = None
@@ -74,13 +76,15 @@ class NetworkConfig:
         for key, hint in KEYS.items():
             if key in content:
                 known[key] = decode.value(hint, content.pop(key), (*path, key))
+        if "weights" in content:
+            known["weights"] = _weights(content.pop("weights"), (*path, "weights"))
         if "byzantine" in content:
             known["byzantine"] = _placement(content.pop("byzantine"), (*path, "byzantine"))
         if "file" in known:
             known["file"] = (folder or Path()) / known["file"]
             _check_file(known["file"], content.pop("sha256", None))
         if "name" not in known:
-            decode.known_keys(content, (*KEYS, "byzantine"), path)
+            decode.known_keys(content, (*KEYS, "weights", "byzantine"), path)
         try:
             return cls(**known, parameters=content, folder=folder)
         except (ConfigError, NetworkError) as error:
@@ -93,7 +97,8 @@ class NetworkConfig:
             if self.file is None
             else {"file": self.file.name, "sha256": digest(self.file)}
         )
-        chosen = {"weights": self.weights, "max_degree": self.max_degree, "seed": self.seed}
+        weights = dict(self.weights) if isinstance(self.weights, Mapping) else self.weights
+        chosen = {"weights": weights, "max_degree": self.max_degree, "seed": self.seed}
         mapping |= {key: value for key, value in chosen.items() if value is not None}
         if self.byzantine:
             mapping["byzantine"] = (
@@ -158,6 +163,20 @@ def digest(path: Path) -> str:
         return sha256(path.read_bytes()).hexdigest()
     except OSError as error:
         raise NetworkError(f"cannot read {path}: {error.strerror}; a config's files lie beside it") from error
+
+
+def _weights(raw: Any, path: decode.Path) -> Weights | dict[str, Any]:
+    """A name, or {robust = b, cap = c}."""
+    if not isinstance(raw, Mapping):
+        name: Weights = decode.value(Weights, raw, path)
+        return name
+    decode.known_keys(raw, tuple(ROBUST), path)
+    known = {key: decode.value(ROBUST[key], said, (*path, key)) for key, said in raw.items()}
+    try:
+        Robust.from_table(known)
+    except NetworkError as error:
+        raise KeyProblem(path, f"{'.'.join(path)}: {error}") from error
+    return known
 
 
 def _placement(raw: Any, path: decode.Path) -> Nodes | dict[str, Any]:
