@@ -445,6 +445,7 @@ def test_optimal_and_robust_weights_from_a_config() -> None:
         config = NetworkConfig.from_value({"name": "ring", "nodes": 5, "weights": weights})
         assert config.to_mapping()["weights"] == weights
         assert config.build().weighting == name
-    for weights, message in (("optimum", "optimal"), ({"robust": 1}, "need two"), ({"rob": 1}, "robust")):
+    wrong: Any
+    for wrong, message in (("optimum", "optimal"), ({"robust": 1}, "need two"), ({"rob": 1}, "robust")):
         with pytest.raises(ConfigError, match=message):
-            NetworkConfig.from_value({"name": "ring", "weights": weights})
+            NetworkConfig.from_value({"name": "ring", "weights": wrong})
