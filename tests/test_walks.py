@@ -15,7 +15,7 @@ RING = str(ROOT / "examples" / "ring.toml")
     [
         (
             ["run", RING, "training.rounds=1"],
-            46,
+            45,
             {"cli/run.py", "records/folder.py", "rules/clipped_gossip.py"},
         ),
         pytest.param(

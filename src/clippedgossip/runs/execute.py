@@ -94,32 +94,25 @@ def run_together(
     If something was compiled or captured wrongly, the runs start again from the beginning without it.
     """
     started = time.monotonic()
-    try:
+    train = engine or train_together
+    with _failures_written(attempts), _out_of_memory():
         while True:
             recorder = Recorder(attempts, on_round, cadence or Cadence(), keep)
+            setups = [build(attempt.config) for attempt in attempts]
+            states = _states(attempts)
             try:
-                with _out_of_memory():
-                    setups = [build(attempt.config) for attempt in attempts]
-                    states = _states(attempts)
-                    for moments in (engine or train_together)(
-                        setups, device=attempts[0].device, states=states
-                    ):
-                        live = recorder.write(moments, setups)
-                        del moments  # they hold the stack: a second one may not fit beside it
-                        if not live:
-                            break
+                for moments in train(setups, device=attempts[0].device, states=states):
+                    live = recorder.write(moments, setups)
+                    del moments  # they hold the stack: a second one may not fit beside it
+                    if not live:
+                        break
                 break
             except MiscompiledError as error:
                 warnings.warn(str(error), RuntimeWarning, stacklevel=2)
             for attempt in attempts:
-                attempt.run.clear()
-                attempt.began, attempt.diverged = 0, None
+                attempt.start_again()
             gc.collect()
             torch.cuda.empty_cache()
-    except Exception as error:  # whatever it is, the folder says why
-        for attempt in attempts:
-            attempt.fail(error)
-        raise
     seconds = time.monotonic() - started
     for attempt in attempts:
         attempt.run.write_summary(summarise(attempt, seconds))
@@ -218,10 +211,10 @@ class Attempt:
         self._draw(setup.network)
         self.diverged = self.diverged or divergence(moment, setup)
 
-    def fail(self, error: Exception) -> None:
-        """Write down why the run failed."""
-        reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-        self.run.write_failure(reason)
+    def start_again(self) -> None:
+        """Delete records and checkpoint."""
+        self.run.clear()
+        self.began, self.diverged = 0, None
 
     def _draw(self, network: Network) -> None:
         """Draw a network that is small enough, once."""
@@ -322,7 +315,20 @@ def divergence(moment: Moment, setup: Setup) -> str | None:
 
 
 @contextmanager
+def _failures_written(attempts: Sequence[Attempt]) -> Iterator[None]:
+    """Write an error into the folder of every run before it is raised."""
+    try:
+        yield
+    except Exception as error:
+        reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+        for attempt in attempts:
+            attempt.run.write_failure(reason)
+        raise
+
+
+@contextmanager
 def _out_of_memory() -> Iterator[None]:
+    """Raise an error of this package if there is no memory left."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
