@@ -15,7 +15,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from clippedgossip.errors import ConfigError, unknown_name
+from clippedgossip.errors import ConfigError, UserError, unknown_name
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,8 @@ def raised(error: BaseException) -> str:
 
 def blamed(error: BaseException) -> str | None:
     """Two lines about an error that came from the user's own code; None if it did not."""
+    if isinstance(error, UserError):
+        return None
     files = {str(origin.file) for origin in _LOADED.values()}
     frames = traceback.extract_tb(error.__traceback__)
     mine = next((frame for frame in reversed(frames) if frame.filename in files), None)

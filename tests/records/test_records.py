@@ -116,7 +116,7 @@ def test_opening_twice_finds_the_same_run(tmp_path: Path) -> None:
     assert again == run
     assert [record.round for record in again.rounds()] == [0, 1, 2]
     assert again.config == CONFIG
-    assert set(again.environment) == {"clippedgossip", "python", "torch", "platform", "device"}
+    assert set(again.environment) == {"format", "clippedgossip", "python", "torch", "platform", "device"}
 
 
 def test_a_config_changed_by_hand_is_refused(tmp_path: Path) -> None:

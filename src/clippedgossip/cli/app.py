@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from clippedgossip import __version__
+from clippedgossip import __version__, own
 from clippedgossip.cli.commands import register_all
 from clippedgossip.errors import UserError, unknown_name
 
@@ -90,7 +90,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left is flushed at the end
         print(f"error: cannot write the output: {error.strerror}; send it elsewhere", file=sys.stderr)
         sys.exit(2)
-    except Exception as error:  # click's own, of whichever click typer brings; anything else goes on
+    except Exception as error:  # click's own, or one of the user's own code; anything else goes on
+        blamed = own.blamed(error)
+        if blamed is not None:
+            print(f"error: {blamed}", file=sys.stderr)
+            sys.exit(2)
         if not hasattr(error, "format_message"):
             raise
         _explain(error, error.format_message())

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from clippedgossip.decode import plain_of
 from clippedgossip.errors import ConfigError
 from clippedgossip.mixing.inbox import Context, Inbox, Neighborhood
 from clippedgossip.mixing.slots import Layout
@@ -139,7 +138,7 @@ class Mixing:
 
 def rule_of(config: Config) -> Rule:
     """The rule a config names."""
-    rule = RuleConfig.from_value({"name": "clipped-gossip", **config.rule}, config.folder).build()
+    rule = _asked(config).build()
     for part in _parts(rule):
         if isinstance(part, ClippedGossip) and isinstance(part.radius, Oracle):
             raise ConfigError(
@@ -151,11 +150,15 @@ def rule_of(config: Config) -> Rule:
 
 def describe_rule(config: Config) -> str:
     """The rule in words, for hello: every parameter, so that equal rules read alike however written."""
-    words = _words(plain_of(rule_of(config)))
+    words = _words(_asked(config).checked().to_mapping())
     if len(words) <= _LONGEST:
         return words
     digest = hashlib.sha256(words.encode()).hexdigest()[:32]
     return f"{words[: _LONGEST - 40]}... {digest}"
+
+
+def _asked(config: Config) -> RuleConfig:
+    return RuleConfig.from_value({"name": "clipped-gossip", **config.rule}, config.folder)
 
 
 def number_of(name: str) -> int:

@@ -28,6 +28,8 @@ from clippedgossip.files import (
 )
 from clippedgossip.records.round import Round
 
+FORMAT = "2"
+"""Of a run's folder. Version 0.1 wrote none; what it wrote is read."""
 State = Literal["new", "running", "stopped", "failed", "diverged", "finished"]
 
 
@@ -323,6 +325,7 @@ def _spoilt(path: Path) -> str:
 def environment(device: str = "cpu") -> dict[str, str]:
     """What a result may depend on: versions, the kind of machine, the device. No name of host or user."""
     return {
+        "format": FORMAT,
         "clippedgossip": clippedgossip.__version__,
         "python": platform.python_version(),
         "torch": metadata.version("torch"),

@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from clippedgossip.decode import short
 from clippedgossip.errors import RunError
 from clippedgossip.files import canonical
 from clippedgossip.records import Round, RunDirectory
@@ -143,13 +144,14 @@ def _label(key: str, config: Mapping[str, Any], configs: Sequence[Mapping[str, A
 
 def _name(key: str, flat: Flat) -> str | None:
     """`gossip` of {"rule": "gossip"} and of {"rule": {"name": "gossip"}}; `bucketing(median)` of a rule of a
-    rule."""
+    rule; the class of a user's own, `Mine` of "my_module:Mine"."""
     fields = [key, *(f"{key}.{name}" for name in _NAMES)]
     own = next((flat[field] for field in fields if isinstance(flat.get(field), str)), None)
     if own is None:
         return None
     inner = _name(f"{key}.{key.rpartition('.')[2]}", flat)
-    return str(own) if inner is None else f"{own}({inner})"
+    own = short(str(own))
+    return own if inner is None else f"{own}({inner})"
 
 
 def _is_name(field: str, key: str) -> bool:

@@ -15,7 +15,6 @@ from clippedgossip.rules import Mozi, Rule
 from clippedgossip.rules.premix import Premix
 from clippedgossip.runs.config import RunConfig
 from clippedgossip.simulate.setup import messages, models_bytes
-from clippedgossip.tasks import MODELS
 from clippedgossip.tasks import stacked_layers as layers
 
 SAMPLES = {  # data set: samples to train on and to test on, shape of one, in bytes
@@ -74,11 +73,20 @@ def plan(config: RunConfig, *, ranks: int = 1, device: str = "cpu") -> Plan:
     n = len(network.regular) + (len(network.byzantine) if attack is not None and attack.trains else 0)
     if not 1 <= ranks <= n:
         raise RunError(f"{ranks} ranks for {n} workers; use 1 to {n} ranks")
-    train, test, shape = SAMPLES[config.data.name]
+    shape: tuple[int, ...]
+    if config.data.name in SAMPLES:
+        (train, test, shape), classes = SAMPLES[config.data.name], CLASSES
+    else:
+        data = config.data.load()
+        train, test, shape, classes = len(data.train_y), len(data.test_y), data.shape, data.classes
     train, test = config.data.samples or train, config.data.test_samples or test
     with torch.device("meta"):
-        module = MODELS[config.model.name](shape, CLASSES)
-    assert isinstance(module, nn.Sequential)
+        module = config.model.thing.build(given=(shape, classes))
+    if not isinstance(module, nn.Sequential):
+        raise RunError(
+            f"model {config.model.name!r} is a {type(module).__name__}, whose memory cannot be foreseen\n"
+            "--plan is for models that are a torch.nn.Sequential; run it without"
+        )
     d = sum(parameter.numel() for parameter in module.parameters())
     mine, batch = math.ceil(n / ranks), config.training.batch
     at_once = mine if device.startswith("cuda") or not layers.has_convolutions(module) else 1

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
+from clippedgossip import own
 from clippedgossip.devices import find_device
 from clippedgossip.errors import MiscompiledError, RunError, UserError
 from clippedgossip.files import Lock, canonical
@@ -321,6 +322,7 @@ def _failures_written(attempts: Sequence[Attempt]) -> Iterator[None]:
         yield
     except Exception as error:
         reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+        reason = own.blamed(error) or reason
         for attempt in attempts:
             attempt.run.write_failure(reason)
         raise

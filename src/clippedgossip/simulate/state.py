@@ -11,6 +11,9 @@ from torch import Tensor
 from clippedgossip.errors import RunError
 from clippedgossip.records import Round
 
+FORMAT = "2"
+"""Of a checkpoint. Version 0.1 wrote none; what it wrote is read."""
+
 
 @dataclass(frozen=True, eq=False)
 class State:
@@ -29,7 +32,7 @@ class State:
     def save(self, path: Path | str) -> None:
         """Write as safetensors. Use `RunDirectory.writing_checkpoint` for an atomic write."""
         held = {name: tensor.detach().cpu().contiguous() for name, tensor in self.tensors.items()}
-        save_file(held, str(path), metadata={"round": str(self.round)})
+        save_file(held, str(path), metadata={"round": str(self.round), "format": FORMAT})
 
     @staticmethod
     def load(path: Path | str) -> "State":

@@ -1,0 +1,252 @@
+"""Things of the user's own by `module:Name`: found, checked, digested, and blamed by file."""
+
+import json
+from importlib.metadata import EntryPoint, EntryPoints
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clippedgossip import own
+from clippedgossip.cli import main
+from clippedgossip.errors import ConfigError
+from clippedgossip.peer.peer_config import load
+from clippedgossip.peer.peer_mixing import describe_rule, rule_of
+from clippedgossip.records import RunDirectory, run_name
+from clippedgossip.rules import make_rule
+from clippedgossip.runs.build import build
+from clippedgossip.runs.config import RunConfig
+from clippedgossip.runs.execute import execute
+from clippedgossip.runs.toml import load_config
+
+EXAMPLE = Path(__file__).parents[1] / "examples" / "own" / "own.toml"
+
+CODE = """
+from dataclasses import dataclass
+import networkx as nx
+import torch
+from torch import nn
+from clippedgossip.attacks import FreeAttack
+from clippedgossip.rules import Gossip, Radius
+from clippedgossip.tasks import DataSet
+from helping import SIZE
+
+
+@dataclass(frozen=True)
+class Keep(Gossip):
+    often: int = 1
+    def mix(self, inbox):
+        if int(inbox.context.round) >= self.often > 1:
+            raise ValueError("often enough")
+        return super().mix(inbox)
+
+
+class Refuses(Gossip):
+    def __init__(self):
+        raise KeyError("never")
+
+
+@dataclass(frozen=True)
+class Shrinking(Radius):
+    start: float
+    def __call__(self, near):
+        return torch.full_like(near.weights[:, :1], self.start / (1 + int(near.context.round)))
+
+
+@dataclass(frozen=True)
+class Echo(FreeAttack):
+    trains = True
+    def messages(self, view):
+        return view.byzantine_models[view.attacker_rows]
+
+
+def wheel(nodes: int = 6, seed: int = 0):
+    return nx.wheel_graph(nodes)
+
+
+class Net(nn.Module):
+    def __init__(self, shape, classes, width: int = SIZE):
+        super().__init__()
+        self.inner = nn.Sequential(nn.Flatten(), nn.Linear(4, width), nn.ReLU(), nn.Linear(width, classes))
+    def forward(self, x):
+        return self.inner(x)
+
+
+def blobs(count: int = 60, gap: float = 2.0):
+    y = torch.arange(count) % 3
+    x = torch.randn(count, 4, generator=torch.Generator().manual_seed(0)) + gap * y[:, None]
+    return DataSet.of(x, y, x[:30], y[:30], name="blobs")
+
+
+def thirds(labels, nodes, skip: int = 0):
+    return [range(skip + node, len(labels), nodes) for node in range(nodes)]
+
+
+@dataclass(frozen=True)
+class Shift:
+    classes: int
+    by: int = 1
+    def __call__(self, x, y, round):
+        return x, (y + self.by) % self.classes
+
+
+number = 3
+"""
+
+TABLE: dict[str, Any] = {
+    "network": {"name": "mine:wheel", "nodes": 7, "byzantine": [3]},
+    "data": {"name": "mine:blobs", "gap": 3, "partition": {"name": "mine:thirds", "skip": 1}}
+    | {"poison": {"name": "mine:Shift", "by": 2}},
+    "model": {"name": "mine:Net", "width": 5},
+    "rule": {"name": "clipped-gossip", "radius": {"name": "mine:Shrinking", "start": 2}},
+    "attack": "mine:Echo",
+    "training": {"rounds": 4, "batch": 4, "evaluate_every": 1},
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("sys.path", [*__import__("sys").path])
+    (tmp_path / "mine.py").write_text(CODE)
+    (tmp_path / "helping.py").write_text("SIZE = 3\n")
+    return tmp_path
+
+
+def config(folder: Path, **changes: Any) -> RunConfig:
+    return RunConfig.from_mapping(TABLE | changes, folder=folder)
+
+
+def test_everything_can_be_ones_own(folder: Path) -> None:
+    mine = config(folder)
+    setup = build(mine)
+    assert setup.network.n == 7
+    assert setup.task.data.name == "blobs"
+    assert type(setup.task.module).__name__ == "Net"
+    assert setup.task.nodes.tolist() == [0, 1, 2, 4, 5, 6, 3]
+    assert int(setup.task.table[0, 0]) == 1
+    assert type(setup.task.poison).__name__ == "Shift"
+    assert mine.label == "wheel-clipped-gossip-Echo"
+    done = execute(mine, folder / "runs")
+    assert [r["round"] for r in done.records()] == [1, 2, 3, 4]
+    again = RunConfig.from_mapping(json.loads(done.config_path.read_text()), folder=folder)
+    assert again.to_mapping() == mine.to_mapping()
+    assert build(again).task.initial().equal(setup.task.initial())
+
+
+@pytest.mark.parametrize("file", ["mine.py", "helping.py"])
+def test_edited_code_is_another_run(folder: Path, file: str) -> None:
+    before = config(folder)
+    other = folder / "other.py"
+    other.write_text("nothing = 0\n")
+    assert config(folder).to_mapping() == before.to_mapping()
+    (folder / file).write_text((folder / file).read_text().replace("SIZE = 3", "SIZE = 4") + "\nmore = 1\n")
+    after = config(folder)
+    assert run_name(after.to_mapping(), "") != run_name(before.to_mapping(), "")
+    with pytest.raises(ConfigError, match=r"mine.py is not the code of this config"):
+        before.rule.build()
+
+
+def test_folders_have_modules_of_one_name(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    there = tmp_path_factory.mktemp("there")
+    (there / "mine.py").write_text("from clippedgossip.rules import Median as Keep\n")
+    table = {"name": "mine:Keep"}
+    assert type(config(folder, rule=table).rule.build()).__name__ == "Keep"
+    network = {"name": "ring"}
+    other = RunConfig.from_mapping(
+        {"network": network, "rule": table, "data": "digits", "model": "linear"}, folder=there
+    )
+    assert type(other.rule.build()).__name__ == "Median"
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("mine:Kep", r"is not in .*mine\.py: unknown name 'Kep'; did you mean 'Keep'"),
+        ("minn:Keep", r"there is no module 'minn'\n.*beside the config"),
+        ("mine:", "write package.module:Name"),
+        ("mine:number", r"mine\.py is a int and no rule\nmake it a subclass of clippedgossip.rules.Rule"),
+        ("mine:Echo", r"mine\.py is a class and no rule\n"),
+        ("mine:Refuses", r"mine\.py raised KeyError: 'never'\nsee .*mine\.py, line 23"),
+        ("broken:Rule", r"raised SyntaxError.*\nsee .*broken\.py, line 1"),
+        ("crashing:Rule", r"raised ZeroDivisionError: .*\nsee .*crashing\.py, line 1"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_file(folder: Path, name: str, says: str) -> None:
+    (folder / "broken.py").write_text("def\n")
+    (folder / "crashing.py").write_text("1 / 0\n")
+    with pytest.raises(ConfigError, match=says) as caught:
+        config(folder, rule=name)
+    assert len(str(caught.value).splitlines()) <= 2
+
+
+def test_a_rule_that_raises_in_a_round_loses_nothing(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = [f"[{key}]\n" + "\n".join(f"{k} = {v}" for k, v in part.items()) for key, part in PLAIN.items()]
+    (folder / "run.toml").write_text("\n".join(text))
+    with pytest.raises(SystemExit, match="2"):
+        main(["run", str(folder / "run.toml"), "--out", str(folder / "runs"), "--device", "cpu"])
+    said = capsys.readouterr().err
+    assert said.startswith("error: ValueError: often enough\nraised by ")
+    assert "mine.py, line 17" in said
+    (run,) = (RunDirectory(path) for path in (folder / "runs").iterdir())
+    assert [r["round"] for r in run.records()] == [1, 2]
+    assert "often enough" in str(run.failure)
+
+
+PLAIN: dict[str, dict[str, Any]] = {
+    "network": {"name": '"ring"', "nodes": 4},
+    "data": {"name": '"digits"', "samples": 60, "test_samples": 20},
+    "model": {"name": '"linear"'},
+    "rule": {"name": '"mine:Keep"', "often": 2},
+    "training": {"rounds": 4, "evaluate_every": 1, "batch": 4},
+}
+
+
+def test_commands_look_in_the_current_folder(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    with pytest.raises(SystemExit, match="0"):
+        main(["audit", "mine:wheel", "--nodes", "6", "--json"])
+    assert json.loads(capsys.readouterr().out)["nodes"] == 6
+    line = "consensus mine:wheel --rule mine:Keep --attack mine:Echo --rounds 2 --json"
+    with pytest.raises(SystemExit, match="0"):
+        main(line.split())
+    assert json.loads(capsys.readouterr().out)["rule"] == "Keep(often=1)"
+
+
+def test_a_network_of_peers_takes_the_code_along(folder: Path) -> None:
+    text = [f"[{key}]\n" + "\n".join(f"{k} = {v}" for k, v in part.items()) for key, part in PLAIN.items()]
+    (folder / "run.toml").write_text("\n".join(text))
+    with pytest.raises(SystemExit, match="0"):
+        main(["peer", "network", str(folder / "run.toml"), "--out", str(folder / "net")])
+    peer = load(folder / "net" / "2")
+    assert type(rule_of(peer)).__name__ == "Keep"
+    assert (peer.folder / "helping.py").exists()
+    before = describe_rule(peer)
+    assert before.startswith("mine:Keep code=")
+
+
+def test_packages_register_names(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = EntryPoint("keep-it", "mine:Keep", "clippedgossip.rules")
+    monkeypatch.setattr(own, "entry_points", lambda group: EntryPoints([entry]).select(group=group))
+    mine = config(folder, rule={"name": "keep-it", "often": 7})
+    assert mine.rule.name == "keep-it"
+    assert {"often", "code"} == mine.rule.parameters.keys()
+    assert mine.label == "wheel-keep-it-Echo"
+    assert repr(mine.rule.build()) == "Keep(often=7)"
+    with pytest.raises(ConfigError, match="did you mean 'keep-it'"):
+        config(folder, rule="keep-its")
+
+
+def test_built_in_names_need_no_entry_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own, "entry_points", lambda group: pytest.fail("looked up"))
+    assert make_rule("median")
+
+
+def test_the_example_runs(tmp_path: Path) -> None:
+    loaded = load_config(EXAMPLE, ["training.rounds=20", "training.evaluate_every=10", "device=cpu"])
+    done = execute(loaded, tmp_path)
+    assert done.path.name.startswith("ring-DistanceWeighted-Stubborn-")
+    assert [r["round"] for r in done.records()] == [10, 20]
