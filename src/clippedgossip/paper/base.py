@@ -103,6 +103,7 @@ class Experiment(ABC, Generic[Result]):
 
 EXPERIMENTS: Mapping[str, str] = {
     "consensus": "clippedgossip.paper.consensus_figures",
+    "optimal-weights": "clippedgossip.paper.faster_mixing",
 } | {
     name: f"clippedgossip.paper.{name.replace('-', '_')}"
     for name in (
