@@ -28,7 +28,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib import import_module
 from numbers import Real
 from typing import Any
 
@@ -36,6 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg, sparse
 from scipy.sparse import csgraph
+from threadpoolctl import threadpool_limits
 
 from clippedgossip.errors import NetworkError
 
@@ -141,8 +141,7 @@ def _optimum(indptr: bytes, indices: bytes, robust: Robust | None) -> Optimum:
 
 @contextmanager
 def _threads(n: int) -> Iterator[None]:
-    limits: Any = import_module("threadpoolctl").threadpool_limits  # comes with scikit-learn, untyped
-    with limits(1 if n < THREADS_FROM else None):
+    with threadpool_limits(1 if n < THREADS_FROM else None):
         yield
 
 
