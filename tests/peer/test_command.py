@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -14,12 +15,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import networkx as nx
 import pytest
 
 from clippedgossip.cli import main
 from clippedgossip.peer import identity
 from clippedgossip.peer.local_network import write_network
 from clippedgossip.peer.peer_config import Config, Deadlines, load
+from clippedgossip.peer.peer_folder import take
 from clippedgossip.peer.telemetry import write_starting
 from clippedgossip.settings import DataConfig, ModelConfig, TrainingConfig
 from tests.peer.terminal import Terminal
@@ -104,7 +107,12 @@ def test_a_simulated_runs_config_becomes_a_network(
         (["add", "bob", "10.0.0.1:7", "beef", "--dir", "NET/0"], "64 hex"),
         (["add", "0", "10.0.0.1:7", "ab" * 32, "--dir", "NET/0"], "is this peer itself"),
         (["add", "bob", "10.0.0.1:7", "OWN", "--dir", "NET/0"], "ask bob for theirs"),
-        (["network", "torus", "--out", "new", "--nodes", "7"], "error: --nodes 7: unknown key"),
+        (["network", "torus", "--out", "new", "--nodes", "7"], "error: --nodes 7: unknown parameter"),
+        (["network", "ring", "--out", "new", "--model", "vgg11"], "at least 32×32 pixels"),
+        (["network", "nowhere.graphml", "--out", "new"], "nowhere.graphml"),
+        (["up", "NET", "--rounds", "0"], "rounds = 0 is out of bounds"),
+        (["start", "NET/0", "--rounds", "0"], "rounds = 0 is out of bounds"),
+        (["evidence", "NET/0/peer.toml"], "is not evidence"),
         (["drill", "kil"], "did you mean 'kill'"),
         (["drill", "--network", "rnig"], "did you mean 'ring'"),
         (["drill", "--peers", "2"], "at least 5 peers"),
@@ -155,6 +163,119 @@ def test_a_complete_run_says_so_and_starts_anew_when_told(
     assert (row["rounds"], row["resumed"]) == (2, None)
     assert "complete already" not in said
     assert start("--rounds", "3")[0]["resumed"] == 2
+
+
+def test_a_graph_file_becomes_a_network(tmp_path: Path) -> None:
+    nx.write_graphml(nx.path_graph(4), tmp_path / "mine.graphml")
+    said = here("network", tmp_path / "mine.graphml", "--out", tmp_path / "net", "--model", "linear")
+    assert "4 peers, 3 links" in said
+    (tmp_path / "mine.json").write_text(json.dumps(nx.node_link_data(nx.path_graph(3), edges="edges")))
+    assert "3 peers, 2 links" in here("network", tmp_path / "mine.json", "--out", tmp_path / "other")
+
+
+QUICK = Deadlines(least=0.01, most=0.01, join=0, linger=0)
+SMALL = DataConfig(name="digits", samples=60, test_samples=20)
+
+
+def alone(tmp_path: Path, **changes: Any) -> Path:
+    """The folder of a peer whose only neighbour never comes."""
+    training = TrainingConfig(rounds=changes.pop("rounds", 3))
+    facts: dict[str, Any] = {"checkpoint_every": 1, "data": SMALL, "deadlines": QUICK, **changes}
+    template = Config(name="t", run="r", model=ModelConfig("linear"), training=training, **facts)
+    return write_network([(0, 1)], 2, tmp_path / "net", template)[0]
+
+
+def started(folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    command = [*COMMAND, "peer", "start", str(folder), "--json", *more]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_nothing_is_lost_by_one_mistyped_command(tmp_path: Path) -> None:
+    folder = alone(tmp_path)
+    assert started(folder).returncode == 0
+
+    def kept(under: Path) -> set[str]:
+        return {p.name for p in under.rglob("*") if p.suffix in (".safetensors", ".jsonl")}
+
+    before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file() and p.name != "lock"}
+    with take(folder):
+        done = started(folder, "--no-resume")
+    assert done.returncode == 2
+    assert "is running in" in done.stderr
+    assert {p: p.read_bytes() for p in before} == before, "not a byte has changed"
+    again = started(folder, "--no-resume")
+    assert again.returncode == 0
+    assert "without being served" in again.stderr, "what was signed is not signed again"
+    (aside,) = (folder / "set-aside").iterdir()
+    assert kept(aside) == kept(folder / "checkpoints") | {"records.jsonl"}
+
+
+def test_exit_codes_tell_the_truth(tmp_path: Path) -> None:
+    folder = alone(tmp_path)
+    assert started(folder, "--rounds", "2").returncode == 0
+    text = (folder / "peer.toml").read_text()
+    (folder / "peer.toml").write_text(text.replace('"linear"', '"mlp"'))
+    changed = started(folder)
+    assert (changed.returncode, "is of another model" in changed.stderr) == (2, True)
+    (folder / "peer.toml").write_text(text)
+    for path in (folder / "checkpoints").rglob("*.safetensors"):
+        path.write_bytes(path.read_bytes()[:100])
+    torn = started(folder)
+    assert (torn.returncode, "none is whole" in torn.stderr) == (2, True)
+    shutil.rmtree(folder / "checkpoints")
+    (folder / "checkpoints").write_text("no folder: nothing can be written there")
+    full = started(folder)
+    assert (full.returncode, "could not be written" in full.stderr) == (1, True)
+    for done in (changed, torn, full):
+        assert "Traceback" not in done.stderr
+
+
+def test_a_hangup_ends_a_peer_with_a_checkpoint(tmp_path: Path) -> None:
+    folder = alone(tmp_path, rounds=10**6, checkpoint_every=10**5)
+    command = [*COMMAND, "peer", "start", str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        until = time.monotonic() + 60
+        while time.monotonic() < until and '"round": 0' in _status_text(folder):
+            time.sleep(0.1)
+        process.send_signal(signal.SIGHUP)
+        process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert list((folder / "checkpoints").rglob("*.safetensors"))
+
+
+def _status_text(folder: Path) -> str:
+    path = folder / "status.json"
+    return path.read_text() if path.exists() else '"round": 0'
+
+
+def test_health_has_an_exit_code(tmp_path: Path) -> None:
+    folder = alone(tmp_path)
+    now = time.time()
+    well = {"pid": os.getpid(), "peer": "0", "round": 5, "rounds": 9, "time": now, "round_time": now}
+
+    def health(**status: Any) -> tuple[int, str]:
+        (folder / "status.json").write_text(json.dumps({**well, "exchanged": {"1": now}, **status}))
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said), pytest.raises(SystemExit) as ended:
+            main(["peer", "health", str(folder), "--age", "60"])
+        return int(ended.value.code or 0), said.getvalue()
+
+    assert health() == (0, "0: healthy\n")
+    assert health(round_time=now - 100) == (1, "0: its last round ended 100 s ago\n")
+    assert health(exchanged={"1": now - 100}) == (1, "0: no neighbour was heard for 100 s\n")
+    assert health(exchanged={"1": None}) == (1, "0: no neighbour was heard yet\n")
+    assert health(ended=True)[0] == 1
+    assert health(finished=True, pid=0)[0] == 0
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"round": "x", "links": [1]}', '{"exchanged": {"a": "b"}}', "\0"]
+)
+def test_a_damaged_status_file_is_no_traceback(tmp_path: Path, text: str) -> None:
+    folder = alone(tmp_path)
+    (folder / "status.json").write_text(text)
+    assert "0" in here("status", folder)
+    json.loads(here("status", folder, "--json"))
 
 
 def test_status_says_that_a_peer_is_starting_while_it_is(tmp_path: Path) -> None:

@@ -4,7 +4,10 @@ import asyncio
 import base64
 import contextlib
 import json
+import logging
+import time
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,6 +25,7 @@ from clippedgossip.peer.peer_config import Address, Config, Deadlines, Limits, N
 from clippedgossip.peer.rejection import Rejection
 from clippedgossip.peer.reputation import Reputation
 from clippedgossip.peer.signed_rounds import SignedRounds
+from clippedgossip.peer.telemetry import RateLimit
 from clippedgossip.peer.transport import MemoryNetwork, MemoryTransport
 
 IDENTITIES = [identity.create() for _ in range(5)]
@@ -433,4 +437,36 @@ def test_checkpoints_survive_being_torn(tmp_path: Path) -> None:
         assert found is not None
         assert found.round == 10
         assert torch.equal(found.tensors["x"], torch.full((3,), 10))
+    newest.write_bytes(whole)
     assert checkpoint.load(tmp_path, "another run") is None
+    for path in tmp_path.iterdir():
+        path.write_bytes(b"torn")
+    with pytest.raises(PeerError, match=r"2 checkpoints in .* are damaged, and none is whole"):
+        checkpoint.load(tmp_path, "r")
+
+
+def test_the_log_is_bounded_whatever_a_neighbour_says(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        net, edges = MemoryNetwork(), [(0, 1)]
+        a, b = (make_node(net, i, edges, limits=Limits(pulls_per_second=10**5)) for i in range(2))
+        wrong = pb.HelloRequest(terms=replace(b.terms(), rule="another").encode())
+        for _ in range(3000):
+            await a.outbox.hello("p1", wrong)
+
+    for known in logging.getLogger("clippedgossip.peer.outbox").filters:
+        known.__init__()  # type: ignore[misc]  # as in a new process
+    asyncio.run(scenario())
+    assert 1 <= len(caplog.records) <= 20
+
+
+def test_what_a_rate_limit_left_out_is_said() -> None:
+    limit = RateLimit(few=2, pause=0.05)
+
+    def passes(text: str) -> bool | int:
+        record = logging.makeLogRecord({"msg": text, "neighbour": "p1"})
+        return limit.filter(record) and record.__dict__.get("left_out", True)
+
+    assert [passes("a") for _ in range(5)] == [True, True, False, False, False]
+    assert passes("b")
+    time.sleep(0.06)
+    assert passes("a") == 3

@@ -18,7 +18,7 @@ from clippedgossip.peer import wire_tensors as tensors
 from clippedgossip.peer.checkpoint import Checkpoint
 from clippedgossip.peer.learner import ModuleLearner, make_learner
 from clippedgossip.peer.local_network import read_network, write_network
-from clippedgossip.peer.loop import PeerRun
+from clippedgossip.peer.loop import PeerRun, run_peer
 from clippedgossip.peer.peer_config import Config, Deadlines, Wire
 from clippedgossip.peer.session import Peer
 from clippedgossip.peer.telemetry import read_status
@@ -237,6 +237,57 @@ def test_an_entry_point_of_ones_own(tmp_path: Path) -> None:
         Config(name="a", run="r", seed=5, folder=tmp_path, learner={"name": "my_task_for_test:make"})
     )
     assert made.length == 15
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("def make(): pass", "cannot be called with the peer's config alone"),
+        ("def make(config): raise RuntimeError('boom')", "my_wrong_task.*py.*boom"),
+        ("def make(config): return 7", "made a int"),
+        ("import no_such_module", "no_such_module"),
+    ],
+)
+def test_an_entry_point_that_fails_is_named(tmp_path: Path, code: str, message: str) -> None:
+    name = f"my_wrong_task{abs(hash(code))}"
+    (tmp_path / f"{name}.py").write_text(code)
+    with pytest.raises(UserError, match=message):
+        make_learner(Config(name="a", run="r", folder=tmp_path, learner={"name": f"{name}:make"}))
+
+
+def test_frozen_parameters_stay_home(tmp_path: Path) -> None:
+    """Of an adapted layer only the adapter travels; and whoever freezes something else is told."""
+
+    def adapted(frozen: str = "base") -> nn.Module:
+        model = nn.ModuleDict({"base": nn.Linear(100, 100), "adapter": nn.Linear(100, 2)})
+        model[frozen].requires_grad_(False)
+        return model
+
+    model = adapted()
+    assert sum(p.numel() for p in tensors.trainable(model)) == 202
+    assert tensors.tensor_names(model) == ("adapter.weight 2x100", "adapter.bias 2")
+    assert tensors.tensor_names(torch.nn.DataParallel(model)) == tensors.tensor_names(model)
+    models = [adapted() for _ in range(4)]
+    bases = [m["base"].weight.clone() for m in models]  # type: ignore[index]  # a ModuleDict
+    with ring(tmp_path) as peers:
+        for _ in range(8):
+            together(peers, models)
+        assert peers[0].node is not None
+        assert peers[0].node.length == 202
+    for model, base in zip(models, bases, strict=True):
+        assert torch.equal(model["base"].weight, base)  # type: ignore[index]
+        assert torch.allclose(model["adapter"].weight, models[0]["adapter"].weight, atol=0.05)  # type: ignore[index]
+
+
+def test_a_folder_is_for_one_peer_at_a_time(tmp_path: Path) -> None:
+    identity.save(identity.create(), tmp_path)
+    (tmp_path / config.CONFIG_FILE).write_text(config.dump(Config(name="a", run="r")))
+    with Peer.from_config(tmp_path / config.CONFIG_FILE):
+        with pytest.raises(UserError, match=r"is running in .* already; nothing was changed"):
+            Peer.from_config(tmp_path / config.CONFIG_FILE)
+        with pytest.raises(UserError, match="already"):
+            run_peer(config.load(tmp_path))
+    Peer.from_config(tmp_path / config.CONFIG_FILE).close()
 
 
 def test_from_config_reads_a_folder(tmp_path: Path) -> None:

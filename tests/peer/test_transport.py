@@ -3,9 +3,11 @@
 import asyncio
 import contextlib
 import datetime
+import os
 import socket
 import ssl
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from clippedgossip.errors import PeerError
 from clippedgossip.peer import identity, wire
 from clippedgossip.peer import wire_pb2 as pb
+from clippedgossip.peer.drill.leaks import resident
+from clippedgossip.peer.drill.proxy import Proxy
 from clippedgossip.peer.local_network import free_ports
 from clippedgossip.peer.outbox import Message, Outbox
 from clippedgossip.peer.peer_config import Address, Limits, Neighbour
@@ -262,5 +266,56 @@ def test_a_taken_port_is_an_error() -> None:
             with pytest.raises(PeerError, match="port taken"):
                 await again.start(outbox())
             await again.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_gzip_bomb_is_refused_before_it_is_unpacked() -> None:
+    """A pinned neighbour's own compression, which the protocol does not have."""
+
+    async def scenario() -> None:
+        async with pair() as (alice, _, _, a, _):
+            await alice.pins.learn("bob")
+            credentials = grpc.ssl_channel_credentials(
+                ALICE.certificate.pem, BOB.key_pem, BOB.certificate.pem
+            )
+            options = [("grpc.ssl_target_name_override", identity.HOST)]
+            before = resident(os.getpid())[1]
+            async with grpc.aio.secure_channel(
+                str(a.address), credentials, options=options, compression=grpc.Compression.Gzip
+            ) as channel:
+                call = channel.unary_unary("/clippedgossip.peer.v1.Peer/Hello")
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await call(bytes(60 << 20), timeout=20)
+            assert caught.value.code() in (
+                grpc.StatusCode.UNIMPLEMENTED,
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+            ), caught.value
+            # This process made the bomb as well: twice 60 MB would be both ends.
+            assert resident(os.getpid())[1] - before < 100 << 20
+
+    asyncio.run(scenario())
+
+
+def test_a_connection_whose_state_is_lost_is_made_anew() -> None:
+    async def scenario() -> None:
+        async with pair() as (alice, bob, box, a, _):
+            await alice.pins.learn("bob")
+            proxy = Proxy(Address("127.0.0.1", free_ports(1)[0]), a.address)
+            try:
+                link = bob.link(replace(a, address=proxy.listen))
+                await link.hello(pb.HelloRequest(terms=terms().encode()))
+                made = message()
+                box.publish(0, lambda name: made)
+                proxy.set("forget")
+                await asyncio.sleep(0.1)
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(1):
+                        await pull(link)
+                await link.renew()
+                assert await pull(link) == 0
+                assert proxy.lost
+            finally:
+                proxy.close()
 
     asyncio.run(scenario())

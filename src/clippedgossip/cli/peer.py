@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from clippedgossip.cli.networks import is_file
+
 if TYPE_CHECKING:
     from clippedgossip.peer.local_network import LocalNetwork
+    from clippedgossip.runs.config import RunConfig
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON alone.")]
 Folder = Annotated[Path, typer.Argument(help="The peer's folder.")]
@@ -26,6 +29,8 @@ def register(app: typer.Typer) -> None:
         ("add", add),
         ("start", start),
         ("status", status),
+        ("health", health),
+        ("evidence", evidence),
         ("drill", drill),
     ):
         group.command(name)(command)
@@ -34,7 +39,10 @@ def register(app: typer.Typer) -> None:
 
 def network(
     kind: Annotated[
-        str, typer.Argument(metavar="NETWORK", help="ring, torus, complete, …, or a run's config (.toml).")
+        str,
+        typer.Argument(
+            metavar="NETWORK", help="ring, torus, complete, …, a graph file, or a run's config (.toml)."
+        ),
     ],
     out: Annotated[Path, typer.Option(help="The folder to write.")],
     nodes: Annotated[int | None, typer.Option(help="How many peers.")] = None,
@@ -66,7 +74,7 @@ def network(
     from clippedgossip.runs.toml import from_raw, read
 
     source, text, raw = Path("peer network"), "", _first_run(kind)
-    if kind.endswith((".toml", ".json")):
+    if _is_config(kind):
         source = Path(kind)
         text, raw = read(source)
     if rule is not None:
@@ -84,14 +92,43 @@ def network(
     changes = [*typed]
     changes += [key if "." in key.partition("=")[0] else f"network.{key}" for key in option]
     config = from_raw(raw, source=source, text=text, overrides=changes, typed=typed)
+    _try_model(config)
     edges, count, template = peers_of(config, run=f"{config.network.label}-{secrets.token_hex(4)}")
     folders = write_network(edges, count, out, template)
     print(f"{len(folders)} peers, {len(edges)} links in {out}\nstart them: clippedgossip peer up {out}")
 
 
+def _is_config(kind: str) -> bool:
+    """A run's config, and no graph: both can be JSON."""
+    if kind.endswith(".toml"):
+        return True
+    if not kind.endswith(".json"):
+        return False
+    try:
+        found = json.loads(Path(kind).read_text())
+    except (OSError, ValueError):
+        return True  # whose reader says what is wrong
+    return isinstance(found, dict) and "network" in found
+
+
+def _try_model(config: "RunConfig") -> None:
+    """Makes the task once, so that a model that does not fit its data is refused here, and not by every peer.
+    Where the data are not on this machine yet, there is nothing to try."""
+    from clippedgossip.errors import DataError
+    from clippedgossip.runs.build import build
+    from clippedgossip.tasks.datasets import load_part
+
+    data = config.data
+    try:
+        load_part(data.name, data.root, data.samples, data.test_samples)
+    except DataError:
+        return
+    build(config)
+
+
 def _first_run(kind: str) -> dict[str, Any]:
     return {
-        "network": {"name": kind},
+        "network": {"file" if is_file(kind) else "name": kind},
         "data": {"name": "digits"},
         "model": {"name": "mlp"},
         "rule": {"name": "clipped-gossip"},
@@ -115,7 +152,7 @@ def up(
 
     A Byzantine peer makes one of the attacks alie, ipm, bit-flipping, dissensus, zero-sum, spectral, mimic,
     gaussian, non-finite and silence, or violates the protocol by wrong-shape, garbage, oversize, replay,
-    equivocation, false-round, flooding or stalling.
+    equivocation, false-round, flooding, hello-flooding or stalling.
     """
     from clippedgossip.peer.local_network import prepared, running
     from clippedgossip.report.terminal import show_peers
@@ -219,6 +256,7 @@ def start(
 
     from clippedgossip.errors import PeerError
     from clippedgossip.peer import peer_config as config
+    from clippedgossip.peer.peer_folder import take
     from clippedgossip.peer.telemetry import log_to, write_starting
 
     mine = config.load(folder)
@@ -228,11 +266,13 @@ def start(
             f"clippedgossip peer add NAME ADDRESS FINGERPRINT --dir {folder}"
         )
     mine = mine.until(rounds)
+    config.check(mine)
+    lock = take(mine.folder)
     write_starting(mine)
     log_to(None)
     from clippedgossip.peer.loop import run_peer  # takes a second or two: torch
 
-    outcome = run_peer(mine, resume=resume)
+    outcome = run_peer(mine, resume=resume, lock=lock)
     if as_json:
         print(json.dumps(asdict(outcome)))
     else:
@@ -245,6 +285,13 @@ def start(
             f"`--rounds {2 * outcome.resumed}` goes on, `--no-resume` starts anew",
             file=sys.stderr,
         )
+    if not outcome.saved:
+        print(
+            f"error: the model after round {outcome.rounds} could not be written to {mine.folder}\n"
+            "make room on the disk and start it again",
+            file=sys.stderr,
+        )
+        raise typer.Exit(1)
 
 
 def status(
@@ -252,22 +299,57 @@ def status(
     as_json: Json = False,
 ) -> None:
     """Where a peer, or every peer of a network, stands."""
+    from clippedgossip.report.terminal import show_peers
+
+    found = _statuses(folder)
+    rows = [{"peer": name, "running": False} if row is None else row for name, row in found.items()]
+    if as_json:
+        print(json.dumps(rows))
+    else:
+        show_peers({str(row["peer"]): row for row in rows})
+
+
+def health(
+    folder: Annotated[Path, typer.Argument(help="A peer's folder, or a network's.")] = Path(),
+    longest: Annotated[
+        float,
+        typer.Option("--age", help="Seconds without a round, or any neighbour, that are too many."),
+    ] = 120.0,
+    as_json: Json = False,
+) -> None:
+    """Exit code 0 if the peer runs, does rounds and hears neighbours, or has finished; else 1, and why."""
+    from clippedgossip.peer.telemetry import unhealthy
+
+    found = {name: unhealthy(row, longest) for name, row in _statuses(folder).items()}
+    if as_json:
+        print(json.dumps([{"peer": name, "healthy": not why, "why": why} for name, why in found.items()]))
+    else:
+        for name, why in found.items():
+            print(f"{name}: {why or 'healthy'}")
+    if any(found.values()):
+        raise typer.Exit(1)
+
+
+def evidence(
+    file: Annotated[Path, typer.Argument(help="A file from the `evidence` folder of any peer.")],
+) -> None:
+    """Check a proof that a peer signed two models for one round, and say what it proves."""
+    from clippedgossip.peer.evidence import verify
+
+    print(verify(file))
+
+
+def _statuses(folder: Path) -> dict[str, dict[str, Any] | None]:
     from clippedgossip.errors import PeerError
     from clippedgossip.peer.peer_config import CONFIG_FILE
     from clippedgossip.peer.telemetry import read_status
-    from clippedgossip.report.terminal import show_peers
 
     folders = (
         [folder] if (folder / CONFIG_FILE).exists() else [p.parent for p in folder.glob(f"*/{CONFIG_FILE}")]
     )
     if not folders:
         raise PeerError(f"no {CONFIG_FILE} in {folder} or its folders; `clippedgossip peer init` makes one")
-    found = {path.name: read_status(path) for path in sorted(folders, key=lambda p: (len(p.name), p.name))}
-    rows = [{"peer": name, "running": False} if row is None else row for name, row in found.items()]
-    if as_json:
-        print(json.dumps(rows))
-    else:
-        show_peers({str(row["peer"]): row for row in rows})
+    return {path.name: read_status(path) for path in sorted(folders, key=lambda p: (len(p.name), p.name))}
 
 
 def drill(
@@ -299,7 +381,9 @@ def drill(
         if out is not None:
             out.write_text(page(results, network=network, peers=peers, rounds=rounds))
     print(json.dumps([asdict(result) for result in results]) if as_json else table(results))
-    harmed = [r.fault.value for r in results if r.ended_badly or r.rounds < rounds or not r.fired]
+    harmed = [
+        r.fault.value for r in results if r.ended_badly or r.fell_out or r.rounds < rounds or not r.fired
+    ]
     if harmed:
         print(f"error: not come through, or did not fire: {', '.join(harmed)}", file=sys.stderr)
         raise typer.Exit(1)

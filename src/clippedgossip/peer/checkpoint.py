@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import json
+import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,8 +14,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from clippedgossip.errors import PeerError
 from clippedgossip.files import replacing
 
+log = logging.getLogger(__name__)
 _KEPT = 2
 
 
@@ -45,14 +48,25 @@ def save(checkpoint: Checkpoint, folder: Path) -> Path:
 
 
 def load(folder: Path, run: str) -> Checkpoint | None:
-    """The newest checkpoint of this run that is whole; torn ones are passed over."""
+    """The newest checkpoint of this run that is whole. Raises `PeerError` where there are only damaged ones:
+    to start from round 0 without a word would throw the work away."""
     for part in folder.glob(".checkpoint-*.tmp"):  # of a writer that was killed
         with contextlib.suppress(OSError):
             part.unlink()
+    damaged = []
     for path in _all(folder):
         found = _read(path)
-        if found is not None and found.run == run:
+        if found is None:
+            damaged.append(path)
+        elif found.run == run:
+            for torn in damaged:
+                log.error("checkpoint is damaged", extra={"path": str(torn), "going_on_from": found.round})
             return found
+    if damaged:
+        raise PeerError(
+            f"{len(damaged)} checkpoints in {folder} are damaged, and none is whole\n"
+            "restore one from a backup, or start anew: `clippedgossip peer start --no-resume` sets them aside"
+        )
     return None
 
 

@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from clippedgossip.errors import ClippedGossipError
@@ -26,6 +27,8 @@ class Journal:
         self.accuracy: float | None = None
         self.resumed: int | None = None
         self.missing = self.rejected = self.clipped = 0
+        self.round_time: float | None = None
+        """When the last round ended (Unix time)."""
         self.overrun = 0.0
         """By how much an exchange exceeded its deadline, at worst."""
         self.metrics = Metrics()
@@ -42,6 +45,11 @@ class Journal:
             log.error("no metrics", extra={"address": str(self.config.metrics), "why": str(error)})
         write_starting(self.config, metrics=self._metrics_address)
 
+    def written(self) -> list[Path]:
+        """Where an earlier start of this run has left records."""
+        path = Records(self.config).path
+        return [] if path is None else [path]
+
     def go_on_from(self, round: int) -> None:
         """Forgets the records of what will be done again."""
         self._records = Records(self.config)
@@ -49,7 +57,7 @@ class Journal:
 
     def add(self, report: Mixed, node: Node, *, evaluated: bool = False) -> None:
         """A round is over; `evaluated` when the accuracy is that of its model."""
-        self._last = report
+        self._last, self.round_time = report, time.time()
         self.missing += len(report.missing)
         self.rejected += report.rejected
         self.clipped += report.clipped or 0
@@ -73,6 +81,7 @@ class Journal:
     def _measure(self, report: Mixed, node: Node) -> None:
         metrics = self.metrics
         metrics.round.set(node.round)
+        metrics.round_time.set_to_current_time()
         metrics.accuracy.set(self.accuracy if self.accuracy is not None else float("nan"))
         metrics.distance.set(report.consensus_distance or 0.0)
         metrics.deadline.set(report.deadline)
@@ -80,29 +89,42 @@ class Journal:
         metrics.clipped.inc(report.clipped or 0)
         for name in (neighbour.name for neighbour in self.config.neighbours):
             metrics.up.labels(name).set(name not in report.missing)
+            metrics.exchange_time.labels(name).set(node.neighbours[name].exchanged or 0.0)
         for name, reason in report.missing.items():
             metrics.missing.labels(name, reason.value).inc()
         metrics.evidence.set(node.evidence.proofs)
+        metrics.suspicions.set(node.evidence.suspicions)
         metrics.flooded.set(node.outbox.flooded)
 
     def _status(self, node: Node | None, round: int, *, finished: bool = False, ended: bool = False) -> None:
         self._status_at = time.monotonic()
         last = self._last
         reasons: dict[str, dict[str, int]] = {}
+        exchanged: dict[str, float | None] = {}
+        convicted: list[str] = []
         for name, peer in node.neighbours.items() if node else ():
             reasons[name] = {reason.value: count for reason, count in peer.reputation.missing.items()}
+            exchanged[name] = peer.exchanged
+            if node and peer.neighbour.fingerprint in node.evidence.convicted:
+                convicted.append(name)
         status: dict[str, Any] = {
             "peer": self.config.name,
             "round": round,
             "rounds": self.config.rounds,
             "accuracy": self.accuracy,
             "consensus_distance": last.consensus_distance if last else None,
-            "links": {n.name: last is None or n.name not in last.missing for n in self.config.neighbours},
+            "round_time": self.round_time,
+            "exchanged": exchanged,
+            "links": {
+                n.name: last is not None and n.name not in last.missing for n in self.config.neighbours
+            },
             "clipped": self.clipped,
             "missing": self.missing,
             "rejected": self.rejected,
             "reasons": reasons,
             "equivocations": node.evidence.proofs if node else 0,
+            "suspicions": node.evidence.suspicions if node else 0,
+            "convicted": convicted,
             "overrun": self.overrun,
             "refused_calls": node.outbox.flooded if node else 0,
             "resumed": self.resumed,
@@ -121,6 +143,10 @@ class Records:
         self._run: RunDirectory | None = None
         with contextlib.suppress(ClippedGossipError, OSError):
             self._run = RunDirectory.open(config.folder / "runs", _facts(config), config.name)
+
+    @property
+    def path(self) -> Path | None:
+        return self._run.path if self._run is not None else None
 
     def go_back_to(self, round: int) -> None:
         """Forgets what will be done again."""

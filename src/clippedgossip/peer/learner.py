@@ -1,5 +1,6 @@
 """What a peer trains between exchanges: its share of the data, or whatever the user's own learner does."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Protocol, runtime_checkable
 
@@ -21,7 +22,8 @@ class Learner(Protocol):
     """One participant's own training.
 
     For a rule that compares losses (Mozi) it also has `losses(models, round)`, models (m, d) -> (m,): their
-    losses on a sample of the participant's own, the same one throughout a round.
+    losses on a sample of the participant's own, the same one throughout a round. It may have `tensors`: names
+    and shapes of what travels; then peers with other tensors refuse each other before round one.
     """
 
     @property
@@ -63,6 +65,10 @@ class ModuleLearner:
     @property
     def length(self) -> int:
         return sum(parameter.numel() for parameter in tensors.trainable(self.model))
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        return tensors.tensor_names(self.model)
 
     def step(self, round: int) -> Tensor:
         self._step(round)
@@ -129,6 +135,12 @@ class TaskLearner:
     def length(self) -> int:
         return len(self.x)
 
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        layout = self.task.layout
+        shapes = ("x".join(map(str, shape)) for shape in layout.shapes)
+        return tuple(f"{name} {shape}" for name, shape in zip(layout.names, shapes, strict=True))
+
     def step(self, round: int) -> Tensor:
         models, half = self.x[None], torch.empty_like(self.x)[None]
         x, y = self.workers.draw(self.workers.shares, round)
@@ -154,6 +166,8 @@ class TaskLearner:
         return {"x": self.x, "m": self.m, "begun": torch.tensor(self.begun)}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
+        if state["x"].shape != self.x.shape:
+            raise ValueError(f"it has {len(state['x'])} coordinates, the model has {len(self.x)}")
         self.x, self.m, self.begun = state["x"].clone(), state["m"].clone(), bool(state.get("begun", True))
 
 
@@ -167,6 +181,13 @@ def make_learner(config: Config) -> Learner:
         make, origin = own.load(entry, config.folder)
     except ConfigError as error:
         raise ConfigError(f"learner {entry!r} {error}") from error
+    try:
+        inspect.signature(make).bind(config)
+    except TypeError as error:
+        raise ConfigError(
+            f"learner {entry!r} of {origin.file} cannot be called with the peer's config alone: {error}\n"
+            "it takes the Config and returns a Learner: def make(config): …"
+        ) from error
     try:
         made = make(config)
     except UserError:

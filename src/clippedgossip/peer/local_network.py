@@ -20,11 +20,12 @@ from types import FrameType
 from typing import Any
 
 from clippedgossip import own
-from clippedgossip.errors import PeerError, unknown_name
+from clippedgossip.errors import PeerError, UserError, unknown_name
 from clippedgossip.files import write_atomic
 from clippedgossip.peer import identity
 from clippedgossip.peer import peer_config as configs
 from clippedgossip.peer.peer_config import Address, Config, Neighbour
+from clippedgossip.peer.peer_folder import in_use
 from clippedgossip.peer.telemetry import STATUS_FILE, read_status
 from clippedgossip.settings import RuleConfig
 
@@ -174,6 +175,11 @@ def prepared(net: Path, *, rounds: int | None, misbehave: Mapping[str, str], res
     """The configs for one `peer up`: rounds, Byzantine peers, and a run of its own unless it goes on."""
     read = read_network(net)
     names = [config.name for config in read]
+    for config in read:
+        if in_use(config.folder):
+            raise PeerError(
+                f"a peer is running in {config.folder} already; nothing was changed\nstop it first"
+            )
     for name in misbehave:
         if name not in names:
             raise PeerError(unknown_name("peer", name, names))
@@ -181,8 +187,7 @@ def prepared(net: Path, *, rounds: int | None, misbehave: Mapping[str, str], res
         if how not in (*configs.MISBEHAVIOURS, *configs.FORMER_MISBEHAVIOURS):
             raise PeerError(unknown_name("misbehaviour", how, configs.MISBEHAVIOURS))
     mark = _mark_of_last_start(net) if resume else f"-{int(time.time()):x}{os.getpid():x}"
-    write_atomic(net / _LAST_START, mark)
-    return [
+    changed = [
         replace(
             config.until(rounds),
             run=config.run + mark,
@@ -190,6 +195,10 @@ def prepared(net: Path, *, rounds: int | None, misbehave: Mapping[str, str], res
         )
         for config in read
     ]
+    for config in changed:
+        configs.check(config)
+    write_atomic(net / _LAST_START, mark)
+    return changed
 
 
 def _mark_of_last_start(net: Path) -> str:
@@ -277,8 +286,9 @@ def _child(packed: tuple[str, str], clock: float, together: Barrier | None) -> N
                 together.wait(config.deadlines.join)
 
     try:
-        run_peer(config, ready=wait_for_all)
-    except PeerError as error:
+        outcome = run_peer(config, ready=wait_for_all)
+        sys.exit(0 if outcome.saved else 1)
+    except UserError as error:
         print(f"error: peer {config.name}: {error}", file=sys.stderr)
         sys.exit(2)
     finally:

@@ -2,19 +2,21 @@
 
 import hashlib
 import logging
-import shutil
 import signal
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
 
 from clippedgossip.errors import PeerError
+from clippedgossip.files import Lock
 from clippedgossip.peer import checkpoint, identity
 from clippedgossip.peer.checkpoint import Checkpoint
 from clippedgossip.peer.journal import Journal
 from clippedgossip.peer.learner import Learner, make_learner
 from clippedgossip.peer.node import Node
 from clippedgossip.peer.peer_config import Config
+from clippedgossip.peer.peer_folder import set_aside, take
 from clippedgossip.peer.peer_mixing import Losses, rule_of, without_losses
 from clippedgossip.peer.session import Peer
 from clippedgossip.peer.telemetry import write_starting
@@ -34,13 +36,16 @@ class PeerOutcome:
     rejected: int
     resumed: int | None = None
     """The round it went on from."""
+    saved: bool = True
+    """Whether its last model is on disk."""
 
 
 class PeerRun:
     """The training loop of one peer process."""
 
     def __init__(self, config: Config, *, learner: Learner | None = None, resume: bool = True) -> None:
-        """With `resume`, goes on from the checkpoint of its run, if there is one; else deletes it."""
+        """With `resume`, goes on from the checkpoint of its run, if there is one; else sets it aside. The
+        caller holds the lock of the folder (`peer_folder.take`)."""
         self.config = config
         self.resume = resume
         self.learner = learner or make_learner(config)
@@ -70,11 +75,11 @@ class PeerRun:
         self._session = session = Peer(config, me, node=_node_kind(config), round=first, journal=journal)
         try:
             if first < config.rounds and not self._stop:
-                node = session.start(self.learner.length)
+                node = session.start(self.learner.length, getattr(self.learner, "tensors", ()))
                 while node.round < config.rounds and not self._stop:
                     self._round(session, node)
             self._evaluate()
-            self._checkpoint(session.round)
+            saved = self._checkpoint(session.round)
             journal.end(session.node, session.round)
         finally:
             session.close(linger=not self._stop)
@@ -86,6 +91,7 @@ class PeerRun:
             missing=journal.missing,
             rejected=journal.rejected,
             resumed=journal.resumed,
+            saved=saved,
         )
 
     def _round(self, session: Peer, node: Node) -> None:
@@ -105,40 +111,68 @@ class PeerRun:
 
     def _resume(self) -> int:
         if not self.resume:
-            shutil.rmtree(self._checkpoints, ignore_errors=True)
+            aside = set_aside(self.config.folder, [self._checkpoints, *self.journal.written()])
+            if aside is not None:
+                log.info("old state was set aside", extra={"path": str(aside)})
         found = checkpoint.load(self._checkpoints, self.config.run)
         if found is None:
             return 0
-        self.learner.restore(found.tensors)
+        try:
+            self.learner.restore(found.tensors)
+        except (KeyError, ValueError, RuntimeError) as error:
+            raise PeerError(
+                f"the checkpoint of round {found.round} is of another model: {_first_line(error)}\n"
+                "take the model back that it was made with, or start anew: --no-resume sets it aside"
+            ) from error
         self.journal.resumed = found.round
         log.info("resumed", extra={"round": found.round})
         return found.round
 
-    def _checkpoint(self, round: int) -> None:
+    def _checkpoint(self, round: int) -> bool:
         state = Checkpoint(run=self.config.run, round=round, tensors=self.learner.state())
         try:
             checkpoint.save(state, self._checkpoints)
         except OSError as error:
             self.journal.metrics.checkpoint_errors.inc()
             log.error("checkpoint failed", extra={"round": round, "why": str(error)})
+            return False
+        self.journal.metrics.checkpoint_time.set(time.time())
+        return True
 
 
-def run_peer(config: Config, *, resume: bool = True, ready: Callable[[], None] = lambda: None) -> PeerOutcome:
-    """Runs one peer in this process until it is done, or SIGINT or SIGTERM asks it to stop. Calls `ready`
-    before it begins."""
-    write_starting(config)
-    peer = PeerRun(config, resume=resume)
+def run_peer(
+    config: Config,
+    *,
+    resume: bool = True,
+    ready: Callable[[], None] = lambda: None,
+    lock: Lock | None = None,
+) -> PeerOutcome:
+    """Runs one peer in this process until it is done, or SIGINT, SIGTERM or SIGHUP asks it to stop. Calls
+    `ready` before it begins. `lock` is that of the folder, where the caller holds it already."""
+    with lock or take(config.folder):
+        write_starting(config)
+        return _run_peer(PeerRun(config, resume=resume), ready)
+
+
+def _run_peer(peer: PeerRun, ready: Callable[[], None]) -> PeerOutcome:
 
     def stop(number: int, frame: FrameType | None) -> None:
         peer.stop()
 
-    previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    stopping = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as it is under nohup
+        stopping.append(signal.SIGHUP)
+    previous = {number: signal.signal(number, stop) for number in stopping}
     try:
         ready()
         return peer.run()
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
 def _node_kind(config: Config) -> Callable[..., Node]:

@@ -92,6 +92,7 @@ class _Fetch:
     writing: bool = False
     """Whether it has begun to write into the row."""
     reason: Rejection = Rejection.LATE
+    detail: str = ""
     seconds: float = 0.0
     task: asyncio.Task[None] | None = None
 
@@ -335,12 +336,14 @@ class Node:
             try:
                 if not peer.greeted:
                     await self._greet(peer)
+                if fetch.reason is Rejection.REFUSED:  # no longer
+                    fetch.reason = Rejection.LATE
                 await self._pull(fetch)
                 fetch.seconds = loop.time() - started
                 peer.late_pulls = 0
                 break
             except Rejected as rejected:
-                fetch.reason = rejected.reason
+                fetch.reason, fetch.detail = rejected.reason, str(rejected)[:200]
                 if rejected.reason is not Rejection.LATE:
                     peer.late_pulls = 0
                 if rejected.reason is Rejection.REFUSED:
@@ -390,14 +393,17 @@ class Node:
         # Only the plain wire is received in place: unpacking goes on in a thread that cannot be cancelled.
         into = None if zstd else tensors.row_memory(peer.row, dtype)
         assembler = wire.Assembler(self._expected(), certificate, used=used, zstd=zstd, into=into)
+        bounds, loop = self.config.deadlines, asyncio.get_running_loop()
         async with (
-            asyncio.timeout(hold + self.config.deadlines.most),
+            asyncio.timeout(hold + bounds.least) as patience,
             peer.link.pull(request) as parts,
         ):
             async for part in parts:
-                if not fetch.writing:
+                if assembler.header is None:
+                    patience.reschedule(None)
                     await self._rows_free.wait()
                     fetch.writing = into is not None
+                    patience.reschedule(loop.time() + bounds.most)
                 assembler.feed(part)
                 del part  # or it would be held until the next has come
 
@@ -437,7 +443,8 @@ class Node:
             if reason is Rejection.LATE:
                 self.deadline.late(name)
             elif reason in VIOLATIONS or reason is Rejection.REFUSED:
-                log.info("rejected", extra={"neighbour": name, "round": round, "why": reason.value})
+                extra = {"neighbour": name, "round": round, "why": reason.value, "detail": fetch.detail}
+                log.info("rejected", extra=extra)
             if kept is not None and peer.used and round - peer.used_in <= self.config.staleness:
                 row.copy_(kept)
                 rounds[name] = peer.used.round

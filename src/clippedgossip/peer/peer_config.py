@@ -39,6 +39,7 @@ VIOLATIONS_OF_PEERS = (
     "equivocation",
     "false-round",
     "flooding",
+    "hello-flooding",
     "stalling",
 )
 FORMER_MISBEHAVIOURS = {"sign-flip": "bit-flipping", "noise": "gaussian", "nan": "non-finite"}

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from clippedgossip.errors import PeerError
 from clippedgossip.peer import identity as identities
 from clippedgossip.peer import peer_config as configs
+from clippedgossip.peer import peer_folder
 from clippedgossip.peer import wire_tensors as tensors
 from clippedgossip.peer.identity import Identity
 from clippedgossip.peer.journal import Journal
@@ -37,9 +38,10 @@ class Peer:
     """A peer that mixes whatever model it is given.
 
     The exchange has a thread and an event loop of its own. `mix` blocks the caller until the round is over
-    (at most the deadline), `amix` does not block the caller's event loop. Parameters travel; buffers
-    (batch-norm statistics and the like) stay each peer's own. A rule that compares losses (Mozi) needs
-    `loss`: (model, round) -> the model's loss on a sample of the peer's own, the same throughout a round.
+    (at most the deadline), `amix` does not block the caller's event loop. Parameters that are trained travel;
+    frozen ones and buffers (batch-norm statistics and the like) stay each peer's own. A rule that compares
+    losses (Mozi) needs `loss`: (model, round) -> the model's loss on a sample of the peer's own, the same
+    throughout a round.
     """
 
     def __init__(
@@ -54,14 +56,16 @@ class Peer:
         round: int = 0,
         journal: Journal | None = None,
     ) -> None:
-        """Tells of itself as `peer start` does, unless a `journal` is given: then its owner writes it."""
+        """Goes on with `round` after a restart. Writes a journal, as `peer start` does, unless one is given:
+        then the caller writes it and holds the lock of the folder."""
         self.config = config
-        self._journal = Journal(config) if journal is None else None
         self.identity = identity
         self.loss = loss
         self.mixing = Mixing(config)
         if model is not None and loss is None and self.mixing.needs_losses:
             raise PeerError(without_losses(config))
+        self._lock = peer_folder.take(config.folder) if journal is None else None
+        self._journal = Journal(config) if journal is None else None
         self.node: Node | None = None
         self._starting: Node | None = None
         self._hurried = False
@@ -73,22 +77,32 @@ class Peer:
         self._thread.start()
         self._closed = False
         if model is not None:
-            self.start(sum(p.numel() for p in tensors.trainable(model)))
+            try:
+                self.start(sum(p.numel() for p in tensors.trainable(model)), tensors.tensor_names(model))
+            except BaseException:
+                self.close(linger=False)
+                raise
 
     @classmethod
     def from_config(
-        cls, path: str | Path, model: nn.Module | None = None, *, loss: ModuleLoss | None = None
+        cls,
+        path: str | Path,
+        model: nn.Module | None = None,
+        *,
+        loss: ModuleLoss | None = None,
+        round: int = 0,
     ) -> Self:
-        """Reads `peer.toml` and the identity beside it. With the model given, listens at once."""
+        """Reads `peer.toml` and the identity beside it. With the model given, listens at once. `round` is
+        where to go on: 0, or after a restart what `peer.round` was when the model was saved."""
         config = configs.load(Path(path))
-        return cls(config, identities.load(config.folder), model=model, loss=loss)
+        return cls(config, identities.load(config.folder), model=model, loss=loss, round=round)
 
     @property
     def round(self) -> int:
         """The round the next `mix` belongs to."""
         return self._first_round if self.node is None else self.node.round
 
-    def start(self, length: int) -> Node:
+    def start(self, length: int, names: Sequence[str] = ()) -> Node:
         """Listens and greets the neighbours (at most `deadlines.join` seconds)."""
         if self.node is None:
 
@@ -100,6 +114,7 @@ class Peer:
                     length=length,
                     rule=describe_rule(self.config),
                     round=self._first_round,
+                    tensors=names,
                 )
                 self._starting = node
                 if self._hurried:
@@ -125,7 +140,8 @@ class Peer:
         parameters = tensors.trainable(model)
         losses = None if self.loss is None else module_losses(model, self.loss)
         self.make_room()
-        return self._mix(tensors.flatten(parameters), parameters, losses)
+        names = tensors.tensor_names(model)
+        return self._mix(tensors.flatten(parameters), parameters, losses, names)
 
     async def amix(self, model: nn.Module) -> Mixed:
         """`mix` for asyncio: the caller's event loop runs on meanwhile."""
@@ -149,10 +165,12 @@ class Peer:
         mixed = torch.empty_like(vector)
         return mixed, self._mix(vector, [mixed], losses)
 
-    def _mix(self, vector: Tensor, into: Sequence[Tensor], losses: Losses | None) -> Mixed:
+    def _mix(
+        self, vector: Tensor, into: Sequence[Tensor], losses: Losses | None, names: Sequence[str] = ()
+    ) -> Mixed:
         if losses is None and self.mixing.needs_losses:
             raise PeerError(without_losses(self.config))
-        node = self.start(len(vector))
+        node = self.start(len(vector), names)
         if len(vector) != node.length:
             raise PeerError(f"a model of {len(vector)} coordinates; this run began with {node.length}")
         report = self.mixing(vector, self._run(node.exchange(vector)), into, losses=losses)
@@ -173,6 +191,8 @@ class Peer:
             self._journal.close()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=5)
+        if self._lock is not None:
+            self._lock.close()
 
     def __enter__(self) -> Self:
         return self

@@ -95,6 +95,14 @@ class Metrics:
         self.clipped = Counter("clipped", "Messages beyond the clipping radius", **common)
         self.missing = Counter("missing", "Messages that did not count", ["neighbour", "reason"], **common)
         self.up = Gauge("link_up", "Whether the neighbour was heard this round", ["neighbour"], **common)
+        self.round_time = Gauge("last_round_timestamp_seconds", "When the last round ended", **common)
+        self.exchange_time = Gauge(
+            "last_exchange_timestamp_seconds", "When a message was used last", ["neighbour"], **common
+        )
+        self.checkpoint_time = Gauge(
+            "last_checkpoint_timestamp_seconds", "When a checkpoint was written last", **common
+        )
+        self.suspicions = Gauge("suspicions", "Contradictions between two starts of a peer", **common)
         self.checkpoint_errors = Counter("checkpoint_errors", "Checkpoints that failed", **common)
         self.evidence = Gauge("equivocations", "Contradictions proved", **common)
         self.flooded = Gauge("calls_refused", "Calls above the rate limit", **common)
@@ -126,17 +134,69 @@ def write_starting(config: Config, *, metrics: str = "") -> None:
 
 
 def read_status(folder: Path) -> dict[str, Any] | None:
-    """The last status written, with `running` found out anew; None where there is none."""
+    """The last status written, as far as it is sound, with what is about now found out anew: `running`, and
+    `age` and `ages`, seconds since the last round and since the last exchange with each neighbour. None where
+    there is none."""
     try:
         status = json.loads((folder / STATUS_FILE).read_text())
     except (OSError, ValueError):
         return None
     if not isinstance(status, dict):
         return None
+    status = {key: value for key, value in status.items() if _sound(key, value)}
+    status.setdefault("peer", folder.name)
     ended = status.get("finished") or status.get("ended")
     status["running"] = not ended and _alive(status.get("pid"))
     status["starting"] = bool(status.get("starting")) and status["running"]
+    now = time.time()
+    if status.get("round_time") is not None:
+        status["age"] = max(now - status["round_time"], 0.0)
+    exchanged = status.get("exchanged", {})
+    status["ages"] = {
+        name: None if then is None else max(now - then, 0.0) for name, then in exchanged.items()
+    }
     return status
+
+
+def unhealthy(status: Mapping[str, Any] | None, longest: float) -> str:
+    """Why a peer is not well, in words; empty where it is. `longest` is how many seconds may pass without a
+    round, and without a message of any neighbour."""
+    if status is None:
+        return "it was never started"
+    if status.get("finished"):
+        return ""
+    if not status["running"]:
+        return "it does not run"
+    if status["starting"]:
+        return "" if time.time() - status.get("time", 0.0) <= longest else "it has been starting for too long"
+    age = status.get("age")
+    if age is None or age > longest:
+        return "no round has ended yet" if age is None else f"its last round ended {age:.0f} s ago"
+    ages = [age for age in status["ages"].values() if age is not None]
+    if min(ages, default=longest + 1) > longest:
+        return f"no neighbour was heard for {min(ages):.0f} s" if ages else "no neighbour was heard yet"
+    return ""
+
+
+_KINDS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("pid", "round", "rounds", "clipped", "missing", "rejected"), (int,)),
+    **dict.fromkeys(("equivocations", "suspicions", "refused_calls"), (int,)),
+    **dict.fromkeys(("time", "overrun"), (int, float)),
+    **dict.fromkeys(("accuracy", "consensus_distance", "round_time"), (int, float, type(None))),
+    **dict.fromkeys(("links", "reasons", "exchanged"), (dict,)),
+    **dict.fromkeys(("peer", "metrics"), (str,)),
+}
+
+
+def _sound(key: str, value: object) -> bool:
+    """Whether a part of a status is of its kind; the file may be damaged."""
+    if not isinstance(value, _KINDS.get(key, (object,))):
+        return False
+    if key == "exchanged" and isinstance(value, dict):
+        return all(then is None or isinstance(then, int | float) for then in value.values())
+    if key == "links" and isinstance(value, dict):
+        return all(isinstance(up, bool) for up in value.values())
+    return key != "reasons" or all(isinstance(counts, dict) for counts in value.values())  # type: ignore[attr-defined]
 
 
 def _alive(pid: object) -> bool:

@@ -1,5 +1,6 @@
 """Models as flat vectors, and vectors as bytes on the wire."""
 
+import re
 from collections.abc import Iterable, Iterator
 
 import torch
@@ -8,6 +9,7 @@ from torch import Tensor, nn
 from clippedgossip.errors import PeerError
 from clippedgossip.peer.wire import Body
 
+_WRAPPERS = re.compile(r"\b(module|_orig_mod)\.")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -57,16 +59,30 @@ def unflatten(vector: Tensor, parameters: Iterable[Tensor]) -> None:
 
 
 def trainable(model: nn.Module) -> list[Tensor]:
-    """What travels: the parameters, complex ones as pairs of numbers, shared ones once. Buffers (batch-norm
-    statistics, counters) and parameters of whole numbers stay each peer's own."""
+    """What travels: the parameters that are trained (`requires_grad`), complex ones as pairs of numbers,
+    shared ones once. Frozen parameters and buffers (batch-norm statistics, counters) stay each peer's own."""
     found = [
         torch.view_as_real(parameter.detach()) if parameter.is_complex() else parameter.detach()
-        for parameter in model.parameters()
-        if parameter.is_complex() or parameter.is_floating_point()
+        for _, parameter in _trained(model)
     ]
     if not found:
-        raise PeerError(f"{type(model).__name__} has no parameters to mix; give the module that is trained")
+        raise PeerError(
+            f"{type(model).__name__} has no parameters to mix: none has requires_grad; "
+            "give the module that is trained"
+        )
     return found
+
+
+def tensor_names(model: nn.Module) -> tuple[str, ...]:
+    """Name and shape of each tensor that travels, for hello. What wraps a module leaves no trace in them."""
+    return tuple(
+        f"{_WRAPPERS.sub('', name)} {'x'.join(map(str, parameter.shape))}"
+        for name, parameter in _trained(model)
+    )
+
+
+def _trained(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    return ((name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad)
 
 
 def to_bytes(vector: Tensor, dtype: str) -> Body:

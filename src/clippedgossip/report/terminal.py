@@ -170,7 +170,7 @@ def _peers_table(rows: Mapping[str, Mapping[str, Any]]) -> "RichTable":
         state = "done" if row.get("finished") else "up" if row.get("running") else "stopped"
         state = row.get("misbehave") or ("starting" if row.get("starting") else state)
         cells = (
-            f"{row['round']}/{row['rounds']}" if "rounds" in row else None,
+            f"{row['round']}/{row['rounds']}" if {"round", "rounds"} <= row.keys() else None,
             row.get("accuracy"),
             row.get("consensus_distance"),
             f"{sum(links.values())}/{len(links)}" if links else None,

@@ -55,11 +55,13 @@ class ByzantinePeer(Node):
     async def start(self) -> None:
         if self.how in _STREAMS:
             self.outbox._stream = _STREAMS[self.how]  # type: ignore[method-assign]  # a violation
+        if self.how == "false-round":  # by its own count it would have nothing new after its first message
+            self.outbox._new_to = lambda request: max(self.outbox._messages, default=None)  # type: ignore[method-assign]
         await super().start()
-        if self.how == "flooding":
+        if self.how in _FLOODS:
             for neighbour in self.neighbours.values():
                 for _ in range(_FLOOD):
-                    self._spawn(_flood(self, neighbour))
+                    self._spawn(_FLOODS[self.how](self, neighbour))
 
     async def _attack(self, attack: Attack, vector: Tensor) -> Messages:
         """The attack's messages to the neighbours that were heard; the others get this peer's own model."""
@@ -194,6 +196,16 @@ async def _flood(peer: ByzantinePeer, neighbour: NeighbourState) -> None:
         await asyncio.sleep(0)
 
 
+async def _flood_of_hellos(peer: ByzantinePeer, neighbour: NeighbourState) -> None:
+    """Hellos that do not fit, again and again: each is worth a line in the log."""
+    hello = pb.HelloRequest(terms=replace(peer.terms(), rule="another").encode())
+    while True:
+        with contextlib.suppress(Rejected):
+            await neighbour.link.hello(hello)
+        await asyncio.sleep(0)
+
+
+_FLOODS = {"flooding": _flood, "hello-flooding": _flood_of_hellos}
 _VIOLATIONS: dict[str, Callable[[ByzantinePeer, Tensor], Awaitable[Messages]]] = {
     "wrong-shape": _wrong_shape,
     "garbage": _regular,
@@ -202,6 +214,7 @@ _VIOLATIONS: dict[str, Callable[[ByzantinePeer, Tensor], Awaitable[Messages]]] =
     "equivocation": _equivocation,
     "false-round": _false_round,
     "flooding": _regular,
+    "hello-flooding": _regular,
     "stalling": _regular,
 }
 _STREAMS = {

@@ -30,6 +30,9 @@ from clippedgossip.settings import ModelConfig, TrainingConfig
 NETWORKS = ("ring", "torus", "chords")
 FEWEST_PEERS, FEWEST_ROUNDS = 5, 60
 _UNDER_WAY = 10
+_FELL_OUT = 10.0
+"""Seconds without a message of a neighbour, at the end."""
+_LARGEST_LOG = 200_000
 DEADLINES = Deadlines(least=1.0, most=4.0, join=20.0, linger=3.0)
 
 
@@ -45,6 +48,7 @@ class Drill:
     victim: str = "1"
     """To whom faults happen from outside; the liar, where one is needed, is the last peer."""
     fired: set[Fault] = field(default_factory=set)
+    _made: int = 0
 
     def __post_init__(self) -> None:
         if self.network not in NETWORKS:
@@ -63,7 +67,7 @@ class Drill:
             edges = edges_of("chords" if Fault.EQUIVOCATION in self.faults else self.network, self.peers)
             configs = self._configs(edges, Path(folder))
             proxies: list[Proxy] = []
-            if {Fault.RESET, Fault.PARTITION} & set(self.faults):
+            if {Fault.RESET, Fault.PARTITION, Fault.HALF_OPEN} & set(self.faults):
                 through = self._proxies(edges, configs, stack)
                 configs = [_through(config, through) for config in configs]
                 proxies = list(through.values())
@@ -164,6 +168,17 @@ class Drill:
             everywhere("blackhole")
             yield 3 * DEADLINES.least
             everywhere("pass")
+        if Fault.HALF_OPEN in self.faults:
+            self._made = sum(proxy.made for proxy in proxies)
+            everywhere("forget")
+        if Fault.MAINTENANCE in self.faults:
+            names = [str(i) for i in range(1, self.peers)]
+            for name in names:
+                net.processes[name].kill()
+                net.processes[name].join(5)
+            yield 12.0
+            for name in names:
+                net.start(name)
         while True:  # what leaks a little each time shows only when it is done again and again
             for fault in self.faults:
                 if fault in _FROM_OUTSIDE and _FROM_OUTSIDE[fault](net.configs[self.victim].bind):
@@ -188,6 +203,11 @@ class Drill:
             Fault.STOP: any(name == self.stopped and "late" in reasons for name, reasons in counted),
             Fault.RESET: any(proxy.cuts for proxy in proxies),
             Fault.PARTITION: any(proxy.lost for proxy in proxies) and any(reasons for _, reasons in counted),
+            Fault.HALF_OPEN: any(proxy.lost for proxy in proxies)
+            and sum(proxy.made for proxy in proxies) > self._made,
+            Fault.MAINTENANCE: all(row.get("resumed") for name, row in rows.items() if name != "0"),
+            Fault.HELLO_FLOOD: self._logs(net) < _LARGEST_LOG
+            and any(_logged(net.configs[name], "refused neighbour") for name in rows),
             Fault.OVERSIZE: "wrong shape" in against(Fault.OVERSIZE),
             Fault.DRIP: "late" in against(Fault.DRIP),
             Fault.REPLAY: {"replayed", "malformed"} <= against(Fault.REPLAY),
@@ -202,6 +222,11 @@ class Drill:
         }
         self.fired |= {fault for fault, trace in traces.items() if trace and fault in self.faults}
 
+    def _logs(self, net: LocalNetwork) -> int:
+        """Bytes of the longest log of a regular peer."""
+        paths = [net.configs[name].folder / "log.jsonl" for name in self.regular(net)]
+        return max(path.stat().st_size for path in paths if path.exists())
+
     def _far_off(self, net: LocalNetwork, how: str) -> bool:
         """Whether regular peers used messages that said to be of the far future."""
         liars = {name for name, config in net.configs.items() if config.misbehave == how}
@@ -213,6 +238,20 @@ class Drill:
                         return True
         return False
 
+    def _right_exit_code(self, name: str) -> int:
+        """1 for whoever cannot write its model to disk: it must say so."""
+        return int(Fault.FULL_DISK in self.faults and name == self.victim)
+
+    def _fell_out(self, net: LocalNetwork) -> tuple[str, ...]:
+        """Links between regular peers that were not used in the last seconds of one of them."""
+        status, found = net.status(), []
+        for name in self.regular(net):
+            ended = status.get(name, {}).get("round_time") or 0.0
+            for other, then in status.get(name, {}).get("exchanged", {}).items():
+                if not net.configs[other].misbehave and ended - (then or 0.0) > _FELL_OUT:
+                    found.append(f"{other} to {name}")
+        return tuple(found)
+
     def _judge(self, net: LocalNetwork, memory: Memory, seconds: float) -> Result:
         regular, status = self.regular(net), net.status()
         rows = [status.get(name, {}) for name in regular]
@@ -220,7 +259,10 @@ class Drill:
         return Result(
             fault=self.faults[0],
             fired=set(self.faults) - {Fault.NONE} <= self.fired,
-            ended_badly=tuple(name for name in regular if net.processes[name].exitcode != 0),
+            ended_badly=tuple(
+                name for name in regular if net.processes[name].exitcode != self._right_exit_code(name)
+            ),
+            fell_out=self._fell_out(net),
             accuracy=sum(accuracies) / len(accuracies),
             worst=min(accuracies),
             rounds=min(int(row.get("round", 0)) for row in rows),

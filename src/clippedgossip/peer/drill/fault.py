@@ -29,6 +29,9 @@ class Fault(StrEnum):
     FULL_DISK = "full disk for checkpoints"
     CLOCK_JUMP = "clock jumps by a year"
     PARTITION = "partition that heals"
+    HALF_OPEN = "connections whose state is lost"
+    MAINTENANCE = "all but one killed, restarted 12 s later"
+    HELLO_FLOOD = "flood of wrong hellos"
 
 
 MISBEHAVIOURS = {
@@ -41,6 +44,7 @@ MISBEHAVIOURS = {
     Fault.WRONG_SHAPE: "wrong-shape",
     Fault.GARBAGE: "garbage",
     Fault.MESSAGE_FLOOD: "flooding",
+    Fault.HELLO_FLOOD: "hello-flooding",
 }
 
 
@@ -52,6 +56,9 @@ class Result:
     fired: bool
     """Whether the fault left its trace: it was not skipped or too late."""
     ended_badly: tuple[str, ...]
+    """Who ended with another exit code than it should have."""
+    fell_out: tuple[str, ...]
+    """Links between regular peers that were no longer used at the end."""
     accuracy: float
     """Mean over the regular peers."""
     worst: float
@@ -75,6 +82,7 @@ def table(results: Sequence[Result]) -> str:
         {
             "fault": r.fault.value if r.fired else f"{r.fault.value} (did not fire)",
             "ended badly": ", ".join(r.ended_badly) or "none",
+            "links lost": ", ".join(r.fell_out) or "none",
             "rounds": str(r.rounds),
             "accuracy": f"{100 * r.accuracy:.1f} %",
             "change": "" if base is None else f"{100 * (r.accuracy - base):+.1f}",

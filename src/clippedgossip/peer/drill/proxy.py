@@ -14,12 +14,15 @@ class Proxy:
 
     def __init__(self, listen: Address, target: Address) -> None:
         self.mode = "pass"
-        """`pass`, `blackhole` (bytes vanish), or `reset` (cut in mid-message)."""
-        self.cuts = self.lost = 0
-        """Connections cut in mid-message, and bytes that vanished."""
+        """`pass`, `blackhole` (bytes vanish), `reset` (cut in mid-message), or `forget`: connections that are
+        open stay open and their bytes vanish for ever, as in a firewall that has lost their state; new ones
+        pass."""
+        self.cuts = self.lost = self.made = 0
+        """Connections cut in mid-message, bytes that vanished, connections made."""
         self.listen, self._target = listen, target
         self._loop = asyncio.new_event_loop()
         self._writers: set[asyncio.StreamWriter] = set()
+        self._forgotten: set[asyncio.StreamWriter] = set()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         start = asyncio.start_server(self._accept, listen.host, listen.port)
@@ -28,6 +31,8 @@ class Proxy:
     def set(self, mode: str) -> None:
         """Changes the mode. Connections that are open are cut when bytes were lost on them."""
         before, self.mode = self.mode, mode
+        if mode == "forget":
+            self._loop.call_soon_threadsafe(self._forget)
         if before == "blackhole":
             self._loop.call_soon_threadsafe(self._cut)
 
@@ -36,6 +41,9 @@ class Proxy:
         self._loop.call_soon_threadsafe(self._cut)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(5)
+
+    def _forget(self) -> None:
+        self._forgotten |= self._writers
 
     def _cut(self) -> None:
         for writer in list(self._writers):
@@ -47,10 +55,12 @@ class Proxy:
         except OSError:
             writer.transport.abort()
             return
+        self.made += 1
         self._writers |= {writer, onwards}
         await asyncio.gather(self._pass(reader, onwards), self._pass(there, writer))
         for done in (writer, onwards):
             self._writers.discard(done)
+            self._forgotten.discard(done)
             done.transport.abort()
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -61,7 +71,7 @@ class Proxy:
                 if passed > _INTO_MESSAGE:
                     self.cuts += 1
                     break
-                if self.mode == "blackhole":
+                if self.mode == "blackhole" or writer in self._forgotten:
                     self.lost += len(data)
                 else:
                     writer.write(data)

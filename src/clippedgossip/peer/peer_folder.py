@@ -1,0 +1,45 @@
+"""A peer's folder belongs to one process at a time, and nothing in it is deleted to start anew."""
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from clippedgossip.errors import PeerError
+from clippedgossip.files import Lock
+
+_LOCK = "lock"
+
+
+def take(folder: Path) -> Lock:
+    """The lock of the folder, held until it is closed or the process ends."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = Lock.take(folder / _LOCK)
+    except OSError as error:
+        raise PeerError(
+            f"cannot write in {folder}: {error.strerror}\nmake room on the disk, or make the folder writable"
+        ) from None
+    if lock is None:
+        raise PeerError(
+            f"a peer is running in {folder} already; nothing was changed\n"
+            "stop that one first, or give this one a folder of its own"
+        )
+    return lock
+
+
+def in_use(folder: Path) -> bool:
+    return Lock.is_held(folder / _LOCK)
+
+
+def set_aside(folder: Path, paths: Iterable[Path]) -> Path | None:
+    """Moves what is there of `paths`, all inside `folder`, to `set-aside/TIME`. None: there was nothing."""
+    found = [path for path in paths if path.exists()]
+    if not found:
+        return None
+    stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
+    aside = folder / "set-aside" / f"{stamp}-{time.monotonic_ns() % 10**6:06d}"
+    for path in found:
+        there = aside / path.relative_to(folder)
+        there.parent.mkdir(parents=True, exist_ok=True)
+        path.rename(there)
+    return aside
