@@ -12,6 +12,11 @@ from clippedgossip.mixing import kernels
 from clippedgossip.mixing.slots import Layout
 
 PAIRS_BYTES = 256 << 20
+SLACK = 2.0**-44
+"""What is added to a squared distance between sums, by the square of what was summed: more than the rounding
+of the products it comes from, so that no message looks nearer than it is. 2⁻²² of a length in float32."""
+TERMS = 8.0
+"""A float32 sum whose terms are together this many times as long as the own model is taken in float64."""
 
 
 def _whole(total: Tensor) -> Tensor:
@@ -51,6 +56,7 @@ class Inbox:
     extra: Tensor | None = None  # (a, d)
     context: Context = field(default_factory=Context)
     whole: "Inbox | None" = field(default=None, repr=False)  # of which this is a part
+    by_edges: bool = False  # whether to walk along the edges, however few rows there are
 
     def reduce(self, partial: Tensor) -> Tensor:
         """What was summed over a slice of the coordinates, summed over all of them."""
@@ -67,7 +73,39 @@ class Inbox:
     @cached_property
     def dense(self) -> bool:
         """Whether one product of all rows with all rows is cheaper than a walk along the edges."""
-        return worth_a_product(self.held_rows, int(self.layout.slots.numel()))
+        return not self.by_edges and worth_a_product(self.held_rows, int(self.layout.slots.numel()))
+
+    @property
+    def by_products(self) -> bool:
+        """Whether distances come from inner products, in an arithmetic wider than the models' own."""
+        return self.dense and self.models.dtype != torch.float64
+
+    def measurable(self) -> "Inbox":
+        """The same messages, written out unless distances to them can be told from their coefficients; in
+        float64 none so long that a square overflows."""
+        if self.models.dtype == torch.float64:
+            written = self.explicit()
+            if written.extra is None:
+                return written
+            return replace(written, extra=kernels.shortened(written.extra))
+        if self.linear is None or (self.by_products and self._linear_is_measured):
+            return self
+        return self.explicit()
+
+    @property
+    def _linear_is_measured(self) -> bool:
+        """Whether no distance to a linear message is much below what the message is a sum of: where 2⁻³⁰ of
+        its square is left, rounding has taken 20 of 53 bits. A GPU takes such distances again instead."""
+        if self.models.is_cuda:
+            return True
+        assert self.linear is not None
+        n = len(self.models)
+        norms = torch.where(self.ok, self.norms, 0.0)
+        sizes = norms.clone()
+        sizes[n : n + len(self.linear)] = self.linear.abs() @ norms[:n]
+        lies = (self.slots >= n) & (self.slots < n + len(self.linear))
+        squared = torch.cat([near.squared for near in self.neighborhoods()])
+        return bool((~lies | (squared >= 2.0**-30 * sizes[self.slots].square())).all())
 
     def explicit(self) -> "Inbox":
         """The same messages with the linear ones written out; walks along the edges need it."""
@@ -79,14 +117,7 @@ class Inbox:
 
     def by_coordinate(self) -> "Inbox":
         """The same for rules that ask for no distances: one look at the rows tells which are finite."""
-        written = replace(self.explicit())
-        written.__dict__["dense"] = False
-        return written
-
-    @property
-    def measured(self) -> bool:
-        """Whether the inner products are known already."""
-        return "_centred" in self.__dict__
+        return replace(self.explicit(), by_edges=True)
 
     def part(self, columns: slice) -> "Inbox":
         """The same on some of the coordinates, with inner products of all; there must be no linear ones."""
@@ -116,26 +147,42 @@ class Inbox:
         return torch.cat([top, middle, bottom])
 
     @cached_property
+    def _term_squares(self) -> Tensor | None:
+        """Squares of what each row is a sum of, from the centre; None if all are single models."""
+        if self.linear is None:
+            return None
+        n = len(self.models)
+        squares = self._centred.diagonal().clone()
+        sizes = squares.clamp(min=0).nan_to_num(nan=0.0, posinf=0.0).sqrt()
+        off = (self.linear.sum(1) - 1).abs() * sizes[-1]
+        squares[n : n + len(self.linear)] = (self.linear.abs() @ sizes[:n] + off).square()
+        return squares
+
+    @cached_property
     def inner_products(self) -> Tensor:
         """Gram matrix of all rows less a common centre: the same distances; float64."""
         return self._centred[:-1, :-1]
 
     @cached_property
-    def own_norms(self) -> Tensor:
-        """(n,) ‖x_i‖."""
-        if not self.dense:
-            return self.reduce(self.models.double().square().sum(1)).sqrt()
-        n, products = len(self.models), self._centred
-        squares = products.diagonal()[:n] + 2 * products[:n, -1] + products[-1, -1]
-        return squares.clamp(min=0).sqrt()
+    def norms(self) -> Tensor:
+        """‖x‖ of each row, float64; not finite where an element is not (or a float64 square overflows)."""
+        if self.whole is not None:
+            return self.whole.norms
+        if self.by_products:
+            products = self._centred
+            squares = products.diagonal() + 2 * products[:, -1] + products[-1, -1]
+            return squares[:-1].clamp(min=0).sqrt()
+        return self.reduce(torch.cat([kernels.row_squares(block) for block in self.blocks])).sqrt()
 
     @cached_property
     def ok(self) -> Tensor:
-        """Which rows are finite."""
+        """Which rows are finite: every element of them, however long they are."""
         if self.whole is not None:
             return self.whole.ok
-        if self.dense:
+        if self.by_products:
             return torch.isfinite(self.inner_products.diagonal())
+        if self.models.dtype != torch.float64:
+            return torch.isfinite(self.norms)
         wrong = torch.cat([~kernels.finite_rows(block) for block in self.blocks])
         return self.reduce(wrong.double()) == 0
 
@@ -183,7 +230,7 @@ class Inbox:
         fine = self.ok[slots[:, :1]]
         spread = torch.where(fine, spread, torch.nan)  # a diverged node stays so, whatever it hears
         parts = [spread[:, :n]]
-        ok = self.ok[:n]
+        ok, norms = self.ok[:n], self.norms[:n]
         if self.linear is not None:
             lied = n + len(self.linear)
             finite = torch.where(self.ok[n:lied, None], self.linear, 0.0)  # 0·NaN is NaN
@@ -191,18 +238,39 @@ class Inbox:
         if self.extra is not None:
             parts.append(spread[:, rows - len(self.extra) :])
             ok = torch.cat([ok, self.ok[rows - len(self.extra) :]])
-        return kernels.combine(parts, self.blocks, ok, output)
+            norms = torch.cat([norms, self.norms[rows - len(self.extra) :]])
+        held = torch.cat(parts, 1) if len(parts) > 1 else parts[0]
+        if self.models.is_cuda and self.by_products:
+            from clippedgossip.mixing.kernels_cuda import wide_cuda
+
+            wide = wide_cuda(held, norms, ok, slots, TERMS, kernels.HUGE)
+        else:
+            wide = _wide(held, torch.where(ok, norms, 0.0), norms[slots[:, 0]])
+        return kernels.combine(parts, self.blocks, ok, wide, output)
 
     def _mixed_along_edges(self, coefficients: Tensor, slots: Tensor, output: Tensor) -> Tensor:
         n, closed = slots.shape
+        held = torch.cat(self.blocks) if len(self.blocks) > 1 else self.models
         output[:] = torch.nn.functional.embedding_bag(  # a weighted sum of rows, none of them copied first
             slots.flatten(),
-            torch.cat(self.blocks) if len(self.blocks) > 1 else self.models,
+            held,
             offsets=torch.arange(0, n * closed, closed, device=self.models.device),
             per_sample_weights=coefficients.to(self.models.dtype).flatten(),
             mode="sum",
         )
-        return output
+        if self.models.dtype == torch.float64:
+            return output
+        norms = self.norms[slots]
+        again = _wide(coefficients, norms, norms[:, 0])
+        return kernels.sum_wide(coefficients, held, slots, again, output)
+
+
+def _wide(coefficients: Tensor, norms: Tensor, own: Tensor) -> Tensor:
+    """(outputs,) which sums of float32 rows need float64: their terms may cancel to less than float32's
+    rounding of them, or a row is so long that its coefficient is below float32's smallest."""
+    terms = (coefficients.abs() * norms).sum(1)
+    far = ((norms > kernels.HUGE) & (coefficients != 0)).any(1)
+    return far | (terms > TERMS * own)
 
 
 @dataclass(eq=False)
@@ -259,9 +327,12 @@ class Neighborhood:
     @cached_property
     def squared(self) -> Tensor:
         """(b, k) ‖x_i − x_j‖²."""
-        if not self.inbox.dense:
-            return self.inbox.reduce(kernels.squared_along_edges(self.inbox.blocks, self.slots))
-        products = self.inbox.inner_products
+        inbox = self.inbox
+        if not inbox.by_products:
+            return inbox.reduce(kernels.squared_along_edges(inbox.blocks, self.slots))
+        if inbox.models.is_cuda:
+            return self._taken_again[0]
+        products = inbox.inner_products
         norms = products.diagonal()
         own, other = self.slots[:, :1], self.slots[:, 1:]
         return torch.add(norms[own] + norms[other], products[own, other], alpha=-2).clamp(min=0)
@@ -272,19 +343,50 @@ class Neighborhood:
         return self.squared.sqrt()
 
     @cached_property
+    def products(self) -> Tensor:
+        """(b, k+1, k+1) ⟨x_j − x_i, x_l − x_i⟩ between any two of own and received; symmetric."""
+        inbox = self.inbox
+        if not inbox.by_products:
+            return self._products_of_differences()
+        whole, own = inbox.inner_products, self.slots[:, :1]
+        local = whole[self.slots[:, :, None], self.slots[:, None, :]]
+        to_own = whole[self.slots, own]
+        found = (local + to_own[:, :1, None]) - (to_own[:, :, None] + to_own[:, None, :])
+        if inbox.models.is_cuda:
+            from clippedgossip.mixing.kernels_cuda import products_again
+
+            unclear = self._taken_again[1].any(1)
+            again = products_again(inbox.blocks, self.slots, unclear.to(torch.int8), inbox.linear)
+            found = torch.where(unclear[:, None, None], inbox.reduce(again), found)
+        return kernels.symmetric(found)
+
+    @cached_property
+    def _taken_again(self) -> tuple[Tensor, Tensor]:
+        """On a GPU: (b, k) ‖x_i − x_j‖², and which of them the products do not tell."""
+        from clippedgossip.mixing.kernels_cuda import squared_from_products
+
+        inbox = self.inbox
+        return squared_from_products(
+            inbox._centred, inbox._term_squares, inbox.blocks, inbox.linear, self.slots, inbox.reduce
+        )
+
+    @cached_property
     def pairs(self) -> Tensor:
-        """(b, k+1, k+1) squared distances between any two of own and received."""
-        if not self.inbox.dense:
-            return self._pairs_from_differences()
-        products = self.inbox.inner_products
-        norms = products.diagonal()[self.slots]
-        local = products[self.slots[:, :, None], self.slots[:, None, :]]
-        return torch.add(norms[:, :, None] + norms[:, None, :], local, alpha=-2).clamp(min=0)
+        """(b, k+1, k+1) squared distances between any two of own and received; symmetric."""
+        if self.inbox.models.dtype == torch.float64:
+            return self._pairs_by_differences()
+        norms = self.products.diagonal(dim1=1, dim2=2)
+        return torch.add(norms[:, :, None] + norms[:, None, :], self.products, alpha=-2).clamp(min=0)
+
+    @cached_property
+    def reach(self) -> Tensor:
+        """(b, k+1) how long what each is a sum of is, seen from self: the distance, for a message."""
+        return self.products.diagonal(dim1=1, dim2=2).clamp(min=0).sqrt()
 
     @cached_property
     def own_norms(self) -> Tensor:
         """(b,) ‖x_i‖."""
-        return self.inbox.own_norms[self.group]
+        return self.inbox.norms[self.group]
 
     def message(self, place: int) -> Tensor:
         """(b, d) the models at one place: 0 is the nodes' own, the others are received."""
@@ -303,43 +405,95 @@ class Neighborhood:
         return self.inbox.averages(shares, self.group)
 
     def squared_to(self, coefficients: Tensor) -> Tensor:
-        """(b, k+1) ‖z − x_j‖² for z = Σ_j c_j x_j with Σ c = 1: (c D)_j − ½ c D cᵀ."""
-        to_each = (coefficients[:, None] @ self.pairs)[:, 0]
-        spread = (to_each * coefficients).sum(1, keepdim=True)
-        return (to_each - spread / 2).clamp(min=0)
+        """(b, k+1) ‖z − x_j‖² for z = Σ_j c_j x_j with Σ c = 1: (c − 1_j) P (c − 1_j)ᵀ, P = `products`."""
+        if self.inbox.models.dtype == torch.float64:
+            return self._squared_to_sum(coefficients)
+        return self._squared_by_products(coefficients)
+
+    def _squared_by_products(self, coefficients: Tensor) -> Tensor:
+        across = (self.products * coefficients[:, None]).sum(2)
+        spread = (across * coefficients).sum(1, keepdim=True)
+        found = self.products.diagonal(dim1=1, dim2=2) - 2 * across + spread
+        terms = (coefficients.abs() * self.reach).sum(1, keepdim=True) + self.reach
+        return found.clamp(min=0) + SLACK * terms.square()
 
     def mapped(self, premix: Tensor, weights: Tensor) -> "Neighborhood":
         """The neighbourhood of premix @ messages, (b, k'+1, k+1), whose rows sum to 1."""
-        across = premix @ self.pairs @ premix.transpose(1, 2)
-        own = across.diagonal(dim1=1, dim2=2) / 2
-        return _Mapped(self, premix, weights, (across - own[:, :, None] - own[:, None, :]).clamp(min=0))
+        return _Mapped(self, premix, weights)
 
-    def _pairs_from_differences(self) -> Tensor:
+    def _products_of_differences(self) -> Tensor:
         used = self.inbox
         b, closed = self.slots.shape
         total = torch.zeros(b, closed, closed, dtype=torch.float64, device=self.slots.device)
         for part in kernels.message_chunks(self.slots.numel(), used.models, 16):
-            differences = (used.rows(self.slots, part) - used.rows(self.slots[:, :1], part)).double()
-            total += differences @ differences.transpose(1, 2)
-        total = self.inbox.reduce(total)
-        norms = total.diagonal(dim1=1, dim2=2)
-        return (norms[:, :, None] + norms[:, None, :] - 2 * total).clamp(min=0)
+            differences = used.rows(self.slots, part).double() - used.rows(self.slots[:, :1], part).double()
+            total += differences @ differences.mT
+        return kernels.symmetric(used.reduce(total))
+
+    def _pairs_by_differences(self) -> Tensor:
+        """One difference for each pair: nothing is lost where two messages are close, and far from self."""
+        used, closed = self.inbox, self.slots.shape[1]
+        total = torch.zeros(*self.slots.shape, closed, dtype=torch.float64, device=self.slots.device)
+        for part in kernels.message_chunks(self.slots.numel(), used.models, 16):
+            rows = used.rows(self.slots, part)
+            for place in range(closed - 1):
+                total[:, place + 1 :, place] += (rows[:, place + 1 :] - rows[:, place, None]).square().sum(2)
+        return kernels.symmetric(used.reduce(total))
+
+    def _squared_to_sum(self, coefficients: Tensor) -> Tensor:
+        """The same from z itself, as it is rounded."""
+        used, (b, closed) = self.inbox, self.slots.shape
+        total = torch.zeros(b, closed, dtype=torch.float64, device=self.slots.device)
+        for part in kernels.message_chunks(self.slots.numel(), used.models, 16):
+            here = Neighborhood(used.part(part), self.group)
+            rows = used.rows(self.slots, part)
+            total += (rows - here.averages(coefficients[:, None])).square().sum(2)
+        return used.reduce(total)
 
 
 class _Mapped(Neighborhood):
     """A neighbourhood of averages of another's messages."""
 
-    def __init__(self, base: Neighborhood, premix: Tensor, weights: Tensor, pairs: Tensor) -> None:
+    def __init__(self, base: Neighborhood, premix: Tensor, weights: Tensor) -> None:
         super().__init__(base.inbox, base.group)
-        self.base, self.premix = base, premix
-        self.__dict__["weights"] = weights
-        self.__dict__["pairs"] = pairs
-        self.__dict__["squared"] = pairs[:, 0, 1:]
-        self.__dict__["present"] = weights > 0
-        self.__dict__["closed_weights"] = from_neighbors(weights)
-        self.__dict__["closed_present"] = torch.cat(
-            [weights.new_ones(len(weights), 1, dtype=torch.bool), weights > 0], 1
-        )
+        self.base, self.premix, self.averaged_weights = base, premix, weights
+        self.from_own = premix - premix[:, :1]
+
+    @cached_property
+    def weights(self) -> Tensor:
+        return self.averaged_weights
+
+    @cached_property
+    def present(self) -> Tensor:
+        return self.weights > 0
+
+    @cached_property
+    def closed_weights(self) -> Tensor:
+        return from_neighbors(self.weights)
+
+    @cached_property
+    def closed_present(self) -> Tensor:
+        return torch.cat([self.present.new_ones(len(self.present), 1), self.present], 1)
+
+    @cached_property
+    def products(self) -> Tensor:
+        return kernels.symmetric(self.from_own @ self.base.products @ self.from_own.mT)
+
+    @cached_property
+    def reach(self) -> Tensor:
+        return (self.from_own.abs() @ self.base.reach[:, :, None])[:, :, 0]
+
+    @cached_property
+    def pairs(self) -> Tensor:
+        """Never less than they are: what members leave of each other when they cancel is rounding."""
+        norms = self.products.diagonal(dim1=1, dim2=2)
+        found = torch.add(norms[:, :, None] + norms[:, None, :], self.products, alpha=-2).clamp(min=0)
+        found = found + SLACK * (self.reach[:, :, None] + self.reach[:, None, :]).square()
+        return found.masked_fill(torch.eye(found.shape[1], dtype=torch.bool, device=found.device), 0.0)
+
+    @cached_property
+    def squared(self) -> Tensor:
+        return self.pairs[:, 0, 1:]
 
     @property
     def senders(self) -> Tensor:
@@ -360,6 +514,9 @@ class _Mapped(Neighborhood):
 
     def averages(self, shares: Tensor) -> Tensor:
         return self.base.averages(shares @ self.premix)
+
+    def squared_to(self, coefficients: Tensor) -> Tensor:
+        return self._squared_by_products(coefficients)
 
 
 def from_neighbors(coefficients: Tensor) -> Tensor:

@@ -1,8 +1,10 @@
 """The two heavy passes of a round: inner products of all rows, and a linear combination of them.
 
 ‖a‖²+‖b‖²−2ab on raw float32 models loses every digit near consensus. Here inner products are accumulated in
-float64, where products of float32 are exact, so eight digits are left even for models that differ by 1e-4 of
-their norm, whatever huge row stands beside them; a GPU kernel may centre the rows instead (see `gram`).
+float64, where products of float32 are exact and never overflow: the error of a distance is at most a unit of
+float32's rounding of the longer of its two ends, whatever huge row stands beside them. A GPU kernel centres
+the rows instead, and takes again what that leaves uncertain (see `gram`). Nothing wider than float64 is at
+hand for float64 rows, so their distances are taken from differences.
 """
 
 from collections.abc import Iterator
@@ -12,6 +14,10 @@ import torch
 from torch import Tensor
 
 CHUNK_BYTES = 4 << 20
+HUGE = 2.0**60  # the coefficient of a longer row may be too small for float32: it is summed in float64
+LONGEST = (
+    2.0**490
+)  # a float64 message beyond this is scaled down to it: squares of differences must not overflow
 EDGE_BYTES = 16 << 20  # of messages at a time, where each is copied for its receiver
 GPU_BYTES = 2 << 30  # the same on a GPU, where many small pieces take longer
 
@@ -62,7 +68,14 @@ def gram(blocks: list[Tensor]) -> Tensor:
             chunk[start : start + len(block)] = block[:, part]
             start += len(block)
         held.addmm_(chunk, chunk.T)
-    return total
+    return symmetric(total)
+
+
+def symmetric(products: Tensor) -> Tensor:
+    """The lower triangle copied onto the upper one: a product's two halves may round differently, and what
+    ties by definition must tie to the last bit."""
+    lower = torch.tril(products)
+    return lower.add_(torch.tril(lower, -1).mT)
 
 
 def finite_rows(block: Tensor) -> Tensor:
@@ -70,6 +83,23 @@ def finite_rows(block: Tensor) -> Tensor:
     if not block.shape[1]:
         return block.new_ones(len(block), dtype=torch.bool)
     return torch.isfinite(block.amax(1)) & torch.isfinite(block.amin(1))
+
+
+def shortened(block: Tensor) -> Tensor:
+    """Float64 rows that go beyond LONGEST scaled down to it, by a power of two: the direction stays."""
+    peaks = block.abs().amax(1, keepdim=True) if block.shape[1] else block.new_zeros(len(block), 1)
+    if not bool((peaks > LONGEST).any()):
+        return block
+    down = torch.exp2((torch.log2(LONGEST / peaks)).floor()).clamp(max=1.0)
+    return torch.where(torch.isfinite(peaks), block * down, block)
+
+
+def row_squares(block: Tensor) -> Tensor:
+    """(rows,) ‖x‖² in float64, finite for every finite float32 row; NaN for a float64 row that is not."""
+    if block.dtype != torch.float64:
+        norms: Tensor = torch.linalg.vector_norm(block, dim=1, dtype=torch.float64)
+        return norms.square_()
+    return torch.where(finite_rows(block), block.square().sum(1), torch.nan)
 
 
 def squared_along_edges(blocks: list[Tensor], slots: Tensor) -> Tensor:
@@ -85,19 +115,37 @@ def squared_along_edges(blocks: list[Tensor], slots: Tensor) -> Tensor:
         own = held[slots[:, 0]]
         for place in range(total.shape[1]):
             difference = held.index_select(0, slots[:, place + 1]).sub_(own)
-            total[:, place] += torch.linalg.vector_norm(difference, dim=1, dtype=torch.float64).square()
+            norm = torch.linalg.vector_norm(difference, dim=1, dtype=torch.float64)
+            total[:, place] += norm.square_()
+    if first.dtype != torch.float64 and bool(torch.isinf(total).any()):  # above float32's largest
+        return squared_along_edges([block.double() for block in blocks], slots)
     return total
 
 
-def combine(coefficients: list[Tensor], blocks: list[Tensor], ok: Tensor, out: Tensor) -> Tensor:
+def combine(
+    coefficients: list[Tensor], blocks: list[Tensor], ok: Tensor, wide: Tensor, out: Tensor
+) -> Tensor:
     """out ← Σ_b coefficients[b] @ blocks[b], in full precision, rows that are not `ok` left out.
 
-    A row left out must have coefficient 0; it is skipped, since 0·NaN is NaN.
+    A row left out must have coefficient 0; it is skipped, since 0·NaN is NaN. Outputs that are `wide` are
+    summed in float64: their terms cancel, or a coefficient is too small for float32.
     """
     if out.is_cuda and out.dtype == torch.float32:
         from clippedgossip.mixing.kernels_cuda import combine_cuda
 
-        return combine_cuda(coefficients, blocks, ok, out)
+        return combine_cuda(coefficients, blocks, ok, wide, out)
+    if out.dtype == torch.float64 or not bool(wide.any()):
+        return _combine(coefficients, blocks, ok, out)
+    if not bool(wide.all()):
+        _combine(coefficients, blocks, ok, out)
+    weights = torch.cat(coefficients, 1)[wide]
+    for part in column_chunks(sum(map(len, blocks)), out.shape[1], 8):
+        held = torch.cat([block[:, part].double() for block in blocks])
+        out[wide, part] = (weights @ torch.where(ok[:, None], held, 0.0)).to(out.dtype)
+    return out
+
+
+def _combine(coefficients: list[Tensor], blocks: list[Tensor], ok: Tensor, out: Tensor) -> Tensor:
     start = 0
     for place, (weights, block) in enumerate(zip(coefficients, blocks, strict=True)):
         fine, beta = ok[start : start + len(block)], 1 if place else 0
@@ -114,4 +162,19 @@ def combine(coefficients: list[Tensor], blocks: list[Tensor], ok: Tensor, out: T
         for part in column_chunks(len(block), block.shape[1], block.element_size()):
             target = out[:, part]  # what is left is copied, so a little at a time
             torch.addmm(target, weights[:, fine], block[:, part][fine], beta=beta, out=target)
+    return out
+
+
+def sum_wide(coefficients: Tensor, held: Tensor, slots: Tensor, which: Tensor, out: Tensor) -> Tensor:
+    """out[i] ← Σ_j coefficients[i, j]·held[slots[i, j]] in float64, for those i of `which`; others stay."""
+    if out.is_cuda and out.dtype == torch.float32:
+        from clippedgossip.mixing.kernels_cuda import sum_wide_cuda
+
+        return sum_wide_cuda(coefficients, [held], slots, which.to(torch.int8), out)
+    if not bool(which.any()):
+        return out
+    weights, rows = coefficients[which], slots[which]
+    for part in message_chunks(rows.numel(), held, 8):
+        terms = held[:, part][rows].double() * weights[:, :, None]
+        out[which, part] = terms.sum(1).to(out.dtype)
     return out

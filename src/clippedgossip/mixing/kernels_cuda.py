@@ -2,9 +2,13 @@
 
 Inner products: a tile holds all rows for a few coordinates, so centring on a regular node's model, the first,
 is free; products are made of three TF32 ones each, as good as float32, and summed in float64 over tiles.
+
+Distances between rows that are close to each other and far from the centre would be rounding, and squares of
+rows longer than 1e19 overflow. Both are seen in the products, and what they spoil is taken again in float64,
+by kernels that end at once where there is nothing to do: a captured round cannot ask.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import triton
@@ -17,12 +21,19 @@ MOST_ROWS = 128
 FARTHEST_CENTRE = tl.constexpr(1e4)  # a diverging model would take the others' digits with it
 PROGRAMS = 528  # four for each of an H200's multiprocessors
 BLOCK = 32  # coordinates at a time
+AGAIN = 16  # programs that share a row which is taken again
+SHORTER = tl.constexpr(2.0**-88)  # 3.4e38 becomes 1.1e12
+UNIT = 2.0**-21  # error of a product of two rows, by their lengths; of the chunked ones 2⁻⁴⁶
+CERTAIN = (
+    16 * 2.0**-23
+)  # a distance D may be off by this times ‖x_i‖ + D, as rounding the result to float32 is
 
 
 @triton.jit
 def _products(
     models,
     extra,
+    scales,
     column,
     inside,
     n,
@@ -31,6 +42,7 @@ def _products(
     extra_stride,
     ROWS: tl.constexpr,
     EXTRA: tl.constexpr,
+    SCALED: tl.constexpr,
 ):
     """Of all rows less the first, on a few coordinates, and of what was taken off."""
     row = tl.arange(0, ROWS)
@@ -49,7 +61,11 @@ def _products(
         )
         tile = tl.where((row < n)[:, None], tile, lies)
     alone = tl.where((row == rows)[:, None], centre[None, :], 0.0)
-    tile = tl.where((row < rows)[:, None], tile - centre[None, :], alone)
+    if SCALED:
+        scale = tl.load(scales + row, mask=row < rows, other=1.0)[:, None]
+        tile = tl.where((row < rows)[:, None], tile * scale - centre[None, :] * scale, alone)
+    else:
+        tile = tl.where((row < rows)[:, None], tile - centre[None, :], alone)
     return tl.dot(tile, tl.trans(tile), input_precision="tf32x3").to(tl.float64)
 
 
@@ -57,6 +73,7 @@ def _products(
 def _gram_kernel(
     models,
     extra,
+    scales,
     output,
     n,
     rows,
@@ -67,31 +84,172 @@ def _gram_kernel(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
     EXTRA: tl.constexpr,
+    SCALED: tl.constexpr,
 ):
     program = tl.program_id(0).to(tl.int64)
     row = tl.arange(0, ROWS)
+    if SCALED:  # noqa: SIM102 - known when compiled
+        if tl.min(tl.load(scales + row, mask=row < rows, other=1.0)) == 1.0:  # no row is too long
+            return
     whole = columns // BLOCK * BLOCK  # the compiler sees that it may read wide words up to here
     total = tl.zeros((ROWS, ROWS), dtype=tl.float64)
     for step in tl.range(0, steps, num_stages=3):
         column = (program * steps + step) * BLOCK + tl.arange(0, BLOCK)
         total += _products(
-            models, extra, column, column < whole, n, rows, models_stride, extra_stride, ROWS, EXTRA
+            models,
+            extra,
+            scales,
+            column,
+            column < whole,
+            n,
+            rows,
+            models_stride,
+            extra_stride,
+            ROWS,
+            EXTRA,
+            SCALED,
         )
     if program == 0:
         column = whole.to(tl.int64) + tl.arange(0, BLOCK)
         total += _products(
-            models, extra, column, column < columns, n, rows, models_stride, extra_stride, ROWS, EXTRA
+            models,
+            extra,
+            scales,
+            column,
+            column < columns,
+            n,
+            rows,
+            models_stride,
+            extra_stride,
+            ROWS,
+            EXTRA,
+            SCALED,
         )
+    if SCALED:
+        back = 1.0 / tl.load(scales + row, mask=row < rows, other=1.0).to(tl.float64)
+        total = total * back[:, None] * back[None, :]
     tl.store(output + program * ROWS * ROWS + row[:, None] * ROWS + row[None, :], total)
 
 
 @triton.jit
-def _edges_kernel(
+def _scales_kernel(
     models,
     extra,
+    partial,
+    scales,
+    programs,
+    n,
+    rows,
+    columns,
+    models_stride,
+    extra_stride,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    EXTRA: tl.constexpr,
+):
+    """A power of two for every row: less than 1 if its squares overflow though all of it is finite."""
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, 1024)
+    square = tl.load(partial + at * ROWS * ROWS + row * ROWS + row, mask=at < programs, other=0.0)
+    scale = 1.0
+    total = tl.sum(square)
+    if (total == float("inf")) | (total != total):
+        largest = tl.zeros((BLOCK,), dtype=tl.float32)
+        for start in range(0, columns, BLOCK):
+            column = start + tl.arange(0, BLOCK)
+            inside = column < columns
+            value = tl.load(models + row * models_stride + column, mask=inside & (row < n), other=0.0)
+            if EXTRA:
+                value += tl.load(
+                    extra + (row - n) * extra_stride + column, mask=inside & (row >= n), other=0.0
+                )
+            largest = tl.maximum(largest, tl.where(value == value, tl.abs(value), float("inf")))
+        if tl.max(largest) < float("inf"):
+            scale = SHORTER
+    tl.store(scales + row, scale)
+
+
+@triton.jit
+def _values(
+    models,
+    extra,
+    linear,
+    source,
+    column,
+    inside,
+    n,
+    written,
+    models_stride,
+    extra_stride,
+    EXTRA: tl.constexpr,
+    LINEAR: tl.constexpr,
+):
+    """A row of [models; linear @ models; extra] on a few coordinates, in float64."""
+    found = tl.load(models + source * models_stride + column, mask=inside & (source < n), other=0.0).to(
+        tl.float64
+    )
+    if EXTRA:
+        found += tl.load(
+            extra + (source - written) * extra_stride + column, mask=inside & (source >= written), other=0.0
+        ).to(tl.float64)
+    if LINEAR:  # noqa: SIM102 - known when compiled
+        if (source >= n) & (source < written):
+            for j in range(n):
+                share = tl.load(linear + (source - n) * n + j)
+                value = tl.load(
+                    models + tl.cast(j, tl.int64) * models_stride + column, mask=inside, other=0.0
+                )
+                found += tl.where(share != 0.0, share * value.to(tl.float64), 0.0)  # 0·NaN is NaN
+    return found
+
+
+@triton.jit
+def _squared_kernel(
+    products,
+    sizes,
     slots,
     output,
+    uncertain,
+    k,
+    rows,
+    stride,
+    unit,
+    certain,
+    PADDED: tl.constexpr,
+    SIZES: tl.constexpr,
+):
+    """‖x_i − x_j‖² of one node's slots from the products, and which of them the products do not tell."""
+    node = tl.program_id(0).to(tl.int64)
+    place = tl.arange(0, PADDED)
+    here = place < k
+    own = tl.load(slots + node * (k + 1))
+    other = tl.load(slots + node * (k + 1) + 1 + place, mask=here, other=0)
+    other = tl.where(here, other, own)
+    high, low = tl.maximum(own, other), tl.minimum(own, other)  # one half of the table: symmetric
+    mine = tl.load(products + own * stride + own)
+    theirs = tl.load(products + other * stride + other)
+    squared = tl.maximum(mine + theirs - 2 * tl.load(products + high * stride + low), 0.0)
+    corner = tl.load(products + rows * stride + rows)
+    norm = tl.sqrt(tl.maximum(mine + 2 * tl.load(products + rows * stride + own) + corner, 0.0))
+    size = theirs
+    if SIZES:
+        size = tl.load(sizes + other)
+    distance = tl.sqrt(squared)
+    unclear = unit * (mine + size) > certain * tl.maximum(distance, certain * norm) * (norm + distance)
+    tl.store(output + node * k + place, squared, mask=here)
+    tl.store(uncertain + node * k + place, (unclear & (other != own)).to(tl.int8), mask=here)
+
+
+@triton.jit
+def _again_kernel(
+    models,
+    extra,
+    linear,
+    slots,
+    which,
+    output,
     n,
+    written,
     k,
     columns,
     models_stride,
@@ -99,25 +257,152 @@ def _edges_kernel(
     steps,
     BLOCK: tl.constexpr,
     EXTRA: tl.constexpr,
+    LINEAR: tl.constexpr,
 ):
+    """⟨x_j − x_i, x_l − x_i⟩ of the nodes in `which`, the lower half, in float64."""
+    node = tl.program_id(0).to(tl.int64)
+    first = tl.program_id(1)
+    part = tl.program_id(2).to(tl.int64)
+    if tl.load(which + node) == 0:
+        return
+    closed = k + 1
+    own = tl.load(slots + node * closed)
+    a = tl.load(slots + node * closed + first)
+    for second in range(first + 1):
+        b = tl.load(slots + node * closed + second)
+        total = tl.zeros((BLOCK,), dtype=tl.float64)
+        for step in range(steps):
+            column = (part * steps + step) * BLOCK + tl.arange(0, BLOCK)
+            inside = column < columns
+            mine = _values(
+                models, extra, linear, own, column, inside, n, written,
+                models_stride, extra_stride, EXTRA, LINEAR,
+            )  # fmt: skip
+            one = _values(
+                models, extra, linear, a, column, inside, n, written,
+                models_stride, extra_stride, EXTRA, LINEAR,
+            )  # fmt: skip
+            other = _values(
+                models, extra, linear, b, column, inside, n, written,
+                models_stride, extra_stride, EXTRA, LINEAR,
+            )  # fmt: skip
+            total += (one - mine) * (other - mine)
+        place = ((node * closed + first) * closed + second) * tl.num_programs(2) + part
+        tl.store(output + place, tl.sum(total))
+
+
+@triton.jit
+def _wide_kernel(
+    coefficients,
+    slots,
+    norms,
+    ok,
+    wide,
+    terms,
+    huge,
+    rows,
+    coefficients_stride,
+    slots_stride,
+    PADDED: tl.constexpr,
+):
+    """Which outputs to sum in float64; as `inbox._wide`."""
+    output = tl.program_id(0).to(tl.int64)
+    row = tl.arange(0, PADDED)
+    inside = row < rows
+    share = tl.abs(tl.load(coefficients + output * coefficients_stride + row, mask=inside, other=0.0))
+    read = tl.load(ok + row, mask=inside, other=0) != 0
+    norm = tl.where(read, tl.load(norms + row, mask=inside, other=0.0), 0.0)
+    own = tl.load(norms + tl.load(slots + output * slots_stride))
+    far = tl.max(((norm > huge) & (share > 0)).to(tl.int32))
+    tl.store(wide + output, ((far > 0) | (tl.sum(share * norm) > terms * own)).to(tl.int8))
+
+
+@triton.jit
+def _sum_wide_kernel(
+    coefficients,
+    slots,
+    which,
+    models,
+    extra,
+    output,
+    n,
+    terms,
+    columns,
+    coefficients_stride,
+    models_stride,
+    extra_stride,
+    output_stride,
+    steps,
+    BLOCK: tl.constexpr,
+    EXTRA: tl.constexpr,
+    SLOTS: tl.constexpr,
+):
+    """Σ_j c_j x_j in float64, for the outputs in `which`."""
+    row = tl.program_id(0).to(tl.int64)
+    if tl.load(which + row) == 0:
+        return
+    part = tl.program_id(1).to(tl.int64)
+    for step in range(steps):
+        column = (part * steps + step) * BLOCK + tl.arange(0, BLOCK)
+        inside = column < columns
+        total = tl.zeros((BLOCK,), dtype=tl.float64)
+        for j in range(terms):
+            share = tl.load(coefficients + row * coefficients_stride + j)
+            source = tl.cast(j, tl.int64)
+            if SLOTS:
+                source = tl.load(slots + row * terms + j)
+            value = _values(
+                models, extra, models, source, column, inside, n, n,
+                models_stride, extra_stride, EXTRA, False,
+            )  # fmt: skip
+            total += tl.where(share != 0.0, share * value, 0.0)  # 0·NaN is NaN
+        tl.store(output + row * output_stride + column, total.to(tl.float32), mask=inside)
+
+
+@triton.jit
+def _edges_kernel(
+    models,
+    extra,
+    linear,
+    slots,
+    which,
+    output,
+    n,
+    written,
+    k,
+    columns,
+    models_stride,
+    extra_stride,
+    steps,
+    BLOCK: tl.constexpr,
+    EXTRA: tl.constexpr,
+    LINEAR: tl.constexpr,
+    SOME: tl.constexpr,
+):
+    """‖x_i − x_j‖² along the edges, or along those in `which`: in float64, where nothing overflows."""
     node = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1).to(tl.int64)
     own = tl.load(slots + node * (k + 1))
     for place in range(k):
-        source = tl.load(slots + node * (k + 1) + place + 1)
-        total = tl.zeros((BLOCK,), dtype=tl.float32)
-        for step in range(steps):
-            column = (part * steps + step) * BLOCK + tl.arange(0, BLOCK)
-            inside = column < columns
-            here = tl.load(models + own * models_stride + column, mask=inside, other=0.0)
-            there = tl.load(models + source * models_stride + column, mask=inside & (source < n), other=0.0)
-            if EXTRA:
-                there += tl.load(
-                    extra + (source - n) * extra_stride + column, mask=inside & (source >= n), other=0.0
-                )
-            total += (there - here) * (there - here)
-        squared = tl.sum(total.to(tl.float64))
-        tl.store(output + (node * k + place) * tl.num_programs(1) + part, squared)
+        wanted = 1
+        if SOME:
+            wanted = tl.load(which + node * k + place).to(tl.int32)
+        if wanted != 0:
+            source = tl.load(slots + node * (k + 1) + place + 1)
+            total = tl.zeros((BLOCK,), dtype=tl.float64)
+            for step in range(steps):
+                column = (part * steps + step) * BLOCK + tl.arange(0, BLOCK)
+                inside = column < columns
+                here = _values(
+                    models, extra, linear, own, column, inside, n, written,
+                    models_stride, extra_stride, EXTRA, LINEAR,
+                )  # fmt: skip
+                there = _values(
+                    models, extra, linear, source, column, inside, n, written,
+                    models_stride, extra_stride, EXTRA, LINEAR,
+                )  # fmt: skip
+                total += (there - here) * (there - here)
+            tl.store(output + (node * k + place) * tl.num_programs(1) + part, tl.sum(total))
 
 
 @triton.jit
@@ -200,35 +485,45 @@ def _combine_kernel(
 
 
 @triton.jit
-def _weiszfeld_kernel(pairs, present, output, k, iterations, smoothing, PADDED: tl.constexpr):
+def _weiszfeld_kernel(
+    products, reach, present, output, k, iterations, smoothing, slack, PADDED: tl.constexpr
+):
     node = tl.program_id(0)
     a = tl.arange(0, PADDED)
     here = (tl.load(present + node * k + a, mask=a < k, other=0) != 0).to(tl.float64)
-    squares = tl.load(
-        pairs + node * k * k + a[:, None] * k + a[None, :],
+    table = tl.load(
+        products + node * k * k + a[:, None] * k + a[None, :],
         mask=(a < k)[:, None] & (a < k)[None, :],
         other=0.0,
     )
+    norms = tl.load(products + node * k * k + a * (k + 1), mask=a < k, other=0.0)
+    size = tl.load(reach + node * k + a, mask=a < k, other=0.0)
     share = here / tl.sum(here)
     for _ in range(iterations):
-        to_each = tl.sum(squares * share[None, :], axis=1)  # symmetric: (c D)_j either way
-        to_each -= tl.sum(to_each * share) / 2
-        pull = here / tl.sqrt(tl.maximum(to_each, smoothing * smoothing))
+        across = tl.sum(table * share[None, :], axis=1)
+        squared = tl.maximum(norms - 2 * across + tl.sum(across * share), 0.0)
+        terms = tl.sum(share * size) + size
+        squared += slack * terms * terms
+        pull = here / tl.sqrt(tl.maximum(squared, smoothing * smoothing))
         share = pull / tl.sum(pull)
     tl.store(output + node * k + a, share, mask=a < k)
 
 
-def weiszfeld_cuda(pairs: Tensor, present: Tensor, iterations: int, smoothing: float) -> Tensor:
-    """As `geometric_median.weiszfeld`, all iterations in one launch."""
+def weiszfeld_cuda(
+    products: Tensor, reach: Tensor, present: Tensor, iterations: int, smoothing: float, slack: float
+) -> Tensor:
+    """As the iteration of `GeometricMedian`, all of it in one launch."""
     nodes, k = present.shape
-    output = torch.empty(nodes, k, dtype=torch.float64, device=pairs.device)
+    output = torch.empty(nodes, k, dtype=torch.float64, device=products.device)
     _weiszfeld_kernel[(nodes,)](
-        pairs.contiguous(),
+        products.contiguous(),
+        reach.contiguous(),
         present.contiguous(),
         output,
         k,
         iterations,
         smoothing,
+        slack,
         PADDED=triton.next_power_of_2(k),
     )
     return output
@@ -293,7 +588,7 @@ def half_step_cuda(
 
 
 def gram_cuda(blocks: list[Tensor]) -> Tensor:
-    """As `kernels.gram`, for float32 on a GPU."""
+    """As `kernels.gram`, for float32 on a GPU; read one half of it alone, the other may round otherwise."""
     models, extra = _two(blocks)
     n, columns = models.shape
     rows = sum(len(block) for block in blocks)
@@ -302,38 +597,82 @@ def gram_cuda(blocks: list[Tensor]) -> Tensor:
     padded = max(16, triton.next_power_of_2(rows + 1))
     steps = triton.cdiv(columns, BLOCK * PROGRAMS)
     partial = models.new_empty(PROGRAMS, padded, padded, dtype=torch.float64)
-    _gram_kernel[(PROGRAMS,)](
-        models,
-        extra,
-        partial,
-        n,
-        rows,
-        columns,
-        models.stride(0),
-        extra.stride(0),
-        steps,
-        ROWS=padded,
-        BLOCK=BLOCK,
-        EXTRA=len(blocks) > 1,
-        num_warps=2 if padded <= 32 else 4,
-    )
+    scales = models.new_empty(padded)
+    strides, two = (models.stride(0), extra.stride(0)), len(blocks) > 1
+    warps = 2 if padded <= 32 else 4
+    for scaled in (False, True):
+        _gram_kernel[(PROGRAMS,)](
+            models, extra, scales, partial, n, rows, columns, *strides, steps,
+            ROWS=padded, BLOCK=BLOCK, EXTRA=two, SCALED=scaled, num_warps=warps,
+        )  # fmt: skip
+        if not scaled:
+            _scales_kernel[(rows,)](
+                models, extra, partial, scales, PROGRAMS, n, rows, columns, *strides,
+                ROWS=padded, BLOCK=4096, EXTRA=two,
+            )  # fmt: skip
     return partial.sum(0)[: rows + 1, : rows + 1]
 
 
-def squared_along_edges_cuda(blocks: list[Tensor], slots: Tensor) -> Tensor:
-    """(b, k) ‖x_i − x_j‖² for slots (b, k+1), own rows first; every message is read where it stands."""
+def squared_from_products(
+    products: Tensor,
+    sizes: Tensor | None,
+    blocks: list[Tensor],
+    linear: Tensor | None,
+    slots: Tensor,
+    reduce: Callable[[Tensor], Tensor],
+) -> tuple[Tensor, Tensor]:
+    """(b, k) ‖x_i − x_j‖² for slots (b, k+1), own rows first, from the products with the centre's last; those
+    they do not tell are taken again. And (b, k) which those were. `sizes` are squares of what rows are sums
+    of, where some are linear."""
+    nodes, closed = slots.shape
+    k, rows = closed - 1, len(products) - 1
+    found = torch.empty(nodes, k, dtype=torch.float64, device=slots.device)
+    uncertain = torch.empty(nodes, k, dtype=torch.int8, device=slots.device)
+    if not found.numel():
+        return found, uncertain
+    chunked = sum(len(block) for block in blocks) + 1 > MOST_ROWS
+    slots = slots.contiguous()
+    _squared_kernel[(nodes,)](
+        products,
+        products if sizes is None else sizes,
+        slots,
+        found,
+        uncertain,
+        k,
+        rows,
+        products.stride(0),
+        2.0**-46 if chunked else UNIT,
+        CERTAIN,
+        PADDED=triton.next_power_of_2(k),
+        SIZES=sizes is not None,
+    )
+    if chunked and linear is None:
+        return found, uncertain
+    again = squared_along_edges_cuda(blocks, slots, uncertain, linear)
+    return torch.where(uncertain != 0, reduce(again), found), uncertain
+
+
+def squared_along_edges_cuda(
+    blocks: list[Tensor], slots: Tensor, which: Tensor | None = None, linear: Tensor | None = None
+) -> Tensor:
+    """(b, k) ‖x_i − x_j‖² for slots (b, k+1), own rows first, or those of `which` alone; every message is
+    read where it stands, linear ones are made on the way."""
     models, extra = _two(blocks)
     nodes, closed = slots.shape
-    columns, block, steps = models.shape[1], 1024, 16
-    parts = triton.cdiv(columns, block * steps)
+    columns, block = models.shape[1], 1024
+    steps = 16 if which is None else triton.cdiv(columns, block * AGAIN)
+    parts = triton.cdiv(columns, block * max(1, steps))
     partial = models.new_empty(nodes, closed - 1, parts, dtype=torch.float64)
     if partial.numel():
         _edges_kernel[(nodes, parts)](
             models,
             extra,
+            models if linear is None else linear.contiguous(),
             slots.contiguous(),
+            slots if which is None else which,
             partial,
             len(models),
+            len(models) + (0 if linear is None else len(linear)),
             closed - 1,
             columns,
             models.stride(0),
@@ -341,8 +680,94 @@ def squared_along_edges_cuda(blocks: list[Tensor], slots: Tensor) -> Tensor:
             steps,
             BLOCK=block,
             EXTRA=len(blocks) > 1,
+            LINEAR=linear is not None,
+            SOME=which is not None,
         )
     return partial.sum(2)
+
+
+def products_again(blocks: list[Tensor], slots: Tensor, which: Tensor, linear: Tensor | None) -> Tensor:
+    """(b, k+1, k+1) ⟨x_j − x_i, x_l − x_i⟩ in float64, the lower half, of the nodes in `which` (b,) alone."""
+    models, extra = _two(blocks)
+    nodes, closed = slots.shape
+    columns, block = models.shape[1], 1024
+    steps = max(1, triton.cdiv(columns, block * AGAIN))
+    parts = triton.cdiv(columns, block * steps)
+    partial = models.new_empty(nodes, closed, closed, parts, dtype=torch.float64)
+    if partial.numel():
+        _again_kernel[(nodes, closed, parts)](
+            models,
+            extra,
+            models if linear is None else linear.contiguous(),
+            slots.contiguous(),
+            which,
+            partial,
+            len(models),
+            len(models) + (0 if linear is None else len(linear)),
+            closed - 1,
+            columns,
+            models.stride(0),
+            extra.stride(0),
+            steps,
+            BLOCK=block,
+            EXTRA=len(blocks) > 1,
+            LINEAR=linear is not None,
+        )
+    return partial.sum(3)
+
+
+def wide_cuda(
+    coefficients: Tensor, norms: Tensor, ok: Tensor, own: Tensor, terms: float, huge: float
+) -> Tensor:
+    """As `inbox._wide`: (outputs,) which sums of rows need float64; `own` (outputs, 1) names own rows."""
+    wide = torch.empty(len(coefficients), dtype=torch.int8, device=norms.device)
+    if not len(coefficients):
+        return wide
+    _wide_kernel[(len(coefficients),)](
+        coefficients,
+        own,
+        norms,
+        ok,
+        wide,
+        terms,
+        huge,
+        coefficients.shape[1],
+        coefficients.stride(0),
+        own.stride(0),
+        PADDED=triton.next_power_of_2(coefficients.shape[1]),
+    )
+    return wide
+
+
+def sum_wide_cuda(
+    coefficients: Tensor, blocks: list[Tensor], slots: Tensor | None, which: Tensor, out: Tensor
+) -> Tensor:
+    """out[i] ← Σ_j coefficients[i, j]·x_j in float64 for those i of `which`: over all rows, or the slots."""
+    models, extra = _two(blocks)
+    columns, block = out.shape[1], 1024
+    steps = max(1, triton.cdiv(columns, block * AGAIN))
+    parts = triton.cdiv(columns, block * steps)
+    if parts and len(out):
+        _sum_wide_kernel[(len(out), parts)](
+            coefficients,
+            models if slots is None else slots.contiguous(),
+            which,
+            models,
+            extra,
+            out,
+            len(models),
+            coefficients.shape[1],
+            columns,
+            coefficients.stride(0),
+            models.stride(0),
+            extra.stride(0),
+            out.stride(0),
+            steps,
+            BLOCK=block,
+            EXTRA=len(blocks) > 1,
+            SLOTS=slots is not None,
+        )
+    return out
 
 
 def _gram_chunked(blocks: list[Tensor]) -> Tensor:
@@ -354,13 +779,16 @@ def _gram_chunked(blocks: list[Tensor]) -> Tensor:
     return total
 
 
-def combine_cuda(coefficients: list[Tensor], blocks: list[Tensor], ok: Tensor, out: Tensor) -> Tensor:
+def combine_cuda(
+    coefficients: list[Tensor], blocks: list[Tensor], ok: Tensor, wide: Tensor, out: Tensor
+) -> Tensor:
     """As `kernels.combine`, for float32 on a GPU."""
     models, extra = _two(blocks)
     rows, columns = sum(len(block) for block in blocks), models.shape[1]
-    if rows > MOST_ROWS:
-        return _combine_chunked(coefficients, blocks, ok, out)
     weights = torch.cat(coefficients, 1) if len(coefficients) > 1 else coefficients[0].contiguous()
+    if rows > MOST_ROWS:
+        _combine_chunked(coefficients, blocks, ok, out)
+        return sum_wide_cuda(weights, blocks, None, wide, out)
     padded = max(16, triton.next_power_of_2(rows))
     block = 256 if padded <= 32 else 64
     for some, mixed in zip(weights.split(padded), out.split(padded), strict=True):
@@ -382,7 +810,7 @@ def combine_cuda(coefficients: list[Tensor], blocks: list[Tensor], ok: Tensor, o
             BLOCK=block,
             EXTRA=len(blocks) > 1,
         )
-    return out
+    return sum_wide_cuda(weights, blocks, None, wide, out)
 
 
 def _combine_chunked(coefficients: list[Tensor], blocks: list[Tensor], ok: Tensor, out: Tensor) -> Tensor:

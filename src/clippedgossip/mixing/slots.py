@@ -28,6 +28,7 @@ class Layout:
     attackers: Tensor | None = None  # (e,) sender of each Byzantine message, in the order of its row
     victims: Tensor | None = None  # (e,) row of its receiver
     memo: dict[Hashable, Any] = field(default_factory=dict, repr=False)
+    like: "Layout | None" = field(default=None, repr=False)  # one with the same empty slots, looked at before
 
     def remember(self, name: str, compute: Callable[[], Any]) -> Tensor:
         """A constant of the network on this device, brought there once: a captured round may not copy."""
@@ -93,7 +94,7 @@ class Layout:
     @cached_property
     def present(self) -> Tensor:
         """(n, k) which slots hold a neighbour."""
-        return self.weights > 0
+        return self.weights > 0 if self.like is None else self.like.present
 
     @cached_property
     def closed_present(self) -> Tensor:
@@ -108,7 +109,7 @@ class Layout:
     @cached_property
     def counts(self) -> tuple[int, ...]:
         """Number of neighbours of each node."""
-        return tuple((self.weights > 0).sum(1).tolist())
+        return tuple((self.weights > 0).sum(1).tolist()) if self.like is None else self.like.counts
 
     @cached_property
     def by_count(self) -> tuple[tuple[int, Tensor], ...]:
@@ -133,14 +134,11 @@ class Layout:
         change for the same `who`: that is looked at once, since a captured round may not ask."""
         found = Layout.explicit(weights)
         first: Layout = self.memo.setdefault(("averages", who), found)
-        if first is found:
-            return found
-        again = replace(first, weights=found.weights)
-        for name in ("counts", "packed", "present"):
-            again.__dict__[name] = getattr(first, name)
-        return again
+        return found if first is found else replace(first, weights=found.weights, like=first)
 
     @cached_property
     def packed(self) -> Tensor:
         """(n, k) slot order with the empty slots last."""
+        if self.like is not None:
+            return self.like.packed
         return (self.weights > 0).to(torch.int8).argsort(dim=1, descending=True, stable=True)

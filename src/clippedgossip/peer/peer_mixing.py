@@ -96,7 +96,7 @@ class Mixing:
                 stop = start + sum(piece.numel() for piece in block)
                 tensors.unflatten(mix(inbox.part(slice(start, stop)))[0], block)
                 start = stop
-            return self._report(exchange, _distances(inbox))
+            return self._report(exchange, _distances(inbox, measured=_linear(rule)))
 
     def _inbox(self, vector: Tensor, exchange: Exchange, device: torch.device) -> Inbox:
         weights, senders = exchange.weights.to(device)[None], self.senders.to(device)[None]
@@ -199,11 +199,15 @@ def module_losses(model: nn.Module, loss: ModuleLoss) -> Losses:
 
 def _mixer(rule: Rule, inbox: Inbox) -> Callable[[Inbox], Tensor]:
     """How the rule mixes a part of the inbox. What it makes of distances or losses is found out once."""
-    if not isinstance(rule.innermost if isinstance(rule, Premix) else rule, LinearRule):
+    if not _linear(rule):
         return rule.mix
     assert isinstance(rule, LinearRule)
     plan = rule.plan(inbox)
     return lambda part: part.mixed(plan)
+
+
+def _linear(rule: Rule) -> bool:
+    return isinstance(rule.innermost if isinstance(rule, Premix) else rule, LinearRule)
 
 
 def _current(device: torch.device) -> AbstractContextManager[object]:
@@ -233,9 +237,9 @@ def _word(value: object) -> str:
     return ",".join(f"{key}:{_word(value[key])}" for key in sorted(value))
 
 
-def _distances(inbox: Inbox) -> list[float]:
+def _distances(inbox: Inbox, *, measured: bool) -> list[float]:
     """‖x_j − x_i‖ of each message: from the inner products, where they are known or a GPU makes them."""
-    if inbox.models.is_cuda or inbox.measured:
+    if inbox.models.is_cuda or measured:
         (near,) = inbox.neighborhoods()
         return near.distances[0].tolist()
     assert inbox.extra is not None
@@ -246,6 +250,6 @@ def _distance(own: Tensor, other: Tensor) -> float:
     """‖own − other‖, in slices: no copy of a model is made."""
     total = 0.0
     for start in range(0, len(own), _SLICE):
-        gap = own[start : start + _SLICE] - other[start : start + _SLICE]
-        total += float(torch.sum(gap * gap, dtype=torch.float64))
+        gap = own[start : start + _SLICE].double() - other[start : start + _SLICE].double()
+        total += float(gap @ gap)
     return math.sqrt(total)

@@ -8,6 +8,7 @@ from clippedgossip.errors import RuleError
 from clippedgossip.mixing.inbox import Neighborhood, from_neighbors
 from clippedgossip.rules._checks import at_least, fraction
 from clippedgossip.rules.base import LinearRule
+from clippedgossip.rules.bound import Bound, Seen, around_own
 from clippedgossip.rules.nearest import uniform_over
 
 
@@ -41,3 +42,9 @@ class Balance(LinearRule):
         if isinstance(now, int):
             return math.exp(-self.kappa * now / last)
         return torch.exp(-self.kappa * now / last)
+
+    def bound(self, seen: Seen) -> Bound:
+        """Nobody who is accepted is further than γ e^{−κ t/T} ‖x_i‖."""
+        now, last = int(seen.context.round), seen.context.rounds
+        decay = math.exp(-self.kappa * now / last) if last else 1.0
+        return around_own(seen, (1 - self.self_weight) * self.gamma * decay * seen.own_norm)

@@ -14,6 +14,7 @@ from clippedgossip.errors import RuleError
 from clippedgossip.mixing import kernels
 from clippedgossip.mixing.inbox import Context, Inbox, Neighborhood
 from clippedgossip.mixing.slots import Layout
+from clippedgossip.rules.bound import Bound, Seen, Unbounded
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,10 @@ class Rule(ABC):
     def check(self, neighbors: int) -> None:
         """Raise a RuleError if the rule cannot work with this number of neighbours."""
         return
+
+    def bound(self, seen: Seen) -> Bound:
+        """Where the node's model is after mixing, whatever its Byzantine neighbours sent."""
+        return Unbounded("none is stated")
 
     def at(self, node: int) -> "Rule":
         """The rule as this node alone runs it, where nodes differ."""
@@ -107,7 +112,7 @@ class LinearRule(Rule):
         return torch.cat([self.coefficients(near) for near in inbox.neighborhoods()])
 
     def mix(self, inbox: Inbox) -> Tensor:
-        inbox = inbox if inbox.dense else inbox.explicit()
+        inbox = inbox.measurable()
         return inbox.mixed(self.plan(inbox))
 
 

@@ -1,11 +1,13 @@
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from clippedgossip.mixing.inbox import Neighborhood
+from clippedgossip.mixing.inbox import Inbox, Neighborhood
+from clippedgossip.mixing.slots import Layout
 from clippedgossip.randomness import hash_bits
 from clippedgossip.rules._checks import whole
+from clippedgossip.rules.bound import Bound, Seen
 from clippedgossip.rules.premix import Premix
 
 
@@ -39,3 +41,23 @@ class Bucketing(Premix):
         whole = torch.nn.functional.pad(torch.cat([empty, averaged], 2), (0, 0, 1, 0))
         whole[:, 0, 0] = 1
         return whole, (member * near.weights[:, None]).sum(2)
+
+    def bound(self, seen: Seen) -> Bound:
+        """What the rule promises of the averages: one with a Byzantine member is Byzantine."""
+        context = seen.context
+        layout = Layout.explicit(seen.weights[None], nodes=context.nodes, senders=context.senders)
+        models = seen.own[None]
+        (near,) = Inbox(layout=layout, models=models, extra=seen.received, context=context).neighborhoods()
+        shares, weights = (table[0] for table in self.premix(near))
+        members = shares[1:, 1:]
+        averages = members @ seen.received.masked_fill(seen.byzantine[:, None], 0.0)
+        kept = weights > 0
+        return self.rule.bound(
+            replace(
+                seen,
+                received=averages[kept],
+                weights=weights[kept],
+                byzantine=(members @ seen.byzantine.double() > 0)[kept],
+                context=replace(context, senders=None),
+            )
+        )

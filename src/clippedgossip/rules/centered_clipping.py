@@ -6,6 +6,7 @@ from torch import Tensor
 from clippedgossip.mixing.inbox import Neighborhood
 from clippedgossip.rules._checks import at_least, whole
 from clippedgossip.rules.base import LinearRule
+from clippedgossip.rules.bound import Bound, Seen, around_own
 from clippedgossip.rules.clipped_gossip import clip_factor
 from clippedgossip.rules.nearest import uniform_over
 
@@ -30,3 +31,7 @@ class CenteredClipping(LinearRule):
             pull = share * clip_factor(near.squared_to(center).sqrt(), self.radius)
             center = center * (1 - pull.sum(1, keepdim=True)) + pull
         return center
+
+    def bound(self, seen: Seen) -> Bound:
+        """Each iteration moves by at most τ."""
+        return around_own(seen, self.iterations * self.radius)

@@ -6,6 +6,7 @@ from torch import Tensor
 from clippedgossip.devices import ours
 from clippedgossip.mixing.inbox import Neighborhood, from_neighbors
 from clippedgossip.rules.base import LinearRule
+from clippedgossip.rules.bound import Bound, Seen, Unbounded, around_own
 from clippedgossip.rules.radius import Fixed, Radius
 
 
@@ -29,6 +30,14 @@ class ClippedGossip(LinearRule):
     def coefficients(self, near: Neighborhood) -> Tensor:
         assert isinstance(self.radius, Radius)
         return from_neighbors(near.weights * clip_factor(near.distances, self.radius(near)))
+
+    def bound(self, seen: Seen) -> Bound:
+        """The node moves by at most Σ_j W_ij τ_i."""
+        assert isinstance(self.radius, Radius)
+        largest = self.radius.largest(seen)
+        if isinstance(largest, Unbounded):
+            return largest
+        return around_own(seen, seen.neighbor_weight * largest)
 
 
 def clip_factor(norm: Tensor, radius: Tensor | float) -> Tensor:

@@ -6,13 +6,15 @@ from torch import Tensor
 from clippedgossip.mixing.inbox import Neighborhood, from_neighbors
 from clippedgossip.rules._checks import fraction
 from clippedgossip.rules.base import LinearRule
+from clippedgossip.rules.bound import Bound, Seen, around_own, too_many
 from clippedgossip.rules.clipped_gossip import clip_factor
 
 
 @dataclass(frozen=True)
 class CSPlus(LinearRule):
-    """CS+ (Gaucher et al.): x_i + Σ_j W_ij Clip(x_j − x_i, τ_i), τ_i the distance at which the weight of the
-    nearer neighbours reaches their total less 2b. Needs a bound b on the Byzantine weight around a node."""
+    """CS+ (Gaucher et al.): x_i + Σ_j W_ij Clip(x_j − x_i, τ_i), τ_i the largest distance of a neighbour
+    such that those further away weigh 2b or more, as in the authors' code. Needs a bound b on the Byzantine
+    weight around a node."""
 
     byzantine_weight: float
 
@@ -24,7 +26,13 @@ class CSPlus(LinearRule):
             return near.closed_weights
         distances, order = torch.where(near.present, near.distances, torch.inf).sort(1)
         reached = near.weights.gather(1, order).cumsum(1)
-        target = near.weights.sum(1, keepdim=True) - 2 * self.byzantine_weight
-        place = (reached < target - 1e-9).sum(1, keepdim=True).clamp(max=near.weights.shape[1] - 1)
-        radius = torch.where(target > 1e-9, distances.gather(1, place), 0.0)
+        within = near.weights.sum(1, keepdim=True) - 2 * self.byzantine_weight + 1e-9
+        unclipped = near.present.gather(1, order) & (reached <= within)
+        radius = torch.where(unclipped, distances, 0.0).amax(1, keepdim=True)
         return from_neighbors(near.weights * clip_factor(near.distances, radius))
+
+    def bound(self, seen: Seen) -> Bound:
+        """2b of weight is clipped, so a regular neighbour is: τ_i is at most the furthest one's distance."""
+        if seen.byzantine_weight > self.byzantine_weight:
+            return too_many(seen, self.byzantine_weight, "Byzantine weight")
+        return around_own(seen, seen.neighbor_weight * seen.spread)

@@ -1,12 +1,15 @@
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-from clippedgossip.mixing.inbox import Neighborhood
+from clippedgossip.mixing.inbox import SLACK, Neighborhood
 from clippedgossip.rules._checks import at_least, whole
 from clippedgossip.rules.base import LinearRule
+from clippedgossip.rules.bound import Bound, Seen, Unbounded
+from clippedgossip.rules.nearest import uniform_over
 
-MOST_IN_ONE_KERNEL = 128  # a GPU program keeps the distances between so many messages at hand
+MOST_IN_ONE_KERNEL = 128  # a GPU program keeps the products of so many messages at hand
 
 
 @dataclass(frozen=True)
@@ -22,20 +25,23 @@ class GeometricMedian(LinearRule):
         at_least("smoothing", self.smoothing, 1e-12)
 
     def coefficients(self, near: Neighborhood) -> Tensor:
-        if near.weights.is_cuda and near.closed_present.shape[1] <= MOST_IN_ONE_KERNEL:
-            from clippedgossip.mixing.kernels_cuda import weiszfeld_cuda as weiszfeld_here
-        else:
-            weiszfeld_here = weiszfeld
-        return weiszfeld_here(near.pairs, near.closed_present, self.iterations, self.smoothing)
+        if _in_one_kernel(near):
+            from clippedgossip.mixing.kernels_cuda import weiszfeld_cuda
+
+            return weiszfeld_cuda(
+                near.products, near.reach, near.closed_present, self.iterations, self.smoothing, SLACK
+            )
+        share = uniform_over(near.closed_present)
+        for _ in range(self.iterations):
+            pull = near.closed_present * near.squared_to(share).clamp(min=self.smoothing**2).rsqrt()
+            share = pull / pull.sum(1, keepdim=True)
+        return share
+
+    def bound(self, seen: Seen) -> Bound:
+        return Unbounded("so many iterations from the mean may not reach the median")
 
 
-def weiszfeld(pairs: Tensor, present: Tensor, iterations: int, smoothing: float) -> Tensor:
-    """The iteration in terms of coefficients: ‖v − x_j‖² = (c D)_j − ½ c D cᵀ for v = Σ_j c_j x_j."""
-    here = present.to(pairs.dtype)
-    share = here / here.sum(1, keepdim=True)
-    for _ in range(iterations):
-        to_each = (share[:, :, None] * pairs).sum(1)
-        squared = to_each - (to_each * share).sum(1, keepdim=True) / 2
-        pull = here * squared.clamp(min=smoothing**2).rsqrt()
-        share = pull / pull.sum(1, keepdim=True)
-    return share
+def _in_one_kernel(near: Neighborhood) -> bool:
+    """Whether a GPU program can keep the products of all messages of a node at hand."""
+    narrow = near.inbox.models.dtype != torch.float64
+    return near.weights.is_cuda and narrow and near.closed_present.shape[1] <= MOST_IN_ONE_KERNEL

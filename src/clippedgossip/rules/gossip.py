@@ -4,6 +4,7 @@ from torch import Tensor
 
 from clippedgossip.mixing.inbox import Neighborhood
 from clippedgossip.rules.base import LinearRule
+from clippedgossip.rules.bound import Bound, Seen, Unbounded
 
 
 @dataclass(frozen=True)
@@ -12,3 +13,6 @@ class Gossip(LinearRule):
 
     def coefficients(self, near: Neighborhood) -> Tensor:
         return near.closed_weights
+
+    def bound(self, seen: Seen) -> Bound:
+        return Unbounded("a neighbour moves the mean wherever it likes")

@@ -7,6 +7,7 @@ from clippedgossip.errors import RuleError
 from clippedgossip.mixing.inbox import Neighborhood
 from clippedgossip.rules._checks import enough_neighbors, whole
 from clippedgossip.rules.base import LinearRule
+from clippedgossip.rules.bound import Bound, Seen, Unbounded, around_own, too_many
 from clippedgossip.rules.nearest import nearest, uniform_over
 
 
@@ -40,6 +41,14 @@ class Krum(LinearRule):
         sums = torch.where(counted[:, None], ordered, 0.0).sum(2)
         return torch.where(here, sums, torch.inf)
 
+    def bound(self, seen: Seen) -> Bound:
+        """Of the n−f−2 models nearest to a Byzantine one, n−2f−1 are regular; a regular model's score is at
+        most (n−f−2)·diameter². So the chosen one is within √(n−f−2) diameters of a regular one."""
+        counted = seen.count - self.faulty - 2
+        if seen.faulty > self.faulty or counted < self.faulty:
+            return too_many(seen, min(self.faulty, (seen.count - 2) // 2))
+        return around_own(seen, (1 + counted**0.5) * seen.diameter)
+
 
 @dataclass(frozen=True)
 class MultiKrum(Krum):
@@ -61,3 +70,9 @@ class MultiKrum(Krum):
 
     def chosen(self, n: Tensor) -> Tensor:
         return n - self.faulty if self.select is None else torch.full_like(n, self.select)
+
+    def bound(self, seen: Seen) -> Bound:
+        """The same, while there are as many regular models as are selected."""
+        if self.select is not None and self.select > seen.count - seen.faulty:
+            return Unbounded("more models are selected than are regular")
+        return super().bound(seen)

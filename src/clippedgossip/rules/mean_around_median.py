@@ -5,7 +5,8 @@ from torch import Tensor
 
 from clippedgossip.rules._checks import enough_neighbors, whole
 from clippedgossip.rules.base import CoordinateRule
-from clippedgossip.rules.sorting import select
+from clippedgossip.rules.bound import Bound, Seen, too_many
+from clippedgossip.rules.sorting import halfway, select
 
 
 @dataclass(frozen=True)
@@ -24,9 +25,16 @@ class MeaMed(CoordinateRule):
     def combine(self, values: list[Tensor], weights: Tensor) -> Tensor:
         n = len(values)
         ordered = torch.stack(select(values, range(n)), 1)
-        median = (ordered[:, (n - 1) // 2] + ordered[:, n // 2]) / 2
+        median = halfway(ordered[:, (n - 1) // 2], ordered[:, n // 2])
         size = n - self.faulty
         windows = ordered.unfold(1, size, 1)  # the nearest ones are neighbours in order
-        reach = torch.maximum(median[:, None] - windows[..., 0], windows[..., -1] - median[:, None])
-        best = reach.argmin(1, keepdim=True)
-        return windows.mean(-1).gather(1, best)[:, 0]
+        below = median[:, None] - ordered[:, : self.faulty]
+        above = ordered[:, size:] - median[:, None]
+        start = (below > above).sum(1, keepdim=True)  # the lowest goes while the next above is nearer
+        return windows.mean(-1).gather(1, start)[:, 0]
+
+    def bound(self, seen: Seen) -> Bound:
+        """The median is between regular values, and n−f of them are no further from it than their range."""
+        if seen.faulty > self.faulty or 2 * seen.faulty >= seen.count:
+            return too_many(seen, min(self.faulty, (seen.count - 1) // 2))
+        return seen.range.wider(seen.range.high - seen.range.low)

@@ -3,7 +3,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from clippedgossip.rules.base import CoordinateRule
-from clippedgossip.rules.sorting import select, sorted_with_weights
+from clippedgossip.rules.bound import Bound, Seen, too_many
+from clippedgossip.rules.sorting import halfway, select, sorted_with_weights
 
 
 @dataclass(frozen=True)
@@ -14,7 +15,11 @@ class Median(CoordinateRule):
     def combine(self, values: list[Tensor], weights: Tensor) -> Tensor:
         low, high = (len(values) - 1) // 2, len(values) // 2
         middle = select(values, range(low, high + 1))
-        return middle[0] if low == high else (middle[0] + middle[1]).div_(2)
+        return middle[0] if low == high else halfway(middle[0], middle[1])
+
+    def bound(self, seen: Seen) -> Bound:
+        """Between regular values, while those are the majority."""
+        return seen.range if 2 * seen.faulty < seen.count else too_many(seen, (seen.count - 1) // 2)
 
 
 @dataclass(frozen=True)
@@ -30,4 +35,9 @@ class WeightedMedian(CoordinateRule):
         last = len(values) - 1
         low = (above < 0.5 - 1e-6).sum(1, keepdim=True).clamp(max=last)
         high = (above <= 0.5 + 1e-6).sum(1, keepdim=True).clamp(max=last)
-        return ((ordered.gather(1, low) + ordered.gather(1, high)) / 2)[:, 0]
+        return halfway(ordered.gather(1, low), ordered.gather(1, high))[:, 0]
+
+    def bound(self, seen: Seen) -> Bound:
+        """Between regular values, while those have the larger weight."""
+        most = 0.5 - 2e-6  # weights that miss ½ by 1e-6 meet it
+        return seen.range if seen.byzantine_weight < most else too_many(seen, most, "Byzantine weight")

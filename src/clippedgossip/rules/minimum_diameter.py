@@ -10,6 +10,7 @@ from clippedgossip.errors import RuleError
 from clippedgossip.mixing.inbox import Neighborhood
 from clippedgossip.rules._checks import enough_neighbors, whole
 from clippedgossip.rules.base import LinearRule
+from clippedgossip.rules.bound import Bound, Seen, around_own, too_many
 from clippedgossip.rules.nearest import uniform_over
 
 MOST_SUBSETS = 20_000
@@ -51,6 +52,12 @@ class MDA(LinearRule):
             best = kept[diameters.argmin(1)]
             chosen[nodes[:, None], members.gather(1, best)] = True
         return uniform_over(chosen)
+
+    def bound(self, seen: Seen) -> Bound:
+        """The n−f chosen have at most the regular models' diameter, and one of them is regular."""
+        if seen.faulty > self.faulty or seen.count <= 2 * self.faulty:
+            return too_many(seen, min(self.faulty, (seen.count - 1) // 2))
+        return around_own(seen, 2 * seen.diameter)
 
 
 @cache

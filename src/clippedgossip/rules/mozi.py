@@ -8,6 +8,7 @@ from clippedgossip.errors import RuleError
 from clippedgossip.mixing.inbox import Neighborhood
 from clippedgossip.rules._checks import fraction
 from clippedgossip.rules.base import LinearRule
+from clippedgossip.rules.bound import Bound, Seen, around_own, too_many
 from clippedgossip.rules.nearest import nearest, uniform_over
 
 Loss = Callable[[Neighborhood], Tensor]
@@ -48,3 +49,11 @@ class Mozi(LinearRule):
         chosen = torch.where(better.any(1, keepdim=True), better, best)
         share = uniform_over(chosen).nan_to_num(nan=0.0) * (1 - self.self_weight)
         return torch.cat([1 - share.sum(1, keepdim=True), share], 1)
+
+    def bound(self, seen: Seen) -> Bound:
+        """Nobody kept is further than the furthest regular neighbour, if as many go as are Byzantine."""
+        neighbors = seen.count - 1
+        dropped = neighbors - max(1, int(neighbors * self.keep + 1e-9))
+        if seen.faulty > dropped:
+            return too_many(seen, dropped)
+        return around_own(seen, (1 - self.self_weight) * seen.spread)

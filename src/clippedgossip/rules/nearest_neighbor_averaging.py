@@ -6,6 +6,7 @@ from torch import Tensor
 from clippedgossip.mixing.inbox import Neighborhood
 from clippedgossip.rules._checks import enough_neighbors, whole
 from clippedgossip.rules.base import LinearRule
+from clippedgossip.rules.bound import Bound, Seen, around_own, too_many
 from clippedgossip.rules.nearest import nearest, uniform_over
 
 
@@ -26,3 +27,9 @@ class NNA(LinearRule):
         squared = torch.where(near.present, near.squared, torch.inf)
         kept = nearest(squared, near.present.sum(1) - self.faulty)
         return uniform_over(torch.cat([near.closed_present[:, :1], kept], 1))
+
+    def bound(self, seen: Seen) -> Bound:
+        """Nobody who is kept is further than the furthest regular neighbour."""
+        if seen.faulty > self.faulty:
+            return too_many(seen, self.faulty)
+        return around_own(seen, seen.spread)

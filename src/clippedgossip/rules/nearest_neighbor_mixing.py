@@ -1,10 +1,11 @@
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from clippedgossip.mixing.inbox import Neighborhood
 from clippedgossip.rules._checks import enough_neighbors, whole
+from clippedgossip.rules.bound import Bound, Seen, too_many
 from clippedgossip.rules.nearest import nearest, uniform_over
 from clippedgossip.rules.premix import Premix
 
@@ -30,3 +31,9 @@ class NNM(Premix):
         eye = torch.eye(here.shape[1], dtype=torch.bool, device=here.device)
         keys = torch.where(eye, -1.0, keys)
         return uniform_over(nearest(keys, here.sum(1) - self.faulty)), near.weights
+
+    def bound(self, seen: Seen) -> Bound:
+        """The n−f nearest of a regular model, and their mean, are within the regular models' diameter."""
+        if seen.faulty > self.faulty:
+            return too_many(seen, self.faulty)
+        return self.rule.bound(replace(seen, margin=seen.margin + seen.diameter))

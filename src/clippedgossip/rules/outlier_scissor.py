@@ -6,6 +6,7 @@ from torch import Tensor
 from clippedgossip.mixing.inbox import Neighborhood
 from clippedgossip.rules._checks import enough_neighbors, whole
 from clippedgossip.rules.base import LinearRule
+from clippedgossip.rules.bound import Bound, Seen, around_own, too_many
 
 
 @dataclass(frozen=True)
@@ -30,3 +31,11 @@ class IOS(LinearRule):
             doubtful[:, 0] = -1.0  # a node trusts itself
             trusted = trusted.scatter(1, doubtful.argmax(1, keepdim=True), 0.0)
         return trusted / trusted.sum(1, keepdim=True)
+
+    def bound(self, seen: Seen) -> Bound:
+        """With Byzantine weight β, whoever is D away is (1−β)D − R or more from the mean, a regular node at
+        most βD + 2R: while D > 3R/(1−2β) the furthest is Byzantine, and dropped."""
+        beta = seen.byzantine_weight
+        if seen.faulty > self.faulty or beta >= 0.5:
+            return too_many(seen, self.faulty)
+        return around_own(seen, 3 * seen.spread / (1 - 2 * beta))

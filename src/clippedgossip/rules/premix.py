@@ -8,6 +8,7 @@ from torch import Tensor
 
 from clippedgossip.mixing import kernels
 from clippedgossip.mixing.inbox import Inbox, Neighborhood
+from clippedgossip.mixing.slots import Layout
 from clippedgossip.rules.base import CoordinateRule, LinearRule, Rule
 
 
@@ -47,12 +48,26 @@ class Premix(LinearRule):
         return (inner[:, None] @ premix)[:, 0]
 
     def mix(self, inbox: Inbox) -> Tensor:
-        if isinstance(self.innermost, LinearRule):
+        linear = isinstance(self.innermost, LinearRule)
+        if linear and inbox.models.dtype != torch.float64:
             return super().mix(inbox)
-        inbox = inbox.explicit()
+        inbox = inbox.measurable() if linear else inbox.explicit()
         for count in set(inbox.layout.counts):
             self.check(count)
-        return torch.cat([self._mix_by_coordinate(near) for near in inbox.neighborhoods()])
+        mix = self._mix_averages if linear else self._mix_by_coordinate
+        return torch.cat([mix(near) for near in inbox.neighborhoods()])
+
+    def _mix_averages(self, near: Neighborhood) -> Tensor:
+        """The averages themselves, for the rule to measure. In float64 the distance to a sum that nearly
+        cancels cannot be told from its terms: nothing wider is at hand to take it in."""
+        premix, weights = self.premix(near)
+        mixed = near.averages(premix)
+        seen = near.mapped(premix, weights)
+        layout = Layout.explicit(weights, nodes=near.nodes, senders=seen.senders)
+        averages = Inbox(
+            layout=layout, models=mixed[:, 0], extra=mixed[:, 1:].flatten(0, 1), context=near.context
+        )
+        return self.rule.mix(averages)
 
     def _mix_by_coordinate(self, near: Neighborhood) -> Tensor:
         premix, weights = self._through(near)

@@ -1,5 +1,6 @@
 """How far a neighbour may pull: the clipping radius τ_i of ClippedGossip."""
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ from torch import Tensor
 from clippedgossip.errors import RuleError
 from clippedgossip.mixing.inbox import Neighborhood
 from clippedgossip.rules._checks import at_least, fraction
+from clippedgossip.rules.bound import Seen, Unbounded
 
 
 @dataclass(frozen=True)
@@ -16,6 +18,10 @@ class Radius(ABC):
     @abstractmethod
     def __call__(self, near: Neighborhood) -> Tensor:
         """(b, 1) τ_i."""
+
+    def largest(self, seen: Seen) -> float | Unbounded:
+        """The largest τ_i that Byzantine messages can bring about."""
+        return Unbounded("none is stated for its radius")
 
 
 @dataclass(frozen=True)
@@ -29,6 +35,9 @@ class Fixed(Radius):
 
     def __call__(self, near: Neighborhood) -> Tensor:
         return torch.full_like(near.weights[:, :1], self.value)
+
+    def largest(self, seen: Seen) -> float | Unbounded:
+        return self.value
 
 
 @dataclass(frozen=True)
@@ -49,6 +58,13 @@ class Oracle(Radius):
         spread = torch.where(lies, 0.0, near.weights * near.squared).sum(1, keepdim=True)
         return torch.where(delta > 0, (spread / delta).sqrt(), torch.inf)
 
+    def largest(self, seen: Seen) -> float | Unbounded:
+        """τ_i itself: Byzantine messages have no part in it."""
+        if not seen.faulty:
+            return seen.spread
+        spread = float((seen.weights[~seen.byzantine] * seen.regular_distances.square()).sum())
+        return math.sqrt(spread / seen.byzantine_weight)
+
 
 @dataclass(frozen=True)
 class Adaptive(Radius):
@@ -66,3 +82,10 @@ class Adaptive(Radius):
         total = near.closed_weights[:, :1] + weights.cumsum(1)
         nearest = (weights > 0) & (total <= 1 - self.delta_max + 1e-9)
         return torch.where(nearest, weights * squared, 0.0).sum(1, keepdim=True).sqrt()
+
+    def largest(self, seen: Seen) -> float | Unbounded:
+        """No node of S is further than the furthest regular one: with it and all regular nodes S would weigh
+        more than 1 − δ_max. So τ_i² is at most the weight of S times the square of that distance."""
+        if seen.byzantine_weight > self.delta_max + 1e-9:
+            return Unbounded(f"more Byzantine weight than {self.delta_max}")
+        return math.sqrt(min(1.0, seen.neighbor_weight)) * seen.spread

@@ -126,3 +126,8 @@ def sorted_with_weights(values: list[Tensor], weights: Tensor) -> tuple[Tensor, 
     """(b, k+1, c) values in order, and the weight that belongs to each."""
     ordered, order = torch.stack(values, 1).sort(1)
     return ordered, weights[:, :, None].expand_as(ordered).gather(1, order)
+
+
+def halfway(low: Tensor, high: Tensor) -> Tensor:
+    """Their mean, between them for any two numbers: a sum might overflow."""
+    return torch.add(low * 0.5, high, alpha=0.5)

@@ -2,12 +2,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from clippedgossip.errors import RuleError
 from clippedgossip.mixing.slots import Layout
 from clippedgossip.rules._checks import fraction, whole
 from clippedgossip.rules.base import CoordinateRule
+from clippedgossip.rules.bound import Bound, Seen, too_many
 from clippedgossip.rules.sorting import middle, sorted_with_weights
 
 
@@ -68,6 +70,10 @@ class TrimmedMean(Trimmed):
             total += value
         return total.div_(len(kept))
 
+    def bound(self, seen: Seen) -> Bound:
+        """Between regular values, if as many go from either end as are Byzantine."""
+        return seen.range if seen.faulty <= self.trims[0] else too_many(seen, self.trims[0])
+
 
 @dataclass(frozen=True)
 class WeightedTrimmedMean(Trimmed):
@@ -86,4 +92,16 @@ class WeightedTrimmedMean(Trimmed):
         trim = min(self.trims[0], 0.5 - 1e-4)  # ½ is the median
         above = mass.cumsum(1)
         kept = (above.clamp(max=1 - trim) - (above - mass).clamp(min=trim)).clamp(min=0)
-        return (kept * ordered).sum(1) / kept.sum(1)
+        # A value kept with no more than the weights' rounding is one that goes: it counts as the next.
+        rounding = 4 * len(values) * torch.finfo(mass.dtype).eps
+        survives = kept > (kept.amax(1, keepdim=True) / 2).clamp(max=rounding)
+        low = torch.where(survives, ordered, torch.inf).amin(1, keepdim=True)
+        high = torch.where(survives, ordered, -torch.inf).amax(1, keepdim=True)
+        mean = (kept * ordered.clamp(low, high)).sum(1) / kept.sum(1)
+        return mean.clamp(low[:, 0], high[:, 0])
+
+    def bound(self, seen: Seen) -> Bound:
+        """Between regular values, if as much weight goes from either end as is Byzantine."""
+        trim = min(self.trims[0], 0.5 - 1e-4)
+        fine = seen.byzantine_weight <= trim + 1e-12
+        return seen.range if fine else too_many(seen, trim, "Byzantine weight")

@@ -6,6 +6,7 @@ from torch import Tensor
 from clippedgossip.mixing.inbox import Neighborhood, from_neighbors
 from clippedgossip.rules._checks import fraction
 from clippedgossip.rules.base import LinearRule
+from clippedgossip.rules.bound import Bound, Seen, around_own, too_many
 
 
 @dataclass(frozen=True)
@@ -24,3 +25,9 @@ class GTS(LinearRule):
         further = weights.cumsum(1) - weights
         dropped = torch.minimum((self.byzantine_weight - further).clamp(min=0), weights)
         return from_neighbors(torch.zeros_like(weights).scatter(1, order, weights - dropped))
+
+    def bound(self, seen: Seen) -> Bound:
+        """Nobody who is kept is further than the furthest regular neighbour."""
+        if seen.byzantine_weight > self.byzantine_weight:
+            return too_many(seen, self.byzantine_weight, "Byzantine weight")
+        return around_own(seen, seen.neighbor_weight * seen.spread)

@@ -53,7 +53,7 @@ class Mixer:
         inbox = self.inbox(half, round, rounds)
         if self.metrics.counts_clips:
             assert isinstance(self.rule, LinearRule)
-            inbox = inbox if inbox.dense else inbox.explicit()
+            inbox = inbox.measurable()
             plan = self.rule.plan(inbox)
             self.metrics.count_clips(plan)
             inbox.mixed(plan, out[: self.regular])
