@@ -11,7 +11,7 @@ from clippedgossip.rules import Rule
 from clippedgossip.rules.bound import Ball, Box, Seen, Unbounded
 
 UNITS = 16
-"""Units of rounding, of the longest model the bound admits, that a result may be outside it: one for each of the
+"""Units of rounding, of the longest model in the bound, that a result may be outside it: one for each of the
 few operations on a coordinate (the difference, the product with a coefficient, a sum of seven)."""
 
 Mix = Callable[[Rule, Tensor, Tensor, Tensor, Context], Tensor]
@@ -52,8 +52,10 @@ def scenes(dtype: torch.dtype, generator: torch.Generator, coordinates: tuple[in
                 regular = own + spread * torch.randn(6, d, generator=generator, dtype=dtype)
                 weights = 0.05 + 0.1 * torch.rand(6, generator=generator, dtype=torch.float64)
                 places = torch.randperm(6, generator=generator)
-                for count in (1, 2):
-                    found.append(Scene(own, regular, weights, torch.isin(torch.arange(6), places[:count])))
+                found += [
+                    Scene(own, regular, weights, torch.isin(torch.arange(6), places[:count]))
+                    for count in (1, 2)
+                ]
     return found
 
 
@@ -124,6 +126,17 @@ def allowed(bound: Ball | Box, dtype: torch.dtype, d: int) -> float:
     return UNITS * float(info.eps * bound.size + smallest * d**0.5)
 
 
+def seen_in(scene: Scene, context: Context) -> Seen:
+    """What a bound is told. What the Byzantine neighbours send has no part in it."""
+    return Seen(
+        own=scene.own.double(),
+        received=scene.regular.double(),
+        weights=scene.weights,
+        byzantine=scene.byzantine,
+        context=context,
+    )
+
+
 def climb(rule: Rule, mix: Mix, scene: Scene, generator: torch.Generator, *, steps: int, wide: int) -> Worst:
     """The worst of `steps` steps with `wide` candidates each."""
     dtype, k = scene.own.dtype, len(scene.weights)
@@ -133,14 +146,7 @@ def climb(rule: Rule, mix: Mix, scene: Scene, generator: torch.Generator, *, ste
     told = Context(
         round=steps, rounds=2 * steps, nodes=torch.zeros(1, dtype=torch.int64), senders=torch.arange(k)[None]
     )
-    seen = Seen(
-        own=scene.own.double(),
-        received=scene.received(best).double(),
-        weights=scene.weights,
-        byzantine=scene.byzantine,
-        context=told,
-    )
-    bound = rule.bound(seen)  # whatever is sent: no message has a part in it
+    bound = rule.bound(seen_in(scene, told))
     context = replace(told, byzantine=scene.byzantine, nodes=torch.zeros(wide, dtype=torch.int64))
     for step in range(steps):
         tried = [

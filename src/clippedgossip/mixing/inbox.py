@@ -230,7 +230,7 @@ class Inbox:
         fine = self.ok[slots[:, :1]]
         spread = torch.where(fine, spread, torch.nan)  # a diverged node stays so, whatever it hears
         parts = [spread[:, :n]]
-        ok, norms = self.ok[:n], self.norms[:n]
+        ok = self.ok[:n]
         if self.linear is not None:
             lied = n + len(self.linear)
             finite = torch.where(self.ok[n:lied, None], self.linear, 0.0)  # 0·NaN is NaN
@@ -238,15 +238,20 @@ class Inbox:
         if self.extra is not None:
             parts.append(spread[:, rows - len(self.extra) :])
             ok = torch.cat([ok, self.ok[rows - len(self.extra) :]])
-            norms = torch.cat([norms, self.norms[rows - len(self.extra) :]])
-        held = torch.cat(parts, 1) if len(parts) > 1 else parts[0]
+        wide = None if self.models.dtype == torch.float64 else self._wide(parts, ok, slots)
+        return kernels.combine(parts, self.blocks, ok, wide, output)
+
+    def _wide(self, coefficients: list[Tensor], ok: Tensor, slots: Tensor) -> Tensor:
+        """(outputs,) which sums of rows to take in float64."""
+        norms = self.norms[: len(self.models)]
+        if self.extra is not None:
+            norms = torch.cat([norms, self.norms[len(self.norms) - len(self.extra) :]])
+        held = torch.cat(coefficients, 1) if len(coefficients) > 1 else coefficients[0]
         if self.models.is_cuda and self.by_products:
             from clippedgossip.mixing.kernels_cuda import wide_cuda
 
-            wide = wide_cuda(held, norms, ok, slots, TERMS, kernels.HUGE)
-        else:
-            wide = _wide(held, torch.where(ok, norms, 0.0), norms[slots[:, 0]])
-        return kernels.combine(parts, self.blocks, ok, wide, output)
+            return wide_cuda(held.contiguous(), norms, ok, slots, TERMS, kernels.HUGE)
+        return _wide(held, torch.where(ok, norms, 0.0), norms[slots[:, 0]])
 
     def _mixed_along_edges(self, coefficients: Tensor, slots: Tensor, output: Tensor) -> Tensor:
         n, closed = slots.shape

@@ -123,18 +123,18 @@ def squared_along_edges(blocks: list[Tensor], slots: Tensor) -> Tensor:
 
 
 def combine(
-    coefficients: list[Tensor], blocks: list[Tensor], ok: Tensor, wide: Tensor, out: Tensor
+    coefficients: list[Tensor], blocks: list[Tensor], ok: Tensor, wide: Tensor | None, out: Tensor
 ) -> Tensor:
     """out ← Σ_b coefficients[b] @ blocks[b], in full precision, rows that are not `ok` left out.
 
     A row left out must have coefficient 0; it is skipped, since 0·NaN is NaN. Outputs that are `wide` are
     summed in float64: their terms cancel, or a coefficient is too small for float32.
     """
-    if out.is_cuda and out.dtype == torch.float32:
+    if wide is not None and out.is_cuda and out.dtype == torch.float32:
         from clippedgossip.mixing.kernels_cuda import combine_cuda
 
         return combine_cuda(coefficients, blocks, ok, wide, out)
-    if out.dtype == torch.float64 or not bool(wide.any()):
+    if wide is None or not bool(wide.any()):
         return _combine(coefficients, blocks, ok, out)
     if not bool(wide.all()):
         _combine(coefficients, blocks, ok, out)

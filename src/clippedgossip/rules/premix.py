@@ -51,7 +51,7 @@ class Premix(LinearRule):
         linear = isinstance(self.innermost, LinearRule)
         if linear and inbox.models.dtype != torch.float64:
             return super().mix(inbox)
-        inbox = inbox.measurable() if linear else inbox.explicit()
+        inbox = inbox.explicit().measurable()
         for count in set(inbox.layout.counts):
             self.check(count)
         mix = self._mix_averages if linear else self._mix_by_coordinate

@@ -1,0 +1,226 @@
+"""Whatever finite numbers a Byzantine neighbour sends, a rule keeps its bound: in float32 and float64, by
+products and along edges, on slices of the coordinates, on a GPU, and through a peer's wire.
+
+One command for a GPU: pytest -m "" tests/rules/test_bounded_influence.py -k cuda
+"""
+
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from clippedgossip.mixing.inbox import Context, Inbox
+from clippedgossip.mixing.slots import Layout
+from clippedgossip.peer import wire_tensors
+from clippedgossip.peer.node import Exchange
+from clippedgossip.peer.peer_config import Address, Config, Neighbour
+from clippedgossip.peer.peer_mixing import Mixing
+from clippedgossip.rules import (
+    GTS,
+    IOS,
+    MDA,
+    NNA,
+    NNM,
+    Bucketing,
+    CenteredClipping,
+    ClippedGossip,
+    CSPlus,
+    Krum,
+    MeaMed,
+    Median,
+    MultiKrum,
+    Oracle,
+    Rule,
+    TrimmedMean,
+    WeightedTrimmedMean,
+)
+from clippedgossip.rules.bound import Unbounded
+from tests.rules.adversary import Mix, climb, scenes, seen_in
+from tests.rules.test_rules_contract import CASES
+
+RULES: dict[str, Rule] = CASES | {
+    "two krum": Krum(faulty=2),
+    "two multi-krum": MultiKrum(faulty=2),
+    "two mda": MDA(faulty=2),
+    "two nna": NNA(faulty=2),
+    "two ios": IOS(faulty=2),
+    "two meamed": MeaMed(faulty=2),
+    "two trimmed": TrimmedMean(trim=2),
+    "two weighted trimmed": WeightedTrimmedMean(trim=0.3),
+    "much gts": GTS(byzantine_weight=0.3),
+    "much cs-plus": CSPlus(byzantine_weight=0.3),
+    "centered clipping, tight": CenteredClipping(radius=0.1, iterations=5),
+    "bucketing of clipped gossip": Bucketing(ClippedGossip(1.0)),
+    "bucketing of three": Bucketing(ClippedGossip(0.1), size=3),
+    "bucketing of centered clipping": Bucketing(CenteredClipping(1.0)),
+    "bucketing of median": Bucketing(Median(), size=2),
+    "nnm of clipped gossip": NNM(rule=ClippedGossip(1.0), faulty=2),
+    "nnm of krum": NNM(rule=Krum(faulty=1), faulty=1),
+}
+
+
+def dense(rule: Rule, own: Tensor, received: Tensor, weights: Tensor, context: Context) -> Tensor:
+    return rule(own, received, weights, context)
+
+
+def along_edges(rule: Rule, own: Tensor, received: Tensor, weights: Tensor, context: Context) -> Tensor:
+    layout = Layout.explicit(
+        weights, _each(context.byzantine, weights), context.nodes, _each(context.senders, weights)
+    )
+    return rule.mix(
+        Inbox(layout=layout, models=own, extra=received.flatten(0, 1), context=context, by_edges=True)
+    )
+
+
+def on_cuda(rule: Rule, own: Tensor, received: Tensor, weights: Tensor, context: Context) -> Tensor:
+    there = replace(
+        context,
+        byzantine=None if context.byzantine is None else context.byzantine.cuda(),
+        nodes=None if context.nodes is None else context.nodes.cuda(),
+        senders=None if context.senders is None else context.senders.cuda(),
+    )
+    return rule(own.cuda(), received.cuda(), weights.cuda(), there)
+
+
+class _Asked(Exception):
+    """A rank needs a sum over all ranks that is not known yet."""
+
+
+def sliced(rule: Rule, own: Tensor, received: Tensor, weights: Tensor, context: Context) -> Tensor:
+    """Three ranks, each with a slice of the coordinates. They run again and again, each time up to the next
+    sum over all of them: threads would wait for each other in a cached property."""
+    parts = torch.arange(own.shape[1]).tensor_split(3)
+    known: list[Tensor] = []
+    while True:
+        mixed, partial = [], []
+        for part in parts:
+            answers = iter(known)
+
+            def reduce(total: Tensor, answers: Iterator[Tensor] = answers) -> Tensor:
+                found = next(answers, None)
+                if found is None:
+                    partial.append(total)  # noqa: B023 - of this turn
+                    raise _Asked
+                return found
+
+            with suppress(_Asked):
+                here = replace(context, reduce=reduce)
+                mixed.append(rule(own[:, part], received[:, :, part], weights, here))
+        if mixed:
+            assert len(mixed) == 3, "all ranks ask for the same sums"
+            return torch.cat(mixed, 1)
+        known.append(partial[0] + partial[1] + partial[2])
+
+
+def through_the_wire(rule: Rule, own: Tensor, received: Tensor, weights: Tensor, context: Context) -> Tensor:
+    """As peers get their messages: bytes, looked at, into a row, mixed a part at a time."""
+    names = [str(number) for number in range(weights.shape[1])]
+    neighbours = tuple(Neighbour(name=name, address=Address("a", 1), fingerprint=b"") for name in names)
+    rounds = context.rounds or 1
+    mixing = Mixing(Config(name="0", run="r", rounds=rounds, neighbours=neighbours))
+    mixing.rule = rule
+    mixed = torch.empty_like(own)
+    for place, (vector, messages, shares) in enumerate(zip(own, received, weights, strict=True)):
+        rows = torch.empty_like(messages)
+        for row, message in zip(rows, messages, strict=True):
+            wire_tensors.widen(
+                memoryview(bytearray(wire_tensors.to_bytes(message, "float32"))), "float32", row
+            )
+            assert wire_tensors.is_finite(row)
+        exchange = Exchange(
+            round=int(context.round), received=rows, weights=shares, missing={}, seconds=0.0, deadline=1.0
+        )
+        mixing(vector.clone(), exchange, [mixed[place]])
+    return mixed
+
+
+def _each(known: Tensor | None, weights: Tensor) -> Tensor | None:
+    return None if known is None else known.expand(weights.shape)
+
+
+ENGINES: dict[str, Mix] = {
+    "dense": dense,
+    "edges": along_edges,
+    "sliced": sliced,
+    "cuda": on_cuda,
+    "wire": through_the_wire,
+}
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+def search(rule: Rule, mix: Mix, dtype: torch.dtype, chosen: Collection[int], *, steps: int) -> None:
+    generator = torch.Generator().manual_seed(7)
+    for number, scene in enumerate(scenes(dtype, generator, (1, 5, 700))):
+        if number not in chosen:
+            continue
+        worst = climb(rule, mix, scene, generator, steps=steps, wide=9)
+        assert worst.excess <= 1, (number, worst)
+
+
+def _skip_without(engine: str) -> None:
+    if engine == "cuda" and not torch.cuda.is_available():
+        pytest.skip("needs a GPU that PyTorch can use")
+
+
+def _of_a_peer(rule: Rule) -> bool:
+    return not (isinstance(rule, ClippedGossip) and isinstance(rule.radius, Oracle))
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_short_search_finds_no_message_that_breaks_a_bound(rule: Rule, engine: str) -> None:
+    _skip_without(engine)
+    if engine == "wire" and not _of_a_peer(rule):
+        pytest.skip("nobody tells a peer who is Byzantine")
+    number = list(RULES).index(next(name for name in RULES if RULES[name] is rule))
+    both = engine in ("dense", "cuda")
+    for place, dtype in enumerate(DTYPES.values()):
+        if both or (place == 0 if engine == "wire" else number % 2 == place):
+            search(rule, ENGINES[engine], dtype, {5 * number % 18 + 18 + 18 * place}, steps=6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_long_search_finds_none_either(rule: Rule, engine: str, dtype: str) -> None:
+    _skip_without(engine)
+    if engine == "wire" and (dtype == "float64" or not _of_a_peer(rule)):
+        pytest.skip("float32 travels, and nobody tells a peer who is Byzantine")
+    search(rule, ENGINES[engine], DTYPES[dtype], range(0, 54, 3), steps=300)
+
+
+def test_the_search_would_find_a_leak() -> None:
+    """Clipping by the distance of an average as the difference of squares gives it: the leak that was."""
+
+    class Leaking(type(RULES["clipped-gossip"])):  # type: ignore[misc]
+        def mix(self, inbox: Inbox) -> Tensor:
+            assert inbox.extra is not None
+            (near,) = inbox.neighborhoods()
+            pairs = near.pairs
+            share = torch.full_like(pairs[:, 0], 1 / 6)
+            share[:, 0] = 0
+            square = (share[:, None] @ pairs)[:, 0, 0] - ((share[:, None] @ pairs)[:, 0] * share).sum(1) / 2
+            factor = (1 / square.clamp(min=0).sqrt()).clamp(max=1) * near.weights.sum(1)
+            return inbox.mixed(torch.cat([1 - factor[:, None], factor[:, None] * share[:, 1:]], 1))
+
+    with pytest.raises(AssertionError):
+        search(Leaking(1.0), dense, torch.float32, range(1, 54, 9), steps=40)
+
+
+def test_every_rule_states_a_bound_or_says_why_not() -> None:
+    generator = torch.Generator().manual_seed(0)
+    (scene, *_) = scenes(torch.float64, generator, (5,))
+    unbounded = set()
+    for name, rule in RULES.items():
+        bound = rule.bound(seen_in(replace(scene, weights=torch.full_like(scene.weights, 0.1)), Context()))
+        if isinstance(bound, Unbounded):
+            assert bound.why
+            assert "none is stated" not in bound.why
+            unbounded.add(name)
+    assert unbounded == {"gossip", "geometric-median", "bucketing", "nnm"}, (
+        "the last two wrap a geometric median"
+    )
