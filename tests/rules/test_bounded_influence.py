@@ -120,7 +120,7 @@ def through_the_wire(rule: Rule, own: Tensor, received: Tensor, weights: Tensor,
     names = [str(number) for number in range(weights.shape[1])]
     neighbours = tuple(Neighbour(name=name, address=Address("a", 1), fingerprint=b"") for name in names)
     rounds = context.rounds or 1
-    mixing = Mixing(Config(name="0", run="r", rounds=rounds, neighbours=neighbours))
+    mixing = Mixing(Config(name="0", run="r", neighbours=neighbours).until(rounds))
     mixing.rule = rule
     mixed = torch.empty_like(own)
     for place, (vector, messages, shares) in enumerate(zip(own, received, weights, strict=True)):
@@ -131,7 +131,13 @@ def through_the_wire(rule: Rule, own: Tensor, received: Tensor, weights: Tensor,
             )
             assert wire_tensors.is_finite(row)
         exchange = Exchange(
-            round=int(context.round), received=rows, weights=shares, missing={}, seconds=0.0, deadline=1.0
+            round=int(context.round),
+            received=rows,
+            weights=shares,
+            rounds={},
+            missing={},
+            seconds=0.0,
+            deadline=1.0,
         )
         mixing(vector.clone(), exchange, [mixed[place]])
     return mixed
@@ -183,6 +189,7 @@ def test_a_short_search_finds_no_message_that_breaks_a_bound(rule: Rule, engine:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("engine", ENGINES)
