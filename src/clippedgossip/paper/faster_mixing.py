@@ -58,7 +58,7 @@ class FasterMixing(TrainingExperiment):
         ]
 
     def claims(self, result: Results) -> Claims:
-        return Claims([*_gaps(), *_easier(), *_gains(result), _predicts(result)], "Optimal weights")
+        return Claims([_gaps(), *_easier(), *_gains(result), _predicts(result)], "Optimal weights")
 
 
 @cache
@@ -71,31 +71,28 @@ def _difficulty(where: str, weights: str) -> float:
     return network.delta_max / network.spectral_gap**2
 
 
-def _gaps() -> list[Claim]:
-    return [
-        check(
-            f"{where}: optimal weights raise γ",
-            _network(where, OPTIMAL).spectral_gap_full / _network(where, MH).spectral_gap_full,
-            low=1.01,
-            unit="×",
-            note="γ of the full W, against Metropolis–Hastings",
-            digits=2,
-        )
-        for where in PLACES
-    ]
+def _gaps() -> Claim:
+    raised = [_network(w, OPTIMAL).spectral_gap_full / _network(w, MH).spectral_gap_full for w in PLACES]
+    return check(
+        "optimal weights raise γ on every network",
+        min(raised),
+        low=1.01,
+        unit="×",
+        note="γ of the full W against Metropolis–Hastings, the smallest of the four",
+        digits=2,
+    )
 
 
 def _easier() -> list[Claim]:
     return [
         check(
-            f"{where}: {weights} weights lower δ_max/γ²",
-            _difficulty(where, weights) / _difficulty(where, MH),
+            f"{weights} weights lower δ_max/γ² on every network",
+            max(_difficulty(where, weights) / _difficulty(where, MH) for where in PLACES),
             high=1.0,
             unit="×",
-            note="with γ of the regular nodes, against Metropolis–Hastings",
+            note="with γ of the regular nodes, against Metropolis–Hastings, the largest of the four",
             digits=2,
         )
-        for where in PLACES
         for weights in (OPTIMAL, ROBUST)
     ]
 
