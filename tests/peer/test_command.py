@@ -12,8 +12,10 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import networkx as nx
 import pytest
@@ -185,14 +187,29 @@ def alone(tmp_path: Path, **changes: Any) -> Path:
     return write_network([(0, 1)], 2, tmp_path / "net", template)[0]
 
 
-def started(folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    command = [*COMMAND, "peer", "start", str(folder), "--json", *more]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+@dataclass
+class Ended:
+    """How `peer start` ended, in this process: quicker than one of its own."""
+
+    code: int
+    error: str
 
 
-def test_nothing_is_lost_by_one_mistyped_command(tmp_path: Path) -> None:
+def started(folder: Path, *more: str) -> Ended:
+    error = io.StringIO()
+    with (
+        mock.patch("clippedgossip.peer.telemetry.log_to"),  # it would take the logs of all tests
+        contextlib.redirect_stdout(io.StringIO()),
+        contextlib.redirect_stderr(error),
+        pytest.raises(SystemExit) as ended,
+    ):
+        main(["peer", "start", str(folder), "--json", *more])
+    return Ended(int(ended.value.code or 0), error.getvalue())
+
+
+def test_nothing_is_lost_by_one_mistyped_command(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = alone(tmp_path)
-    assert started(folder).returncode == 0
+    assert started(folder).code == 0
 
     def kept(under: Path) -> set[str]:
         return {p.name for p in under.rglob("*") if p.suffix in (".safetensors", ".jsonl")}
@@ -200,34 +217,31 @@ def test_nothing_is_lost_by_one_mistyped_command(tmp_path: Path) -> None:
     before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file() and p.name != "lock"}
     with take(folder):
         done = started(folder, "--no-resume")
-    assert done.returncode == 2
-    assert "is running in" in done.stderr
+    assert (done.code, "is running in" in done.error) == (2, True)
     assert {p: p.read_bytes() for p in before} == before, "not a byte has changed"
     again = started(folder, "--no-resume")
-    assert again.returncode == 0
-    assert "without being served" in again.stderr, "what was signed is not signed again"
+    assert again.code == 0
+    assert "without being served" in caplog.text, "what was signed is not signed again"
     (aside,) = (folder / "set-aside").iterdir()
     assert kept(aside) == kept(folder / "checkpoints") | {"records.jsonl"}
 
 
 def test_exit_codes_tell_the_truth(tmp_path: Path) -> None:
     folder = alone(tmp_path)
-    assert started(folder, "--rounds", "2").returncode == 0
+    assert started(folder, "--rounds", "2").code == 0
     text = (folder / "peer.toml").read_text()
     (folder / "peer.toml").write_text(text.replace('"linear"', '"mlp"'))
     changed = started(folder)
-    assert (changed.returncode, "is of another model" in changed.stderr) == (2, True)
+    assert (changed.code, "is of another model" in changed.error) == (2, True)
     (folder / "peer.toml").write_text(text)
     for path in (folder / "checkpoints").rglob("*.safetensors"):
         path.write_bytes(path.read_bytes()[:100])
     torn = started(folder)
-    assert (torn.returncode, "none is whole" in torn.stderr) == (2, True)
+    assert (torn.code, "none is whole" in torn.error) == (2, True)
     shutil.rmtree(folder / "checkpoints")
     (folder / "checkpoints").write_text("no folder: nothing can be written there")
     full = started(folder)
-    assert (full.returncode, "could not be written" in full.stderr) == (1, True)
-    for done in (changed, torn, full):
-        assert "Traceback" not in done.stderr
+    assert (full.code, "could not be written" in full.error) == (1, True)
 
 
 def test_a_hangup_ends_a_peer_with_a_checkpoint(tmp_path: Path) -> None:
