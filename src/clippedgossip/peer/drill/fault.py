@@ -108,17 +108,19 @@ A {network} of {peers} real processes learns `digits` for {rounds} rounds while 
     clippedgossip peer drill --network {network} --peers {peers} --rounds {rounds} --out docs/faults.md
 
 A fault counts only by the trace it left: what regular peers counted as missing and why, what a proxy cut or
-swallowed, a handshake refused, a checkpoint that failed, a proof that was kept. Strangers at the port come
+swallowed, a handshake refused, a checkpoint that failed, a proof that was kept. Outsiders at the port come
 again every three seconds until the end. Two models for one round can be proved only where two regular
-neighbours of the liar are neighbours themselves: that fault happens on a ring with chords (i to i ± 1 and
-i ± 2) whose peers ask for witnesses, and counts when the liar, and nobody else, stands convicted.
+neighbours of the Byzantine peer are neighbours themselves: that fault happens on a ring with chords (i to
+i ± 1 and i ± 2) whose peers ask for witnesses, and counts when the Byzantine peer, and nobody else, is
+convicted.
 
+`ended badly` names regular peers with another exit code than they should have: 0, or 1 for the one whose
+disk is full. `links lost` names links between regular peers that brought no message in the last 10 seconds.
 Accuracy is the mean over the regular peers, `change` its difference in points to the run without a fault.
 `overrun` is by how much an exchange exceeded its deadline at worst; a stopped process counts the time it was
 stopped. `grew` is by how much the regular process that grew most *kept* growing: once it has done its first
 rounds its life is cut into four, and the part that added least counts four times, so that a cache that fills
-once does not count and a leak does. `peak` is the most any regular process ever
-held.
+once does not count and a leak does. `peak` is the most any regular process ever held.
 
 {table(results)}
 """
