@@ -319,3 +319,19 @@ def test_a_connection_whose_state_is_lost_is_made_anew() -> None:
                 proxy.close()
 
     asyncio.run(scenario())
+
+
+def test_what_a_peer_sends_can_be_limited() -> None:
+    async def scenario() -> None:
+        async with pair(bytes_per_second=4e6) as (alice, bob, box, a, _):
+            await alice.pins.learn("bob")
+            link = bob.link(a)
+            await link.hello(pb.HelloRequest(terms=terms().encode()))
+            made = message()
+            box.publish(0, lambda name: made)
+            started = asyncio.get_running_loop().time()
+            assert await pull(link) == 0
+            # 4 MB in parts of 1 MiB: the last one leaves when the others' time is over.
+            assert asyncio.get_running_loop().time() - started >= 3 * wire.CHUNK / 4e6
+
+    asyncio.run(scenario())

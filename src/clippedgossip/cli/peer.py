@@ -21,7 +21,9 @@ Folder = Annotated[Path, typer.Argument(help="The peer's folder.")]
 
 def register(app: typer.Typer) -> None:
     """Add the `peer` commands."""
-    group = typer.Typer(help="Train with strangers over a real network.", no_args_is_help=True)
+    group = typer.Typer(
+        help="Train over a real network with people you need not trust.", no_args_is_help=True
+    )
     for name, command in (
         ("network", network),
         ("up", up),

@@ -1,4 +1,4 @@
-"""A peer: one process per participant, owned by strangers, talking over the real network.
+"""A peer: one process per participant, over the real network, among owners who do not trust each other.
 
 The names here are imported when they are used: the command line reads configs without loading torch.
 """

@@ -95,7 +95,7 @@ def verify(path: Path) -> Proof:
         data = json.loads(path.read_text())
         certificate = read_certificate(data["certificate"].encode())
         first, second = (pb.Header.FromString(base64.b64decode(text)) for text in data["headers"])
-    except Exception as error:  # whatever a stranger's file may contain
+    except Exception as error:  # whatever an outsider's file may contain
         raise PeerError(
             f"{path} is not evidence: {type(error).__name__}\n"
             "give a file from the `evidence` folder of a peer of this version"

@@ -91,7 +91,7 @@ def read_certificate(pem: bytes) -> Certificate:
     """Accepts only what `create` makes.
 
     A pinned certificate becomes a trust anchor of the TLS library. One that may sign others would let its
-    owner wave strangers through the handshake, and one that copies a neighbour's subject could shadow that
+    owner let outsiders through the handshake, and one that copies a neighbour's subject could shadow that
     neighbour; so certificates must not be authorities, and their subject must be the hash of their own key.
     """
     if len(pem) > _LARGEST_CERTIFICATE:
@@ -103,7 +103,7 @@ def read_certificate(pem: bytes) -> Certificate:
         subject, issuer = certificate.subject, certificate.issuer
         algorithm = certificate.signature_hash_algorithm
         body, signature = certificate.tbs_certificate_bytes, certificate.signature
-    except Exception as error:  # the library has a class for each thing that can be wrong with a stranger's
+    except Exception as error:  # the library has a class for each thing that can be wrong with one
         raise PeerError(f"not a certificate: {error}") from None
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
         raise PeerError("certificate key is not P-256; make one with `clippedgossip peer init`")

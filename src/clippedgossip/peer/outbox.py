@@ -43,6 +43,23 @@ class Bucket:
         return True
 
 
+class Pacer:
+    """Spreads bytes over time: `rate` a second, for all that it is asked for together; 0: at once."""
+
+    def __init__(self, rate: float) -> None:
+        self._rate = rate
+        self._free = 0.0
+
+    async def spend(self, count: int) -> None:
+        if not self._rate:
+            return
+        now = asyncio.get_running_loop().time()
+        start = max(now, self._free)
+        self._free = start + count / self._rate
+        if start > now:
+            await asyncio.sleep(start - now)
+
+
 class Caller:
     """What is known of a neighbour that calls."""
 
@@ -79,6 +96,7 @@ class Outbox:
         self.heard: Callable[[str, pb.Terms], None] = lambda name, terms: None
         self.headers: Callable[[int], list[pb.Header]] = lambda round: []
         self._nonce = nonce
+        self._pacer = Pacer(limits.bytes_per_second)
         self._terms = terms
         self._patience = patience
         self._messages: dict[int, Callable[[str], Message]] = {}
@@ -159,9 +177,14 @@ class Outbox:
     async def _serve(self, name: str, caller: Caller, request: pb.PullRequest, send: Send) -> None:
         round = await self._choose(request)
         message = self._messages[round](name)
+
+        async def paced(part: bytes) -> None:
+            await self._pacer.spend(len(part))
+            await send(part)
+
         try:
             async with asyncio.timeout(self._patience):
-                await self._stream(message, request, send)
+                await self._stream(message, request, paced)
         except TimeoutError:
             raise Rejected(Rejection.LATE, "read too slowly") from None
         caller.pulled = max(caller.pulled, round)

@@ -94,10 +94,12 @@ class Deadlines:
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What a stranger may cost this peer."""
+    """What neighbours and outsiders may cost this peer."""
 
     model_bytes: int = 1 << 30
     pulls_per_second: float = 100.0
+    bytes_per_second: float = 0.0
+    """Of all messages that this peer sends together; 0: no limit."""
     connections: int = 256
     handshake: float = 5.0
     backoff_least: float = 1.0
@@ -372,6 +374,7 @@ _RANGES = (
     ("deadlines", "linger", 0, 3600),
     ("limits", "model_bytes", 1, 2**40),
     ("limits", "pulls_per_second", 0.1, 10**5),
+    ("limits", "bytes_per_second", 0, 10**12),
     ("limits", "connections", 1, 65536),
     ("limits", "handshake", 0.1, 120),
     ("limits", "backoff_least", 0.01, 3600),

@@ -46,7 +46,7 @@ class Drill:
     rounds: int = 200
     model: str = "mlp"
     victim: str = "1"
-    """To whom faults happen from outside; the liar, where one is needed, is the last peer."""
+    """To whom faults happen from outside; the Byzantine peer, where there is one, is the last."""
     fired: set[Fault] = field(default_factory=set)
     _made: int = 0
 
@@ -193,10 +193,10 @@ class Drill:
         victim = rows[self.victim]
         counted = [item for row in rows.values() for item in row.get("reasons", {}).items()]
 
-        def against(lie: Fault) -> set[str]:
-            """Why regular neighbours did without the message of whoever tells this lie."""
-            liars = {n for n, c in net.configs.items() if c.misbehave == MISBEHAVIOURS[lie]}
-            return {reason for name, reasons in counted if name in liars for reason in reasons}
+        def against(fault: Fault) -> set[str]:
+            """Why regular neighbours did without the message of whoever misbehaves so."""
+            byzantine = {n for n, c in net.configs.items() if c.misbehave == MISBEHAVIOURS[fault]}
+            return {reason for name, reasons in counted if name in byzantine for reason in reasons}
 
         traces = {
             Fault.KILL: bool(victim.get("resumed")),
@@ -229,12 +229,12 @@ class Drill:
 
     def _far_off(self, net: LocalNetwork, how: str) -> bool:
         """Whether regular peers used messages that said to be of the far future."""
-        liars = {name for name, config in net.configs.items() if config.misbehave == how}
+        byzantine = {name for name, config in net.configs.items() if config.misbehave == how}
         for name in self.regular(net):
             for path in (net.configs[name].folder / "runs").glob("*/records.jsonl"):
                 for line in path.read_text().splitlines():
                     others = json.loads(line).get("other_rounds", {})
-                    if any(others.get(liar, 0) >= 10**9 for liar in liars):
+                    if any(others.get(each, 0) >= 10**9 for each in byzantine):
                         return True
         return False
 
@@ -323,10 +323,10 @@ def _convicted(net: LocalNetwork) -> set[str]:
     return found
 
 
-def _marks(net: LocalNetwork, lie: str) -> set[str]:
-    """The fingerprints of those who tell this lie."""
-    liars = [config for config in net.configs.values() if config.misbehave == lie]
-    return {identity.format_fingerprint(identity.load(liar.folder).fingerprint) for liar in liars}
+def _marks(net: LocalNetwork, how: str) -> set[str]:
+    """The fingerprints of those who misbehave so."""
+    byzantine = [config for config in net.configs.values() if config.misbehave == how]
+    return {identity.format_fingerprint(identity.load(each.folder).fingerprint) for each in byzantine}
 
 
 def _logged(config: Config, event: str) -> bool:

@@ -38,7 +38,7 @@ class Pins:
         return b"".join(certificate.pem for certificate in self.certificates.values())
 
     def name_of(self, pem: bytes) -> str | None:
-        """The neighbour that presented this certificate; None for a stranger."""
+        """The neighbour that presented this certificate; None for an outsider."""
         with contextlib.suppress(ValueError):
             return self.names.get(hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem.decode())).digest())
         return None

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 # gRPC has no switch for the lowest TLS version. Peers have ECDSA keys; when every TLS 1.2 cipher suite on
 # offer wants an RSA key, nothing below TLS 1.3 can be agreed on. gRPC reads it when it starts: set it first.
 os.environ.setdefault("GRPC_SSL_CIPHER_SUITES", "ECDHE-RSA-AES128-GCM-SHA256:ECDHE-RSA-AES256-GCM-SHA384")
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # strangers must not be able to fill the log
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # outsiders must not be able to fill the log
 
 import grpc
 from google.protobuf.message import DecodeError, Message
