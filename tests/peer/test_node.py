@@ -27,6 +27,7 @@ from clippedgossip.peer.reputation import Reputation
 from clippedgossip.peer.signed_rounds import SignedRounds
 from clippedgossip.peer.telemetry import RateLimit
 from clippedgossip.peer.transport import MemoryNetwork, MemoryTransport
+from clippedgossip.settings import TrainingConfig
 
 IDENTITIES = [identity.create() for _ in range(5)]
 FAST = Deadlines(least=3.0, most=5.0, join=10.0, linger=3.0)  # a busy machine takes its time
@@ -46,9 +47,11 @@ def neighbours(i: int, edges: Sequence[tuple[int, int]]) -> tuple[Neighbour, ...
 
 
 def make_node(net: MemoryNetwork, i: int, edges: Sequence[tuple[int, int]], **changes: object) -> Node:
-    settings: dict[str, object] = {"deadlines": FAST, "rounds": 1000, **changes}
-    round = settings.pop("round", 0)
+    settings: dict[str, object] = {"deadlines": FAST, **changes}
+    round, rounds = settings.pop("round", 0), settings.pop("rounds", 1000)
     assert isinstance(round, int)
+    assert isinstance(rounds, int)
+    settings["training"] = TrainingConfig(rounds=rounds)
     near = neighbours(i, edges)
     config = Config(name=f"p{i}", run="r", neighbours=near, **settings)  # type: ignore[arg-type]  # by name
     transport = MemoryTransport(net, IDENTITIES[i], config.neighbours)
@@ -443,6 +446,31 @@ def test_checkpoints_survive_being_torn(tmp_path: Path) -> None:
         path.write_bytes(b"torn")
     with pytest.raises(PeerError, match=r"2 checkpoints in .* are damaged, and none is whole"):
         checkpoint.load(tmp_path, "r")
+
+
+def test_a_finished_peer_serves_its_last_message_to_late_ones() -> None:
+    async def scenario() -> None:
+        net, edges = MemoryNetwork(), [(0, 1)]
+        quick = Deadlines(least=0.2, most=5.0, join=0.1, linger=30.0)
+        early = make_node(net, 0, edges, deadlines=quick, rounds=3)
+        await early.start()
+        for round in range(3):
+            await early.exchange(vector(round))
+        leaving = asyncio.create_task(early.leave())
+        late = make_node(net, 1, edges, deadlines=quick, rounds=3)
+        await late.start()
+        found = []
+        for _ in range(3):
+            exchange = await late.exchange(vector(9))
+            found.append((exchange.rounds, float(exchange.received[0, 0])))
+        assert found == [({"p0": 2}, 2.0)] * 3, "the last message, again and again"
+        assert late.neighbours["p0"].finished
+        await asyncio.gather(late.leave(), leaving)  # neither waits for the other until `linger` is over
+        assert late.evidence.proofs == 0
+
+    started = time.monotonic()
+    asyncio.run(scenario())
+    assert time.monotonic() - started < 20
 
 
 def test_the_log_is_bounded_whatever_a_neighbour_says(caplog: pytest.LogCaptureFixture) -> None:

@@ -50,6 +50,8 @@ class FalseRounds(Node):
     claims = "future"
 
     async def publish(self, vector: torch.Tensor) -> None:
+        if self.claims == "stall later" and self.round == 20:
+            self.outbox._stream = self._stall  # type: ignore[method-assign]  # it lies
         claimed = {"future": 10**9 + self.round, "past": 0, "both": self.round % 2 * 10**9 + self.round}
         round = claimed.get(self.claims, self.round)
         made = self.make_message(vector)
@@ -90,7 +92,7 @@ class Schedules(RuleBasedStateMachine):
     @initialize(
         graph=st.sampled_from(sorted(GRAPHS)),
         steps=st.lists(st.sampled_from([0.02, 0.1, 0.1, 0.1, 0.5, 3.0]), min_size=5, max_size=5),
-        lies=st.sampled_from(["none", "future", "past", "both", "stall"]),
+        lies=st.sampled_from(["none", "future", "past", "both", "stall", "stall later"]),
     )
     def begin(self, graph: str, steps: list[float], lies: str) -> None:
         self.loop = SimulatedLoop()

@@ -315,13 +315,11 @@ class Node:
             if 2 * came >= len(fetches):
                 patience = min(patience, self.deadline.within(loop.time() - started))
         await _cancel(waits)
-        running = [fetch.task for fetch in fetches if fetch.task is not None]
-        while running and not any(fetch.header is not None for fetch in fetches) and loop.time() < floor:
-            running = [task for task in running if not task.done()]
-            if running:
-                await asyncio.wait(running, timeout=floor - loop.time(), return_when=asyncio.FIRST_COMPLETED)
-            else:
-                await asyncio.sleep(floor - loop.time())
+        while not any(fetch.header is not None for fetch in fetches) and loop.time() < floor:
+            running = [fetch.task for fetch in fetches if fetch.task is not None and not fetch.over]
+            if not running:  # nothing can come in this round: all have been refused
+                break
+            await asyncio.wait(running, timeout=floor - loop.time(), return_when=asyncio.FIRST_COMPLETED)
 
     async def _fetch(self, fetch: _Fetch) -> None:
         """Pulls one message, trying again while that can help."""

@@ -170,7 +170,8 @@ async def _endless_stream(message: Message, request: pb.PullRequest, send: Send)
 
 
 async def _doubled_stream(message: Message, request: pb.PullRequest, send: Send) -> None:
-    for _ in range(2):
+    """Messages of odd rounds twice; its first one, which it replays, once."""
+    for _ in range(1 + message.header.round % 2):
         for part in wire.parts(message.header, message.body):
             await send(part)
 
