@@ -304,6 +304,7 @@ _COMMON: list[tuple[str, Any]] = [
     # TCP_USER_TIMEOUT by these.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.ping_timeout_ms", 5_000),  # else the ping waits for a minute
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     # Identity alone: a gzip bomb is refused before it is unpacked.
