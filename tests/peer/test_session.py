@@ -5,6 +5,7 @@ import threading
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from clippedgossip.peer.peer_config import Config, Deadlines, Wire
 from clippedgossip.peer.session import Peer
 from clippedgossip.peer.telemetry import read_status
 from clippedgossip.records import RunDirectory
+from clippedgossip.settings import TrainingConfig
 
 PATIENT = Deadlines(least=20, most=20, join=20, linger=3)
 RING = [(i, (i + 1) % 4) for i in range(4)]
@@ -296,3 +298,16 @@ def test_from_config_reads_a_folder(tmp_path: Path) -> None:
     peer = Peer.from_config(tmp_path / config.CONFIG_FILE)
     assert peer.round == 0
     peer.close()
+
+
+def test_a_loop_that_is_run_again_is_told_to_name_a_new_run(tmp_path: Path) -> None:
+    alone = Deadlines(least=0.01, most=0.01, join=0, linger=0)
+    identity.save(identity.create(), tmp_path)
+    mine = Config(name="a", run="r", deadlines=alone, folder=tmp_path, training=TrainingConfig(rounds=2))
+    model = nn.Linear(2, 1)
+    for first in (0, 1):  # stopped after its first round, it goes on
+        with Peer(mine, identity.load(tmp_path), model=model, round=first) as peer:
+            peer.mix(model)
+    with pytest.raises(UserError, match="choose a new run"):
+        Peer(mine, identity.load(tmp_path), model=model)
+    Peer(replace(mine, run="another"), identity.load(tmp_path), model=model).close()

@@ -117,6 +117,7 @@ class Peer:
                     tensors=names,
                 )
                 self._starting = node
+                self._refuse_what_is_done(node)
                 if self._hurried:
                     node.hurry.set()
                 await node.start()
@@ -128,6 +129,16 @@ class Peer:
             if self._journal is not None:
                 self._journal.go_on_from(self.node.round)
         return self.node
+
+    def _refuse_what_is_done(self, node: Node) -> None:
+        """A loop of one's own that is run again would serve nothing: all its rounds are signed already."""
+        highest = node.signed.highest
+        if self._journal is not None and highest >= self.config.rounds - 1 >= self._first_round:
+            node.signed.close()
+            raise PeerError(
+                f"run {self.config.run!r} was done in {self.config.folder} before; no round is signed twice\n"
+                f"choose a new run in every peer.toml, or more rounds and round={highest + 1} to go on"
+            )
 
     def hurry(self) -> None:
         """Makes `start` wait no longer for neighbours; from any thread, or a signal's handler."""
