@@ -18,10 +18,12 @@ from clippedgossip import graphs
 from clippedgossip.audit import Placement, audit, suggest_edges, weakest_cut, worst_placement
 from clippedgossip.audit.articulation import separated_by
 from clippedgossip.audit.text import nodes_text, render
+from clippedgossip.audit.worst_placement import without
 from clippedgossip.cli import main
 from clippedgossip.errors import NetworkError
 from clippedgossip.graphs.types import Graph
 from clippedgossip.network import Network
+from clippedgossip.network.spectrum import dense_gap, matrix
 from clippedgossip.report.network_drawing import draw_audit, draw_network
 
 KEYS = {"nodes", "edges", "regular", "byzantine", "connected", "gamma", "gamma_full", "p"} | {
@@ -332,3 +334,71 @@ def test_own_weights_of_a_file_are_used_or_refused(
     assert code == 2
     assert "metropolis-hastings" in err
     assert json.loads(run(capsys, str(path), "--weights", "metropolis-hastings", "--json")[1])["connected"]
+
+
+def narrowest(network: Network) -> float:
+    """The least conductance of all cuts, by trying each."""
+    w = matrix(*network.regular_csr).toarray()
+    m, best = len(w), np.inf
+    for size in range(1, m // 2 + 1):
+        for side in combinations(range(m), size):
+            rest = [i for i in range(m) if i not in side]
+            best = min(best, w[np.ix_(side, rest)].sum() / size)
+    return float(best)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_weakest_cut_of_a_small_network_is_the_weakest(seed: int) -> None:
+    shape = nx.gnp_random_graph(9, 0.45, seed=seed)
+    if not nx.is_connected(shape):
+        shape = nx.compose(shape, nx.path_graph(9))
+    network = Network(shape)
+    cut = weakest_cut(network)
+    assert cut is not None
+    assert cut.exact
+    assert cut.conductance == pytest.approx(narrowest(network), rel=1e-12)
+
+
+def test_the_weakest_cut_of_a_torus_does_not_depend_on_a_basis() -> None:
+    """λ₂ is fourfold there, and sweeps along one of its eigenvectors gave 0.2 or 0.286."""
+    cut = weakest_cut(Network(nx.grid_2d_graph(4, 4, periodic=True)))
+    assert cut is not None
+    assert cut.conductance == pytest.approx(0.2, rel=1e-12)
+
+
+@pytest.mark.parametrize("size", [5, 6])
+def test_the_weakest_cut_found_on_a_larger_torus_turns_with_it(size: int) -> None:
+    """Another numbering gives the solver another basis, and the same cut."""
+    shape = nx.grid_2d_graph(size, size, periodic=True)
+    turned = nx.relabel_nodes(shape, {(a, b): (b, (a + 2) % size) for a, b in shape})
+    cuts = [
+        weakest_cut(Network(nx.convert_node_labels_to_integers(g, ordering="sorted")))
+        for g in (shape, turned)
+    ]
+    assert all(cut is not None and not cut.exact for cut in cuts)
+    assert len({f"{cut.conductance:.9g}" for cut in cuts if cut is not None}) == 1
+
+
+def test_the_worst_place_is_found_where_gamma_is_tiny() -> None:
+    """Two cliques joined by a chain of weight 1e-5 and one of 3e-5: turning the end of the stronger chain
+    leaves the smaller γ, though δ_max/γ² is 1e10 for all of them."""
+    weights = np.full((12, 12), 0.0)
+    for clique in (range(5), range(5, 10)):
+        for i, j in combinations(clique, 2):
+            weights[i, j] = 0.1
+    for a, b, w in ((0, 10, 3e-5), (10, 5, 3e-5), (1, 11, 1e-5), (11, 6, 1e-5)):
+        weights[min(a, b), max(a, b)] = w
+    weights += weights.T
+    shape = nx.from_numpy_array(weights)
+    np.fill_diagonal(weights, 1 - weights.sum(1))
+    network = Network(shape, weights=weights)
+    found = worst_placement(network, 1)
+    assert found is not None
+    tried = [turned(network, node) for node in range(12)]
+    assert found.ratio == pytest.approx(max(placement for placement in tried), rel=1e-6)
+
+
+def turned(network: Network, node: int) -> float:
+    """δ_max/γ² when this node is Byzantine."""
+    left, _, delta = without(network, np.array([node]))
+    return delta / dense_gap(left.toarray()).value ** 2

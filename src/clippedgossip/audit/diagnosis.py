@@ -177,6 +177,8 @@ def _cut(network: Network, cut: Cut) -> dict[str, Any]:
         "edge_count": len(cut.edges),
         "weight": cut.weight,
         "conductance": cut.conductance,
+        "exact": cut.exact,
+        "least_conductance": cut.conductance if cut.exact else (1 - network.gap.lambda2) / 2,
         "sizes": [len(cut.side), len(cut.other)],
         "sides": [_names(network, cut.side), _names(network, cut.other)],
         "truncated": max(len(cut.edges), len(cut.other)) > LISTED,

@@ -86,18 +86,20 @@ def _candidates(network: Network) -> list[tuple[int, int]]:
     if fiedler is None:
         return []
     m = len(network.regular)
-    drop = _drops(network, fiedler)
+    # Where λ₂ is multiple, tension is summed over its eigenvectors: the same for any basis of them.
+    modes = fiedler[:, None] if network.gap.slowest is None else network.gap.slowest
+    drop = _drops(network, modes)
     order = np.argsort(fiedler, kind="stable")
     low, high = (order, order) if m <= 2 * EXTREMES else (order[:EXTREMES], order[-EXTREMES:])
     a, b = (grid.ravel() for grid in np.meshgrid(low, high, indexing="ij"))
     if m <= 2 * EXTREMES:
-        a, b = a[a < b], b[a < b]
+        a, b = np.triu_indices(m, 1)
     indptr, indices, _, _ = network.regular_csr
     keys = rows_of(indptr) * m + indices
     missing = ~np.isin(a * m + b, keys)
     a, b = a[missing], b[missing]
-    gain = _new_weight(network, a, b) * (fiedler[a] - fiedler[b]) ** 2 - drop[a] - drop[b]
-    best = np.argsort(-gain, kind="stable")[: _tries(m)]
+    gain = _new_weight(network, a, b) * ((modes[a] - modes[b]) ** 2).sum(1) - drop[a] - drop[b]
+    best = np.argsort(np.round(-gain, 9), kind="stable")[: _tries(m)]
     first, second = network.regular[a[best]], network.regular[b[best]]
     return [(min(e), max(e)) for e in zip(first.tolist(), second.tolist(), strict=True)]
 
@@ -115,14 +117,14 @@ def _new_weight(network: Network, a: Ints, b: Ints) -> Floats:
     return weight / 2 if network.weighting == "lazy" else weight
 
 
-def _drops(network: Network, fiedler: Floats) -> Floats:
+def _drops(network: Network, modes: Floats) -> Floats:
     """What a node's other edges lose to first order when its degree rises by one."""
     indptr, indices, values, _ = network.regular_csr
     rows = rows_of(indptr)
-    tension = values * (fiedler[rows] - fiedler[indices]) ** 2
+    tension = values * ((modes[rows] - modes[indices]) ** 2).sum(1)
     degrees = network.degrees[network.regular]
     if network.fixed_weights:
-        return np.zeros(len(fiedler))
+        return np.zeros(len(modes))
     if network.weighting == "equal":
         largest = max(int(network.degrees.max()), network.max_degree or 0)
         return np.where(degrees >= largest, tension.sum() / 2 / (largest + 2.0), 0.0)

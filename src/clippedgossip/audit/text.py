@@ -167,10 +167,16 @@ def _cut(audit: Audit) -> str:
         )
     if cut.complete:
         return "Weakest cut: none, every node is next to every other"
-    lead = f"Weakest cut: {_count(len(cut.edges), 'edge')} of total weight {number(cut.weight)} between"
-    if len(cut.edges) > 12:
-        return f"{lead}\n{sides}"
-    return f"{lead}\n{sides}\n{_paragraph('across it: ' + _edge_list(network, cut.edges), '    ')}"
+    name = "Weakest cut" if cut.exact else "Weakest cut found"
+    lead = f"{name}: {_count(len(cut.edges), 'edge')} of total weight {number(cut.weight)} between"
+    if len(cut.edges) <= 12:
+        sides += f"\n{_paragraph('across it: ' + _edge_list(network, cut.edges), '    ')}"
+    if not cut.exact:
+        least = number((1 - network.gap.lambda2) / 2)
+        sides += "\n" + _paragraph(
+            f"its weight by size is {number(cut.conductance)}; none has less than {least} (Cheeger)", "    "
+        )
+    return f"{lead}\n{sides}"
 
 
 def _count(number: int, what: str) -> str:

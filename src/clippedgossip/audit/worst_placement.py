@@ -96,7 +96,8 @@ def _exhaustive(network: Network, attackers: int) -> Placement:
     w = spectrum.matrix(*network.regular_csr).toarray()
     m = len(w)
     every = np.array(list(combinations(range(m), attackers)), dtype=np.int64)
-    harms: list[Floats] = []
+    ratios: list[Floats] = []
+    separated: list[Ints] = []
     for turned in np.array_split(every, 1 + every.shape[0] * m**2 // 2_000_000):
         mask = np.ones((len(turned), m), dtype=bool)
         np.put_along_axis(mask, turned, False, axis=1)
@@ -111,10 +112,11 @@ def _exhaustive(network: Network, attackers: int) -> Placement:
             gamma = 1 - np.maximum(np.abs(values[:, 0]), np.abs(values[:, -2]))
         apart = gamma < 1e-12
         ratio = (network.delta[keep] + lost).max(1) / np.where(apart, 1.0, gamma) ** 2
-        # nodes cut off come first, so they count from 1 upwards and a ratio is squeezed below 1
-        harms.append(np.where(apart, _cut_off(left), ratio / (1 + ratio)))
-    harm = np.concatenate(harms)
-    worst = int(np.argmax(harm >= harm.max() * (1 - 1e-9)))  # the first of those equal by symmetry
+        ratios.append(np.where(apart, inf, ratio))
+        separated.append(np.where(apart, _cut_off(left), 0))
+    most = np.concatenate(separated)
+    ratio = np.where(most == most.max(), np.concatenate(ratios), -1.0)  # nodes cut off come first
+    worst = int(np.argmax(ratio >= ratio.max() * (1 - 1e-9)))  # the first of those equal by symmetry
     return _assess(network, every[worst], None, "exhaustive")
 
 

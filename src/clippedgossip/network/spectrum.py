@@ -39,6 +39,7 @@ class Gap:
     lambda_n: float  # or a lower bound on it, where that shows that λ₂ decides
     fiedler: Floats | None
     eigenvalues: Floats | None = None  # all of them, ascending, where they were computed
+    slowest: Floats | None = None  # (n, r) all eigenvectors of λ₂ as columns, where it is known to be r-fold
     exact: bool = True  # False: `value` is only an upper bound on γ
     method: Literal["dense", "lanczos", "inverse", "components", "trivial"]
 
@@ -72,14 +73,28 @@ def spectral_gap(w: Csr, *, guess: Floats | None = None) -> Gap:
 def dense_gap(w: Floats) -> Gap:
     """γ from all eigenvalues."""
     values, vectors = np.linalg.eigh(w)
+    alike = np.flatnonzero(np.abs(values[:-1] - values[-2]) < 1e-9)
+    slowest = vectors[:, alike]
     return Gap(
         value=_clamp(1 - max(abs(values[0]), abs(values[-2]))),
         lambda2=float(values[-2]),
         lambda_n=float(values[0]),
-        fiedler=vectors[:, -2].copy(),
+        fiedler=_representative(slowest),
         eigenvalues=values,
+        slowest=slowest,
         method="dense",
     )
+
+
+def _representative(space: Floats) -> Floats:
+    """The same eigenvector on every machine. Where λ₂ is multiple a solver may give any basis; the projection
+    of a coordinate is unique, here of the first one that is nearest to the space."""
+    lengths = np.round((space**2).sum(1), 9)
+    nearest = int(np.argmax(lengths))
+    if space.shape[1] == 1:
+        vector: Floats = space[:, 0] * (-1.0 if space[nearest, 0] < 0 else 1.0)
+        return vector
+    return _unit(space @ space[nearest])
 
 
 def asymmetric_gap(w: Csr) -> Gap:
