@@ -6,7 +6,7 @@ from math import inf, sqrt
 from clippedgossip.errors import NetworkError
 from clippedgossip.network import Network
 
-C1 = 32  # Lemma (bound on e₂)
+C1 = 32  # Lemma (bound on e₂); the statement and the proof of both theorems have it
 C2 = 5  # Lemma (bound on the consensus distance)
 
 
@@ -54,7 +54,12 @@ class TrainingGuarantee:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingBound:
-    """Theorem 1′: (1/(T+1)) Σ_t ‖∇f(x̄ᵗ)‖² ≤ heterogeneity + noise + drift + variance + start."""
+    """Theorem 1′: (1/(T+1)) Σ_t ‖∇f(x̄ᵗ)‖² ≤ heterogeneity + noise + drift + variance + start.
+
+    All constants are those of the theorem's statement. Its proof ends otherwise: the step size is tuned with
+    3r₀/(η(T+1)), and the 3 is kept in the noise alone. By the proof, drift is larger by 3^(2/3), variance by
+    3^(3/4) and start by 3; and the noise has 320c₁ where the statement has 320c₁c₂.
+    """
 
     heterogeneity: float  # 200c₁c₂/γ² · δ_max ζ²: does not vanish with T
     noise: float  # falls as T^(-1/2)

@@ -174,9 +174,11 @@ def spectral(network: Network, x: dict[int, np.ndarray], i: int, j: int) -> np.n
     return result
 
 
-def furthest(network: Network, x: dict[int, np.ndarray], i: int, j: int) -> np.ndarray:
+def most_aligned(network: Network, x: dict[int, np.ndarray], i: int, j: int) -> np.ndarray:
     rows = np.array([x[k] for k in network.regular.tolist()])
-    result: np.ndarray = rows[np.linalg.norm(rows - rows.mean(0), axis=1).argmax()]
+    apart = rows - rows.mean(0)
+    direction = np.linalg.svd(apart)[2][0]
+    result: np.ndarray = rows[np.abs(apart @ direction).argmax()]
     return result
 
 
@@ -186,7 +188,7 @@ DEFINITIONS: dict[str, Definition] = {
     "ipm": ipm,
     "alie": alie,
     "spectral": spectral,
-    "mimic": furthest,
+    "mimic": most_aligned,
     "silence": lambda network, x, i, j: x[i],
     "none": lambda network, x, i, j: x[j],
     "label-flipping": lambda network, x, i, j: x[j],

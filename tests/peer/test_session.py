@@ -130,7 +130,7 @@ def test_ones_own_loop_tells_of_itself(tmp_path: Path) -> None:
         assert status["running"]
         assert (status["round"], status["accuracy"], status["missing"]) == (1, None, 0)
         assert status["links"] == {"1": True, "3": True}
-        assert status["consensus_distance"] > 0
+        assert status["neighbour_distance"] > 0
         with urllib.request.urlopen(f"http://{status['metrics']}/metrics", timeout=20) as answer:
             assert "clippedgossip_round 1.0" in answer.read().decode()
     status = read_status(folder)

@@ -33,7 +33,7 @@ rounds = st.builds(
     peer=st.none() | st.text(),
     missing=st.none() | st.integers(0, 100),
     extra=st.dictionaries(st.text(min_size=1).map(lambda name: f"x {name}"), numbers),
-)
+).filter(lambda record: record.peer is None or record.consensus_distance is None)  # no peer can know Ξ
 
 
 def filled(root: Path, count: int) -> RunDirectory:
@@ -344,3 +344,13 @@ def test_an_atomic_write_is_all_or_nothing(tmp_path: Path) -> None:
     write_atomic(path, b"new")
     assert (path.read_text(), path.stat().st_mode & 0o777) == ("new", 0o640)
     assert [file.name for file in tmp_path.iterdir()] == ["page.html"]
+
+
+def test_a_peers_old_record_is_read_under_its_new_name() -> None:
+    """A peer knows the distance to what it received, not Ξ; version 0.1 gave both one name."""
+    old = Round.from_json({"round": 3, "peer": "ann", "consensus_distance": 0.5})
+    assert old.neighbour_distance == 0.5
+    assert old.consensus_distance is None
+    simulated = Round.from_json({"round": 3, "consensus_distance": 0.5})
+    assert simulated.consensus_distance == 0.5
+    assert Round.from_json(old.to_json()) == old

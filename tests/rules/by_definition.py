@@ -60,11 +60,11 @@ def mixed(rule: Rule, own: Wide, received: Wide, weights: Wide, node: int = 0) -
         case rules.CSPlus(byzantine_weight=b):
             if ties(distances):
                 return None
-            radius = np.longdouble(0)
+            within: Any = np.longdouble(0)
             for j in range(len(weights)):
                 if weights[distances > distances[j]].sum() >= 2 * b - 1e-9:
-                    radius = max(radius, distances[j])
-            return own + sum(w * clip(x - own, radius) for w, x in zip(weights, received, strict=True))
+                    within = max(within, distances[j])
+            return own + sum(w * clip(x - own, within) for w, x in zip(weights, received, strict=True))
         case rules.GTS(byzantine_weight=b):
             if ties(distances):
                 return None

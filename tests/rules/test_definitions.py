@@ -93,3 +93,9 @@ def test_a_message_is_finite_if_all_of_it_is() -> None:
     own, received = torch.zeros(3), torch.full((2, 3), 3e38)
     mixed = ClippedGossip(1.0)(own, received, torch.full((2,), 0.25))
     assert float(mixed.double().norm()) == pytest.approx(0.5, rel=1e-6), "clipped, not missing"
+
+
+def test_krum_says_where_its_theorem_ends() -> None:
+    assert Krum(faulty=2).caveat(6) is None
+    assert "proved for 7 models or more, a node sees 6" in str(Krum(faulty=2).caveat(5))
+    assert Bucketing(Krum(faulty=1)).caveat(8) == Krum(faulty=1).caveat(4)

@@ -83,7 +83,7 @@ class Journal:
         metrics.round.set(node.round)
         metrics.round_time.set_to_current_time()
         metrics.accuracy.set(self.accuracy if self.accuracy is not None else float("nan"))
-        metrics.distance.set(report.consensus_distance or 0.0)
+        metrics.distance.set(report.neighbour_distance or 0.0)
         metrics.deadline.set(report.deadline)
         metrics.seconds.observe(report.seconds)
         metrics.clipped.inc(report.clipped or 0)
@@ -112,7 +112,7 @@ class Journal:
             "round": round,
             "rounds": self.config.rounds,
             "accuracy": self.accuracy,
-            "consensus_distance": last.consensus_distance if last else None,
+            "neighbour_distance": last.neighbour_distance if last else None,
             "round_time": self.round_time,
             "exchanged": exchanged,
             "links": {
@@ -163,7 +163,7 @@ class Records:
             round=report.round,
             accuracy=None if accuracy is None else {"all": accuracy},
             mean_accuracy=accuracy,
-            consensus_distance=report.consensus_distance,
+            neighbour_distance=report.neighbour_distance,
             clipped=clipped,
             peer=self._peer,
             missing=len(report.missing),

@@ -56,7 +56,7 @@ class Mixed:
         return sum(reason in VIOLATIONS for reason in self.missing.values())
 
     @property
-    def consensus_distance(self) -> float | None:
+    def neighbour_distance(self) -> float | None:
         """Mean squared distance to what was received."""
         squares = [distance**2 for distance in self.distances.values()]
         return sum(squares) / len(squares) if squares else None

@@ -89,7 +89,7 @@ class Metrics:
         common: dict[str, Any] = {"registry": self.registry, "namespace": "clippedgossip"}
         self.round = Gauge("round", "The round this peer is in", **common)
         self.accuracy = Gauge("accuracy", "Accuracy on the test set, in [0, 1]", **common)
-        self.distance = Gauge("consensus_distance", "Mean squared distance to what was received", **common)
+        self.distance = Gauge("neighbour_distance", "Mean squared distance to what was received", **common)
         self.deadline = Gauge("deadline_seconds", "What a round waits at most", **common)
         self.seconds = Histogram("exchange_seconds", "Duration of the exchange", **common)
         self.clipped = Counter("clipped", "Messages beyond the clipping radius", **common)
@@ -182,7 +182,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("pid", "round", "rounds", "clipped", "missing", "rejected"), (int,)),
     **dict.fromkeys(("equivocations", "suspicions", "refused_calls"), (int,)),
     **dict.fromkeys(("time", "overrun"), (int, float)),
-    **dict.fromkeys(("accuracy", "consensus_distance", "round_time"), (int, float, type(None))),
+    **dict.fromkeys(("accuracy", "neighbour_distance", "round_time"), (int, float, type(None))),
     **dict.fromkeys(("links", "reasons", "exchanged"), (dict,)),
     **dict.fromkeys(("peer", "metrics"), (str,)),
 }

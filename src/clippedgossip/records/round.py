@@ -22,7 +22,9 @@ class Round:
     """Lowest accuracy of a single regular node."""
     loss: float | None = None
     consensus_distance: float | None = None
-    """Ξ: mean squared distance of the regular models to their mean. For a peer: to the models it received."""
+    """Ξ: mean squared distance of the regular models to their mean. Only a simulation can know it."""
+    neighbour_distance: float | None = None
+    """A peer's: mean squared distance of its model to those it received."""
     clipped: float | None = None
     """Fraction of the received messages that were clipped, from the first round on."""
     clipped_edges: Sequence[Sequence[Any]] | None = None
@@ -52,6 +54,9 @@ class Round:
         number = record.get("round")
         if not isinstance(number, int) or isinstance(number, bool):
             raise RunError(f"a record needs a whole number as 'round', got {number!r}")
+        if "peer" in record and "consensus_distance" in record:  # as version 0.1 called a peer's distance
+            record = {**record, "neighbour_distance": record["consensus_distance"]}
+            record = {name: value for name, value in record.items() if name != "consensus_distance"}
         known = {name: record[name] for name in _FIELDS if name in record}
         return cls(**known, extra={name: value for name, value in record.items() if name not in _FIELDS})
 

@@ -61,6 +61,10 @@ class Rule(ABC):
         """Raise a RuleError if the rule cannot work with this number of neighbours."""
         return
 
+    def caveat(self, neighbors: int) -> str | None:
+        """What the rule's theorem lacks on a node with so many neighbours; None if nothing."""
+        return None
+
     def bound(self, seen: Seen) -> Bound:
         """Where the node's model is after mixing, whatever its Byzantine neighbours sent."""
         return Unbounded("none is stated")

@@ -27,6 +27,9 @@ class Bucketing(Premix):
     def check(self, neighbors: int) -> None:
         self.rule.check(-(-neighbors // self.size))
 
+    def caveat(self, neighbors: int) -> str | None:
+        return self.rule.caveat(-(-neighbors // self.size))
+
     def premix(self, near: Neighborhood) -> tuple[Tensor, Tensor]:
         draw = hash_bits(
             near.context.seed, "bucketing", near.context.round, near.nodes[:, None], near.senders

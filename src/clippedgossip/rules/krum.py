@@ -24,6 +24,15 @@ class Krum(LinearRule):
     def check(self, neighbors: int) -> None:
         enough_neighbors(type(self).__name__, self.faulty, neighbors, self.faulty + 2, neighbors - 2)
 
+    def caveat(self, neighbors: int) -> str | None:
+        n, needed = neighbors + 1, 2 * self.faulty + 3
+        if n >= needed:
+            return None
+        return (
+            f"{type(self).__name__} with {self.faulty} faulty is proved for {needed} models or more, "
+            f"a node sees {n}; add edges or lower faulty to at most {max(0, (n - 3) // 2)}"
+        )
+
     def chosen(self, n: Tensor) -> Tensor:
         return torch.ones_like(n)
 

@@ -41,6 +41,9 @@ class Premix(LinearRule):
     def check(self, neighbors: int) -> None:
         self.rule.check(neighbors)
 
+    def caveat(self, neighbors: int) -> str | None:
+        return self.rule.caveat(neighbors)
+
     def coefficients(self, near: Neighborhood) -> Tensor:
         assert isinstance(self.rule, LinearRule)
         premix, weights = self.premix(near)

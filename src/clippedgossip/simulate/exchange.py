@@ -1,5 +1,6 @@
 """One run's exchange: what the Byzantine nodes send, and what the rule makes of it."""
 
+import warnings
 from collections.abc import Callable, Iterator
 
 import torch
@@ -38,6 +39,8 @@ class Mixer:
             self.rule = with_losses(setup.rule, self.message_losses)
         for count in set(self.layout.counts):
             self.rule.check(count)
+        if caveat := self.rule.caveat(min(self.layout.counts, default=0)):
+            warnings.warn(caveat, RuntimeWarning, stacklevel=2)
         self.metrics = RunMetrics(
             setup.network, self.layout, counts_clips=isinstance(self.rule, ClippedGossip | CSPlus)
         )
