@@ -20,6 +20,7 @@ def unharmed(result: Result, rounds: int) -> None:
     assert result.fired
     assert not result.ended_badly
     assert not result.fell_out
+    assert not result.convicted
     assert result.rounds == rounds
     assert result.growth < 64  # a flood of connections fragments the heap by up to 70 in the long run
     assert result.peak < 2000  # a process with torch in it takes some 300; nobody believed 10 GB

@@ -26,6 +26,7 @@ from clippedgossip.peer import wire_pb2 as pb
 from clippedgossip.peer.node import Exchange, Node
 from clippedgossip.peer.outbox import Message
 from clippedgossip.peer.peer_config import Deadlines
+from clippedgossip.peer.rejection import VIOLATIONS
 from clippedgossip.peer.transport import MemoryNetwork
 from clippedgossip.peer.transport.base import Send
 from clippedgossip.peer.wire import Stamp, make_header
@@ -154,6 +155,7 @@ class Schedules(RuleBasedStateMachine):
         for name, row in zip(names, exchange.received, strict=True):
             other = int(name[1:])
             if name in exchange.missing:
+                assert other == self.liar or exchange.missing[name] not in VIOLATIONS, exchange.missing
                 assert torch.isnan(row).all(), "its weight goes to self"
                 continue
             assert row[0] == other

@@ -153,8 +153,8 @@ def test_the_message_of_the_callers_round_comes_or_the_newest_that_is_new() -> N
             assert await pull(link, 0, last=5, hold_ms=5000) == 6, "held until there is a new one"
             final = message(6, final=True)
             box.publish(6, lambda name: final, final=True)
-            for _ in range(2):
-                assert await pull(link, 6, last=6, hold_ms=0) == 6, "a final one is used again"
+            for asked in (6, 5, 6):  # round 5 was used, and is not sent again because the peer has finished
+                assert await pull(link, asked, last=6, hold_ms=0) == 6, "a final one is used again"
 
     asyncio.run(scenario())
 

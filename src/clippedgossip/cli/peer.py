@@ -384,7 +384,9 @@ def drill(
             out.write_text(page(results, network=network, peers=peers, rounds=rounds))
     print(json.dumps([asdict(result) for result in results]) if as_json else table(results))
     harmed = [
-        r.fault.value for r in results if r.ended_badly or r.fell_out or r.rounds < rounds or not r.fired
+        r.fault.value
+        for r in results
+        if r.ended_badly or r.fell_out or r.convicted or r.rounds < rounds or not r.fired
     ]
     if harmed:
         print(f"error: not come through, or did not fire: {', '.join(harmed)}", file=sys.stderr)

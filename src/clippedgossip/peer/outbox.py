@@ -211,7 +211,8 @@ class Outbox:
         """The round asked for, else the newest one, if the caller has not used it yet."""
         used = Stamp(request.nonce, request.last) if request.nonce else None
         for round in (request.round, self.round):
-            if round in self._messages and (self.final or Stamp(self._nonce, round).is_new(used)):
+            final = self.final and round == self.round
+            if round in self._messages and (final or Stamp(self._nonce, round).is_new(used)):
                 return round
         return None
 

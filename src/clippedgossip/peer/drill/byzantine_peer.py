@@ -124,6 +124,10 @@ async def _regular(peer: ByzantinePeer, vector: Tensor) -> Messages:
     return _to_all(peer, vector)
 
 
+async def _nothing(peer: ByzantinePeer, vector: Tensor) -> Messages:
+    return None
+
+
 async def _wrong_shape(peer: ByzantinePeer, vector: Tensor) -> Messages:
     expected = replace(peer._expected(), length=peer.length + 1)
     body = tensors.to_bytes(torch.zeros(peer.length + 1), peer.config.wire.dtype)
@@ -215,7 +219,7 @@ _VIOLATIONS: dict[str, Callable[[ByzantinePeer, Tensor], Awaitable[Messages]]] =
     "equivocation": _equivocation,
     "false-round": _false_round,
     "flooding": _regular,
-    "hello-flooding": _regular,
+    "hello-flooding": _nothing,
     "stalling": _regular,
 }
 _STREAMS = {

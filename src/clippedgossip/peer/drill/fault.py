@@ -59,6 +59,8 @@ class Result:
     """Who ended with another exit code than it should have."""
     fell_out: tuple[str, ...]
     """Links between regular peers that were no longer used at the end."""
+    convicted: tuple[str, ...]
+    """Regular peers against whom there is a proof: nobody, it must be."""
     accuracy: float
     """Mean over the regular peers."""
     worst: float
@@ -83,6 +85,7 @@ def table(results: Sequence[Result]) -> str:
             "fault": r.fault.value if r.fired else f"{r.fault.value} (did not fire)",
             "ended badly": ", ".join(r.ended_badly) or "none",
             "links lost": ", ".join(r.fell_out) or "none",
+            "convicted": ", ".join(r.convicted) or "none",
             "rounds": str(r.rounds),
             "accuracy": f"{100 * r.accuracy:.1f} %",
             "change": "" if base is None else f"{100 * (r.accuracy - base):+.1f}",
@@ -112,7 +115,7 @@ swallowed, a handshake refused, a checkpoint that failed, a proof that was kept.
 again every three seconds until the end. Two models for one round can be proved only where two regular
 neighbours of the Byzantine peer are neighbours themselves: that fault happens on a ring with chords (i to
 i ± 1 and i ± 2) whose peers ask for witnesses, and counts when the Byzantine peer, and nobody else, is
-convicted.
+convicted. `convicted` in the table names regular peers.
 
 `ended badly` names regular peers with another exit code than they should have: 0, or 1 for the one whose
 disk is full. `links lost` names links between regular peers that brought no message in the last 10 seconds.
