@@ -157,10 +157,8 @@ def consensus(
 
 
 def _refuse_training(rule: "Rule", attack: "Attack") -> None:
-    from clippedgossip.rules.losses import needs_losses
-
     for flag, name, wrong in (
-        ("--rule", "mozi", needs_losses(rule)),
+        ("--rule", "mozi", rule.needs_losses),
         ("--attack", "label-flipping", attack.flips_labels),
     ):
         if wrong:

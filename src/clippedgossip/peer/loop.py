@@ -20,7 +20,6 @@ from clippedgossip.peer.peer_folder import set_aside, take
 from clippedgossip.peer.peer_mixing import Losses, rule_of, without_losses
 from clippedgossip.peer.session import Peer
 from clippedgossip.peer.telemetry import write_starting
-from clippedgossip.rules.losses import needs_losses
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +49,7 @@ class PeerRun:
         self.resume = resume
         self.learner = learner or make_learner(config)
         self.losses: Losses | None = getattr(self.learner, "losses", None)
-        if self.losses is None and needs_losses(rule_of(config)):
+        if self.losses is None and rule_of(config).needs_losses:
             raise PeerError(without_losses(config))
         self.journal = Journal(config)
         self._stop = False

@@ -19,7 +19,6 @@ from clippedgossip.peer.rejection import VIOLATIONS, Rejection
 from clippedgossip.randomness import purpose_word
 from clippedgossip.rules import ClippedGossip, Fixed, Oracle, Rule
 from clippedgossip.rules.base import LinearRule
-from clippedgossip.rules.losses import needs_losses, with_losses
 from clippedgossip.rules.premix import Premix
 from clippedgossip.settings import RuleConfig
 
@@ -73,10 +72,6 @@ class Mixing:
         self.rule = rule_of(config).at(self.number)
         self.rule.check(config.degree)
 
-    @property
-    def needs_losses(self) -> bool:
-        return needs_losses(self.rule)
-
     def __call__(
         self, vector: Tensor, exchange: Exchange, into: Sequence[Tensor], *, losses: Losses | None = None
     ) -> Mixed:
@@ -86,7 +81,7 @@ class Mixing:
             tensors.unflatten(vector, into)
             return self._report(exchange, [])
         device = into[0].device
-        rule = self.rule if losses is None or not self.needs_losses else self._judging(losses)
+        rule = self.rule if losses is None or not self.rule.needs_losses else self._judging(losses)
         with _current(device):
             inbox = self._inbox(vector, exchange, device)
             in_parts = inbox.dense and device.type == "cpu"
@@ -115,7 +110,7 @@ class Mixing:
             found = [losses(near.message(place), int(near.context.round)) for place in places]
             return torch.stack(found, 1).double()
 
-        return with_losses(self.rule, loss_of)
+        return self.rule.with_losses(loss_of)
 
     def _report(self, exchange: Exchange, distances: list[float]) -> Mixed:
         found = {

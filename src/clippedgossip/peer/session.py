@@ -62,7 +62,7 @@ class Peer:
         self.identity = identity
         self.loss = loss
         self.mixing = Mixing(config)
-        if model is not None and loss is None and self.mixing.needs_losses:
+        if model is not None and loss is None and self.mixing.rule.needs_losses:
             raise PeerError(without_losses(config))
         self._lock = peer_folder.take(config.folder) if journal is None else None
         self._journal = Journal(config) if journal is None else None
@@ -179,7 +179,7 @@ class Peer:
     def _mix(
         self, vector: Tensor, into: Sequence[Tensor], losses: Losses | None, names: Sequence[str] = ()
     ) -> Mixed:
-        if losses is None and self.mixing.needs_losses:
+        if losses is None and self.mixing.rule.needs_losses:
             raise PeerError(without_losses(self.config))
         node = self.start(len(vector), names)
         if len(vector) != node.length:

@@ -6,10 +6,9 @@ from torch import Tensor
 
 from clippedgossip.errors import RuleError
 from clippedgossip.mixing.inbox import Neighborhood, from_neighbors
-from clippedgossip.rules._checks import at_least, fraction
-from clippedgossip.rules.base import LinearRule
+from clippedgossip.rules.base import LinearRule, at_least, fraction
 from clippedgossip.rules.bound import Bound, Seen, around_own
-from clippedgossip.rules.nearest import uniform_over
+from clippedgossip.rules.sorting import uniform_over
 
 
 @dataclass(frozen=True)

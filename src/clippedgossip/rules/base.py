@@ -1,9 +1,10 @@
 """What a rule is: own model, received models, weights in; the mixed model out."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from numbers import Integral
 
 import torch
 from torch import Tensor
@@ -15,6 +16,8 @@ from clippedgossip.mixing import kernels
 from clippedgossip.mixing.inbox import Context, Inbox, Neighborhood
 from clippedgossip.mixing.slots import Layout
 from clippedgossip.rules.bound import Bound, Seen, Unbounded
+
+Loss = Callable[[Neighborhood], Tensor]
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,15 @@ class Rule(ABC):
         """Whether a round on a GPU never asks the host, so that it can be captured. A rule of the user's own
         must say so."""
         return ours(self)
+
+    @property
+    def needs_losses(self) -> bool:
+        """Whether the rule compares losses, as Mozi does, and was given none."""
+        return False
+
+    def with_losses(self, loss_of: Loss) -> "Rule":
+        """The rule with the losses it lacks: `loss_of` gives (b, k+1), own model first."""
+        return self
 
     @abstractmethod
     def mix(self, inbox: Inbox) -> Tensor:
@@ -219,3 +231,27 @@ class CoordinateRule(Rule):
 def _gather_and_combine(rule: CoordinateRule, blocks: list[Tensor], rows: Tensor, weights: Tensor) -> Tensor:
     held = blocks[0] if len(blocks) == 1 else torch.cat(blocks)
     return rule.combine([held[column] for column in rows.unbind(1)], weights)
+
+
+def at_least(name: str, value: float, bound: float) -> None:
+    if not value >= bound:
+        raise RuleError(f"{name} is {value}; it must be at least {bound}")
+
+
+def whole(name: str, value: int, bound: int) -> None:
+    """A number of things: what is not whole would be rounded one way here, another there."""
+    if not isinstance(value, Integral) or value < bound:
+        raise RuleError(f"{name} is {value!r}; it must be a whole number, at least {bound}")
+
+
+def fraction(name: str, value: float, *, below: float = 1.0) -> None:
+    if not 0 <= value < below:
+        raise RuleError(f"{name} is {value}; it must be at least 0 and below {below:g}")
+
+
+def enough_neighbors(rule: str, faulty: int, neighbors: int, needed: int, most: int) -> None:
+    if neighbors < needed:
+        raise RuleError(
+            f"{rule} with {faulty} faulty needs at least {needed} neighbours, a node has {neighbors}; "
+            + (f"lower it to at most {most} or add edges" if most >= 0 else "add edges")
+        )

@@ -6,7 +6,7 @@ from torch import Tensor
 from clippedgossip.mixing.inbox import Inbox, Neighborhood
 from clippedgossip.mixing.slots import Layout
 from clippedgossip.randomness import hash_bits
-from clippedgossip.rules._checks import whole
+from clippedgossip.rules.base import whole
 from clippedgossip.rules.bound import Bound, Seen
 from clippedgossip.rules.premix import Premix
 

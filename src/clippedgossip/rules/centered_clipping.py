@@ -4,11 +4,10 @@ import torch
 from torch import Tensor
 
 from clippedgossip.mixing.inbox import Neighborhood
-from clippedgossip.rules._checks import at_least, whole
-from clippedgossip.rules.base import LinearRule
+from clippedgossip.rules.base import LinearRule, at_least, whole
 from clippedgossip.rules.bound import Bound, Seen, around_own
 from clippedgossip.rules.clipped_gossip import clip_factor
-from clippedgossip.rules.nearest import uniform_over
+from clippedgossip.rules.sorting import uniform_over
 
 
 @dataclass(frozen=True)

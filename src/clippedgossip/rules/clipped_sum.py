@@ -4,8 +4,7 @@ import torch
 from torch import Tensor
 
 from clippedgossip.mixing.inbox import Neighborhood, from_neighbors
-from clippedgossip.rules._checks import fraction
-from clippedgossip.rules.base import LinearRule
+from clippedgossip.rules.base import LinearRule, fraction
 from clippedgossip.rules.bound import Bound, Seen, around_own, too_many
 from clippedgossip.rules.clipped_gossip import clip_factor
 

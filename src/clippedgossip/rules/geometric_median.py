@@ -4,10 +4,9 @@ import torch
 from torch import Tensor
 
 from clippedgossip.mixing.inbox import SLACK, Neighborhood
-from clippedgossip.rules._checks import at_least, whole
-from clippedgossip.rules.base import LinearRule
+from clippedgossip.rules.base import LinearRule, at_least, whole
 from clippedgossip.rules.bound import Bound, Seen, Unbounded
-from clippedgossip.rules.nearest import uniform_over
+from clippedgossip.rules.sorting import uniform_over
 
 MOST_IN_ONE_KERNEL = 128  # a GPU program keeps the products of so many messages at hand
 

@@ -5,10 +5,9 @@ from torch import Tensor
 
 from clippedgossip.errors import RuleError
 from clippedgossip.mixing.inbox import Neighborhood
-from clippedgossip.rules._checks import enough_neighbors, whole
-from clippedgossip.rules.base import LinearRule
+from clippedgossip.rules.base import LinearRule, enough_neighbors, whole
 from clippedgossip.rules.bound import Bound, Seen, Unbounded, around_own, too_many
-from clippedgossip.rules.nearest import nearest, uniform_over
+from clippedgossip.rules.sorting import nearest, uniform_over
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clippedgossip.rules._checks import enough_neighbors, whole
-from clippedgossip.rules.base import CoordinateRule
+from clippedgossip.rules.base import CoordinateRule, enough_neighbors, whole
 from clippedgossip.rules.bound import Bound, Seen, too_many
 from clippedgossip.rules.sorting import halfway, select
 

@@ -1,17 +1,14 @@
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from clippedgossip.errors import RuleError
 from clippedgossip.mixing.inbox import Neighborhood
-from clippedgossip.rules._checks import fraction
-from clippedgossip.rules.base import LinearRule
+from clippedgossip.rules.base import LinearRule, Loss, fraction
 from clippedgossip.rules.bound import Bound, Seen, around_own, too_many
-from clippedgossip.rules.nearest import nearest, uniform_over
-
-Loss = Callable[[Neighborhood], Tensor]
+from clippedgossip.rules.sorting import nearest, uniform_over
 
 
 @dataclass(frozen=True)
@@ -30,6 +27,13 @@ class Mozi(LinearRule):
     def __post_init__(self) -> None:
         fraction("keep", self.keep, below=1 + 1e-12)
         fraction("self_weight", self.self_weight, below=1 + 1e-12)
+
+    @property
+    def needs_losses(self) -> bool:
+        return self.loss is None and self.loss_of is None
+
+    def with_losses(self, loss_of: Loss) -> "Mozi":
+        return replace(self, loss_of=loss_of)
 
     def losses(self, near: Neighborhood) -> Tensor:
         if self.loss_of is not None:

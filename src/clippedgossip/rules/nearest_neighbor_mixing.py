@@ -4,10 +4,10 @@ import torch
 from torch import Tensor
 
 from clippedgossip.mixing.inbox import Neighborhood
-from clippedgossip.rules._checks import enough_neighbors, whole
+from clippedgossip.rules.base import enough_neighbors, whole
 from clippedgossip.rules.bound import Bound, Seen, too_many
-from clippedgossip.rules.nearest import nearest, uniform_over
 from clippedgossip.rules.premix import Premix
+from clippedgossip.rules.sorting import nearest, uniform_over
 
 
 @dataclass(frozen=True, kw_only=True)

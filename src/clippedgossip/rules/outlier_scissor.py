@@ -4,8 +4,7 @@ import torch
 from torch import Tensor
 
 from clippedgossip.mixing.inbox import Neighborhood
-from clippedgossip.rules._checks import enough_neighbors, whole
-from clippedgossip.rules.base import LinearRule
+from clippedgossip.rules.base import LinearRule, enough_neighbors, whole
 from clippedgossip.rules.bound import Bound, Seen, around_own, too_many
 
 

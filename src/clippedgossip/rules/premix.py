@@ -9,7 +9,7 @@ from torch import Tensor
 from clippedgossip.mixing import kernels
 from clippedgossip.mixing.inbox import Inbox, Neighborhood
 from clippedgossip.mixing.slots import Layout
-from clippedgossip.rules.base import CoordinateRule, LinearRule, Rule
+from clippedgossip.rules.base import CoordinateRule, LinearRule, Loss, Rule
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,12 @@ class Premix(LinearRule):
         """The rule that sees the averages at last."""
         return self.rule.innermost if isinstance(self.rule, Premix) else self.rule
 
-    def around(self, rule: Rule) -> "Premix":
-        """The same averages, handed to another rule at last."""
-        return replace(self, rule=self.rule.around(rule) if isinstance(self.rule, Premix) else rule)
+    @property
+    def needs_losses(self) -> bool:
+        return self.rule.needs_losses
+
+    def with_losses(self, loss_of: Loss) -> "Premix":
+        return replace(self, rule=self.rule.with_losses(loss_of))
 
     def at(self, node: int) -> Rule:
         return replace(self, rule=self.rule.at(node))

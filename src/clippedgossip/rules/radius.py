@@ -9,7 +9,7 @@ from torch import Tensor
 
 from clippedgossip.errors import RuleError
 from clippedgossip.mixing.inbox import Neighborhood
-from clippedgossip.rules._checks import at_least, fraction
+from clippedgossip.rules.base import at_least, fraction
 from clippedgossip.rules.bound import Seen, Unbounded
 
 

@@ -1,4 +1,5 @@
-"""Sorting and selecting along a short list of tensors, as a network of minima and maxima.
+"""Sorting and selecting: the smallest entries of rows, and order statistics of a short list of tensors. The
+latter are a network of minima and maxima.
 
 `torch.sort` along a short, strided dimension is an order of magnitude slower than this on the CPU.
 """
@@ -131,3 +132,15 @@ def sorted_with_weights(values: list[Tensor], weights: Tensor) -> tuple[Tensor, 
 def halfway(low: Tensor, high: Tensor) -> Tensor:
     """Their mean, between them for any two numbers: a sum might overflow."""
     return torch.add(low * 0.5, high, alpha=0.5)
+
+
+def nearest(keys: Tensor, count: Tensor) -> Tensor:
+    """Mask of the `count` (b,) smallest entries of each row of keys (b, k); ties go to the earlier one."""
+    rank = keys.argsort(dim=-1, stable=True).argsort(-1)
+    return rank < count.reshape(*count.shape, *([1] * (keys.dim() - count.dim())))
+
+
+def uniform_over(chosen: Tensor) -> Tensor:
+    """Equal coefficients on the chosen entries of each row."""
+    share = chosen.to(torch.float64)
+    return share / share.sum(-1, keepdim=True)

@@ -7,8 +7,7 @@ from torch import Tensor
 
 from clippedgossip.errors import RuleError
 from clippedgossip.mixing.slots import Layout
-from clippedgossip.rules._checks import fraction, whole
-from clippedgossip.rules.base import CoordinateRule
+from clippedgossip.rules.base import CoordinateRule, fraction, whole
 from clippedgossip.rules.bound import Bound, Seen, too_many
 from clippedgossip.rules.sorting import middle, sorted_with_weights
 

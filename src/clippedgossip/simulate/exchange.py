@@ -14,7 +14,6 @@ from clippedgossip.mixing.slots import Layout
 from clippedgossip.network import Network
 from clippedgossip.randomness import Word
 from clippedgossip.rules import ClippedGossip, CSPlus, LinearRule
-from clippedgossip.rules.losses import needs_losses, with_losses
 from clippedgossip.simulate.setup import Setup
 from clippedgossip.tasks.workers import Workers, WorkerShares
 
@@ -34,9 +33,9 @@ class Mixer:
         self.layout = Layout.of(setup.network, device)
         self.regular = len(setup.network.regular)
         self.rule = setup.rule
-        if needs_losses(setup.rule):
+        if self.rule.needs_losses:
             self.message_losses = self.make_message_losses()
-            self.rule = with_losses(setup.rule, self.message_losses)
+            self.rule = self.rule.with_losses(self.message_losses)
         for count in set(self.layout.counts):
             self.rule.check(count)
         if caveat := self.rule.caveat(min(self.layout.counts, default=0)):
