@@ -14,10 +14,8 @@ from clippedgossip.peer.peer_config import load
 from clippedgossip.peer.peer_mixing import describe_rule, rule_of
 from clippedgossip.records import RunDirectory, run_name
 from clippedgossip.rules import make_rule
-from clippedgossip.runs.build import build
-from clippedgossip.runs.config import RunConfig
+from clippedgossip.runs.config import RunConfig, load_config
 from clippedgossip.runs.execute import execute
-from clippedgossip.runs.toml import load_config
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "own" / "own.toml"
 
@@ -118,7 +116,7 @@ def config(folder: Path, **changes: Any) -> RunConfig:
 
 def test_everything_can_be_ones_own(folder: Path) -> None:
     mine = config(folder)
-    setup = build(mine)
+    setup = mine.build()
     assert setup.network.n == 7
     assert setup.task.data.name == "blobs"
     assert type(setup.task.module).__name__ == "Net"
@@ -130,7 +128,7 @@ def test_everything_can_be_ones_own(folder: Path) -> None:
     assert [r["round"] for r in done.records()] == [1, 2, 3, 4]
     again = RunConfig.from_mapping(json.loads(done.config_path.read_text()), folder=folder)
     assert again.to_mapping() == mine.to_mapping()
-    assert build(again).task.initial().equal(setup.task.initial())
+    assert again.build().task.initial().equal(setup.task.initial())
 
 
 @pytest.mark.parametrize("file", ["mine.py", "helping.py"])

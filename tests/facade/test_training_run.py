@@ -18,7 +18,7 @@ import clippedgossip as cg
 from clippedgossip.errors import ClippedGossipError, RunError, UserError
 from clippedgossip.facade import TrainingRun
 from clippedgossip.network import Network
-from clippedgossip.simulate.network_task import network_task
+from clippedgossip.simulate.setup import network_task
 from clippedgossip.step import Averaged, HeavyBall, LearningRate
 from clippedgossip.tasks import DataSet, flatten
 from tests.facade.interrupting import Interrupting

@@ -12,8 +12,7 @@ import pytest
 
 from clippedgossip.paper.demo import DUMBBELL, EXPERIMENT
 from clippedgossip.paper.training_figure import MNIST
-from clippedgossip.runs.config import RunConfig
-from clippedgossip.runs.toml import load_config
+from clippedgossip.runs.config import RunConfig, load_config
 
 COMMAND = [sys.executable, "-m", "clippedgossip", "demo"]
 EXAMPLES = Path(__file__).parents[2] / "examples"

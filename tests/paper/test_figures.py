@@ -41,7 +41,7 @@ from clippedgossip.paper.training_figure import (
 )
 from clippedgossip.records import RunDirectory
 from clippedgossip.report.claims import Claim, Claims, check
-from clippedgossip.runs.network_config import NetworkConfig
+from clippedgossip.runs.config import NetworkConfig
 
 TRAINING = [name for name in EXPERIMENTS if name != "consensus"]
 SCALES: tuple[ScaleName, ...] = ("quick", "paper")

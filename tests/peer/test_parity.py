@@ -27,7 +27,6 @@ from clippedgossip.peer.peer_config import Config, Deadlines
 from clippedgossip.peer.peer_mixing import Mixing, describe_rule
 from clippedgossip.peer.transport import MemoryNetwork, MemoryTransport
 from clippedgossip.rules import RULES
-from clippedgossip.runs.build import build
 from clippedgossip.runs.config import RunConfig
 from clippedgossip.settings import DataConfig, ModelConfig, TrainingConfig
 from clippedgossip.simulate import train
@@ -93,7 +92,7 @@ def run_config(folder: Path, rule: object, *, rounds: int = ROUNDS, **sections: 
 
 def simulated(config: RunConfig) -> Tensor:
     """(n, d) the models after the last round."""
-    *_, last = train(build(config))
+    *_, last = train(config.build())
     return last.state().tensors["models"]
 
 
@@ -202,7 +201,7 @@ def test_shares_and_initial_model_are_those_of_the_simulator(tmp_path: Path, par
     network = {"name": "dumbbell", "clique": 5}
     data = {"partition": partition, "samples": 300, "test_samples": 20}
     config = run_config(tmp_path, "gossip", data=data, network=network)
-    task = build(config).task
+    task = config.build().task
     for row, mine in enumerate(network_of(config, tmp_path)):
         learner = make_learner(mine)
         assert isinstance(learner, TaskLearner)

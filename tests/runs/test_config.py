@@ -27,12 +27,9 @@ from clippedgossip.rules import (
     Oracle,
     TrimmedMean,
 )
-from clippedgossip.runs.build import build
-from clippedgossip.runs.config import RunConfig
+from clippedgossip.runs.config import PLACEMENTS, NetworkConfig, RunConfig, load_config, override
 from clippedgossip.runs.execute import MEASURES
 from clippedgossip.runs.grid import load_sweep
-from clippedgossip.runs.network_config import PLACEMENTS, NetworkConfig
-from clippedgossip.runs.toml import load_config, override
 from clippedgossip.settings import DataConfig, RuleConfig, TrainingConfig
 from clippedgossip.step import Averaged, HeavyBall
 from clippedgossip.tasks import MODELS, SCHEMES
@@ -64,7 +61,7 @@ def written(folder: Path, text: str) -> Path:
 @pytest.mark.parametrize("name", ["dumbbell", "ring"])
 def test_examples_build(name: str) -> None:
     loaded = load_config(EXAMPLES / f"{name}.toml")
-    setup = build(loaded)
+    setup = loaded.build()
     assert isinstance(setup.rule, ClippedGossip)
     assert len(setup.task.nodes) == len(setup.network.regular)
 
@@ -375,28 +372,28 @@ def test_both_momentum_forms() -> None:
 
 def test_byzantine_nodes_need_an_attack() -> None:
     with pytest.raises(ConfigError, match=r"1 Byzantine nodes, but there is no \[attack\]"):
-        build(config(network={"name": "ring", "byzantine": [0]}))
+        config(network={"name": "ring", "byzantine": [0]}).build()
 
 
 RING = {"name": "ring", "nodes": 4, "byzantine": {"pendants": [0, 1]}}
 
 
 def test_who_trains_shares_the_data() -> None:
-    quiet = build(config(network=RING, attack="dissensus")).task
+    quiet = config(network=RING, attack="dissensus").build().task
     assert quiet.nodes.tolist() == [0, 1, 2, 3]
     assert int(quiet.sizes.sum()) == 100
-    working = build(config(network=RING, attack="bit-flipping")).task
+    working = config(network=RING, attack="bit-flipping").build().task
     assert working.nodes.tolist() == [0, 1, 2, 3, 4, 5]
     assert int(working.sizes.sum()) == 100
     fair = config(network=RING, attack="dissensus", data=BASE["data"] | {"byzantine_share": True})
-    held = build(fair).task
+    held = fair.build().task
     assert held.nodes.tolist() == [0, 1, 2, 3]
     assert torch.equal(held.table[:, : held.sizes.min()], working.table[:4, : held.sizes.min()])
 
 
 def test_copies_take_nothing_away() -> None:
     data = BASE["data"] | {"byzantine_copies": True, "partition": "sorted"}
-    task = build(config(network=RING, attack="label-flipping", data=data)).task
+    task = config(network=RING, attack="label-flipping", data=data).build().task
     assert int(task.sizes[:4].sum()) == 100
     assert torch.equal(task.table[4:], task.table[:2])
     with pytest.raises(ConfigError, match="exclude each other"):
@@ -404,8 +401,8 @@ def test_copies_take_nothing_away() -> None:
 
 
 def test_label_flipping_flips_the_attackers_alone() -> None:
-    setup = build(config(network=RING, attack="label-flipping"))
-    honest = build(config(network=RING, attack="none"))
+    setup = config(network=RING, attack="label-flipping").build()
+    honest = config(network=RING, attack="none").build()
     (_, flipped), (_, plain) = (w.draw(w.shares, 0) for w in (Workers([run.task]) for run in (setup, honest)))
     assert torch.equal(flipped[:4], plain[:4])
     assert torch.equal(flipped[4:], 9 - plain[4:])
@@ -413,7 +410,7 @@ def test_label_flipping_flips_the_attackers_alone() -> None:
 
 def test_the_clique_partition_takes_everyone_along() -> None:
     network = {"name": "hub-dumbbell", "clique": 3, "on_hub": 1}
-    setup = build(config(network=network, attack="none", data={"name": "digits", "partition": "clique"}))
+    setup = config(network=network, attack="none", data={"name": "digits", "partition": "clique"}).build()
     labels = [
         set(setup.task.data.train_y[setup.task.table[row, : setup.task.sizes[row]]].tolist())
         for row in range(len(setup.task.nodes))
@@ -421,14 +418,14 @@ def test_the_clique_partition_takes_everyone_along() -> None:
     assert all(low <= {0, 1, 2, 3, 4} for low in labels[:3])
     assert all(high <= {5, 6, 7, 8, 9} for high in labels[3:6])
     with pytest.raises(ConfigError, match="groups"):
-        build(config(data={"name": "digits", "partition": "clique"}))
+        config(data={"name": "digits", "partition": "clique"}).build()
 
 
 def test_the_seed_decides_and_the_subset_does_not_depend_on_it() -> None:
-    one, two = build(config(seed=1)), build(config(seed=2))
+    one, two = config(seed=1).build(), config(seed=2).build()
     assert one.task.data is two.task.data
     assert not torch.equal(one.task.initial(), two.task.initial())
-    assert torch.equal(one.task.initial(), build(config(seed=1)).task.initial())
+    assert torch.equal(one.task.initial(), config(seed=1).build().task.initial())
 
 
 def test_the_document_on_training_names_every_key_record_and_partition() -> None:

@@ -17,7 +17,6 @@ from clippedgossip.errors import DataError, RunError
 from clippedgossip.records import Round, RunDirectory
 from clippedgossip.runs import budget as plan
 from clippedgossip.runs import execute as runs
-from clippedgossip.runs.build import build
 from clippedgossip.runs.config import RunConfig
 from clippedgossip.runs.execute import Attempt, Cadence, Diverged, execute, run_together
 from clippedgossip.simulate import setup as setups
@@ -167,10 +166,9 @@ import os, random, signal, sys, time
 import torch
 torch.set_num_threads(1)
 from clippedgossip.runs.config import RunConfig
-from clippedgossip.runs.build import build
 from clippedgossip.runs.execute import Cadence, execute
 config = RunConfig.from_mapping(CONFIG)
-build(config)  # what takes long is done once, before the children fork
+config.build()  # what takes long is done once, before the children fork
 draw, kills = random.Random(), 0
 while True:
     child = os.fork()
@@ -229,7 +227,7 @@ def test_a_broken_model_is_blamed(tmp_path: Path) -> None:
     models[2, 1] = torch.nan
     moment = Moment(7, Round(round=7, loss=math.nan), lambda: State(7, {"models": models}))
     attempt = Attempt.open(tiny(), tmp_path)
-    attempt.write(moment, build(tiny()))
+    attempt.write(moment, tiny().build())
     assert str(attempt.diverged).startswith("diverged by round 7: node 2 holds NaN")
 
 

@@ -73,7 +73,7 @@ def network(
     """
     from clippedgossip.peer.from_run import peers_of
     from clippedgossip.peer.local_network import write_network
-    from clippedgossip.runs.toml import from_raw, read
+    from clippedgossip.runs.config import from_raw, read
 
     source, text, raw = Path("peer network"), "", _first_run(kind)
     if _is_config(kind):
@@ -117,7 +117,6 @@ def _try_model(config: "RunConfig") -> None:
     """Makes the task once, so that a model that does not fit its data is refused here, and not by every peer.
     Where the data are not on this machine yet, there is nothing to try."""
     from clippedgossip.errors import DataError
-    from clippedgossip.runs.build import build
     from clippedgossip.tasks.datasets import load_part
 
     data = config.data
@@ -125,7 +124,7 @@ def _try_model(config: "RunConfig") -> None:
         load_part(data.name, data.root, data.samples, data.test_samples)
     except DataError:
         return
-    build(config)
+    config.build()
 
 
 def _first_run(kind: str) -> dict[str, Any]:

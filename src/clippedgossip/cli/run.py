@@ -54,7 +54,7 @@ def run(
     A run that was stopped goes on where it was; one that is finished is found and not repeated.
     Over several processes or machines: torchrun --nproc-per-node 4 -m clippedgossip run CONFIG.
     """
-    from clippedgossip.runs.toml import load_config
+    from clippedgossip.runs.config import load_config
 
     if ranks is not None and not plan:
         raise UserError(
@@ -133,11 +133,10 @@ def _engine(together: "Ranks | None") -> "Engine | None":
 
 def _follow(load: Callable[[], "RunConfig"], together: "Ranks") -> None:
     """Follow rank 0's commands; rank 0 prints the messages of all ranks."""
-    from clippedgossip.runs.build import build
     from clippedgossip.simulate.distributed.shard import follow
 
     try:
-        follow(lambda: build(load()), ranks=together)
+        follow(lambda: load().build(), ranks=together)
     except UserError as error:
         raise typer.Exit(2) from error
 

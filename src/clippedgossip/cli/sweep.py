@@ -148,9 +148,9 @@ def _launch(
     minutes: int,
     parameters: list[str],
 ) -> dict[str, Any]:
+    from clippedgossip.runs.config import override
     from clippedgossip.runs.status import status
     from clippedgossip.runs.submit import launch
-    from clippedgossip.runs.toml import override
 
     started = launch(
         configs, root, launcher=launcher, jobs=jobs, minutes=minutes, parameters=override({}, parameters)

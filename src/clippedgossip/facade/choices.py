@@ -18,8 +18,7 @@ from clippedgossip.facade.recorded_run import RecordedRun
 from clippedgossip.network import Network
 from clippedgossip.rules import Rule
 from clippedgossip.settings import AttackConfig, DataConfig, ModelConfig, Precision, RuleConfig, Training
-from clippedgossip.simulate.network_task import Shares, network_task
-from clippedgossip.simulate.setup import Setup
+from clippedgossip.simulate.setup import Setup, Shares, network_task
 from clippedgossip.step import HeavyBall, LearningRate, Momentum
 from clippedgossip.tasks import SCHEMES, DataSet
 from clippedgossip.tasks.module_checks import Loss

@@ -18,7 +18,7 @@ from clippedgossip.paper.training_figure import (
 )
 from clippedgossip.report.claims import Claim, Claims, best, check, worst
 from clippedgossip.rules import Adaptive, Oracle
-from clippedgossip.runs.network_config import NetworkConfig
+from clippedgossip.runs.config import NetworkConfig
 
 CLIQUE = 5
 NETWORK = {"name": "dumbbell", "clique": CLIQUE, "byzantine": {"pendants": [CLIQUE - 1, CLIQUE]}}

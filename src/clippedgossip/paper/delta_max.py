@@ -19,7 +19,7 @@ from clippedgossip.report.claims import Claim, Claims, check, ratio, worst
 from clippedgossip.report.figures import curve_panels, curves
 from clippedgossip.report.page import Figure, PagePart
 from clippedgossip.report.statistics import Series
-from clippedgossip.runs.network_config import NetworkConfig
+from clippedgossip.runs.config import NetworkConfig
 
 DELTAS = {"0": 0.0, "1/16": 1 / 16, "1/8": 1 / 8, "3/16": 3 / 16, "1/4": 1 / 4}
 GROUPS = {"all": "all regular nodes", "clique A": "clique A", "clique B": "clique B"}

@@ -11,7 +11,7 @@ from clippedgossip.paper.more_topologies import ATTACKS, NETWORKS
 from clippedgossip.paper.results import Results
 from clippedgossip.paper.training_figure import Case, Scale, ScaleName, TrainingExperiment, adaptive
 from clippedgossip.report.claims import Claim, Claims, Floats, check
-from clippedgossip.runs.network_config import NetworkConfig
+from clippedgossip.runs.config import NetworkConfig
 
 PLACES: Mapping[str, tuple[dict[str, Any], str]] = {
     "dumbbell": ({"name": "dumbbell", "clique": 5, "byzantine": {"pendants": [0, 9]}}, "clique"),

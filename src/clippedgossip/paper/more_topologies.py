@@ -14,7 +14,7 @@ from clippedgossip.paper.training_figure import (
     paper_rules,
 )
 from clippedgossip.report.claims import TIE, Claim, Claims, Floats, best, check, worst
-from clippedgossip.runs.network_config import NetworkConfig
+from clippedgossip.runs.config import NetworkConfig
 
 NETWORKS = {
     "small world": {"name": "small-world", "byzantine": {"pendants_random": 2}, "seed": 0},

@@ -12,7 +12,7 @@ from clippedgossip.report.network_drawing import network_svg
 from clippedgossip.report.page import Cell, Code, Details, PagePart, Panels, Table, Text
 from clippedgossip.report.palette import styles
 from clippedgossip.report.statistics import Series
-from clippedgossip.runs.network_config import NetworkConfig
+from clippedgossip.runs.config import NetworkConfig
 
 if TYPE_CHECKING:
     from clippedgossip.paper.training_figure import Scale, ScaleName

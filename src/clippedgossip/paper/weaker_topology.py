@@ -17,7 +17,7 @@ from clippedgossip.paper.training_figure import (
 )
 from clippedgossip.report.claims import Claim, Claims, best, check, near, ratio, worst
 from clippedgossip.report.page import PagePart
-from clippedgossip.runs.network_config import NetworkConfig
+from clippedgossip.runs.config import NetworkConfig
 
 NETWORK = {"name": "dumbbell", "clique": 5, "byzantine": {"pendants": [0, 9]}}
 A = "clique A"

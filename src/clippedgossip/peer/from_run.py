@@ -9,7 +9,7 @@ from clippedgossip.network.weights import rows_of
 from clippedgossip.peer.peer_config import Config, check
 from clippedgossip.peer.peer_mixing import rule_of
 from clippedgossip.runs.config import RunConfig
-from clippedgossip.simulate.network_task import clique_places
+from clippedgossip.simulate.setup import clique_places
 
 Edges = list[tuple[int, int]]
 

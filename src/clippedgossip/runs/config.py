@@ -1,16 +1,170 @@
-"""A run as data: frozen sections that check themselves, and their one canonical form."""
+"""A run as data: frozen sections that check themselves, their one canonical form, and configs from files with
+changes from the command line, whose every error names the line."""
 
 import dataclasses
+import json
 import re
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-from clippedgossip import decode
-from clippedgossip.decode import KeyProblem
-from clippedgossip.runs.network_config import NetworkConfig
+from clippedgossip import decode, graphs
+from clippedgossip.decode import KeyProblem, place, put
+from clippedgossip.errors import ConfigError, NetworkError, UserError
+from clippedgossip.graphs.registry import NETWORK
+from clippedgossip.graphs.types import Graph
+from clippedgossip.network import Network
+from clippedgossip.network.optimal_weights import Robust
 from clippedgossip.settings import AttackConfig, DataConfig, ModelConfig, RuleConfig, TrainingConfig
+
+if TYPE_CHECKING:
+    from clippedgossip.simulate.setup import Setup
+
+Weights = Literal["metropolis-hastings", "equal", "lazy", "optimal", "own"]
+Nodes = tuple[int | str, ...]
+PLACEMENTS: Mapping[str, Any] = {"random": int, "pendants": Nodes, "pendants_random": int, "worst": int}
+RANDOM = ("random", "pendants_random")
+KEYS: Mapping[str, Any] = {"name": str, "file": str, "max_degree": int, "seed": int}
+ROBUST: Mapping[str, Any] = {"robust": int, "cap": float}
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkConfig:
+    """`[network]`: `name` and `parameters` of a generator, or a `file`.
+
+    `byzantine` names nodes, or says how they are found: {"random": 2} of the nodes, {"pendants": [0, 3]}
+    hung on these, {"pendants_random": 2} hung on nodes drawn at random, {"worst": 1} where they hurt most.
+    `seed` serves the generator and the drawing; the run's own seed does not change the network.
+    """
+
+    name: str | None = None
+    file: Path | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    weights: Weights | Mapping[str, Any] | None = None
+    max_degree: int | None = None
+    byzantine: Nodes | Mapping[str, Any] = ()
+    seed: int | None = None
+    folder: Path | None = field(default=None, compare=False, repr=False)
+    """Where the user's own modules are looked for first."""
+
+    def __post_init__(self) -> None:
+        if (self.name is None) == (self.file is None):
+            raise ConfigError("a network has a name or a file: give one of the two")
+        thing = self._thing()
+        if thing is not None:
+            parameters = {key: said for key, said in thing.parameters.items() if key != "seed"}
+            object.__setattr__(self, "name", thing.name)
+            object.__setattr__(self, "parameters", parameters)
+        if self.max_degree is not None and self.weights not in (None, "equal"):
+            raise KeyProblem(
+                ("network", "max_degree"), "network.max_degree goes with weights = 'equal' alone"
+            )
+        for count in self.byzantine.values() if isinstance(self.byzantine, Mapping) else ():
+            if isinstance(count, int) and count < 0:
+                raise KeyProblem(("network", "byzantine"), f"network.byzantine asks for {count}; at least 0")
+        drawn = isinstance(self.byzantine, Mapping) and any(how in RANDOM for how in self.byzantine)
+        random = drawn or (thing is not None and "seed" in thing.takes)
+        if self.seed is None:
+            object.__setattr__(self, "seed", 0 if random else None)
+        elif not random:
+            raise KeyProblem(
+                ("network", "seed"),
+                "network.seed has no effect: nothing about this network is random; drop it\n"
+                "(the seed of the run stands at the top of the file)",
+            )
+
+    @classmethod
+    def from_value(cls, raw: Any, folder: Path | None = None) -> Self:
+        """From the section; a file's path is taken from `folder`."""
+        path = ("network",)
+        content = dict(decode.table(raw, path, example='name = "ring"'))
+        known: dict[str, Any] = {}
+        for key, hint in KEYS.items():
+            if key in content:
+                known[key] = decode.value(hint, content.pop(key), (*path, key))
+        if "weights" in content:
+            known["weights"] = _weights(content.pop("weights"), (*path, "weights"))
+        if "byzantine" in content:
+            known["byzantine"] = _placement(content.pop("byzantine"), (*path, "byzantine"))
+        if "file" in known:
+            known["file"] = (folder or Path()) / known["file"]
+            _check_file(known["file"], content.pop("sha256", None))
+        if "name" not in known:
+            decode.known_keys(content, (*KEYS, "weights", "byzantine"), path)
+        try:
+            return cls(**known, parameters=content, folder=folder)
+        except (ConfigError, NetworkError) as error:
+            raise decode.within(path, error) from error
+
+    def to_mapping(self) -> dict[str, Any]:
+        """What identifies the network; of a file its name and digest, wherever it lies."""
+        mapping: dict[str, Any] = (
+            {"name": self.name, **self.parameters}
+            if self.file is None
+            else {"file": self.file.name, "sha256": digest(self.file)}
+        )
+        weights = dict(self.weights) if isinstance(self.weights, Mapping) else self.weights
+        chosen = {"weights": weights, "max_degree": self.max_degree, "seed": self.seed}
+        mapping |= {key: value for key, value in chosen.items() if value is not None}
+        if self.byzantine:
+            mapping["byzantine"] = (
+                dict(self.byzantine) if isinstance(self.byzantine, Mapping) else list(self.byzantine)
+            )
+        return mapping
+
+    @property
+    def label(self) -> str:
+        return decode.short(self.name) if self.name is not None else Path(str(self.file)).stem
+
+    def build(self) -> Network:
+        """The network."""
+        graph = self._graph()
+        nodes: tuple[Hashable, ...] = ()
+        if isinstance(self.byzantine, Mapping):
+            ((how, what),) = self.byzantine.items()
+            if how == "pendants":
+                graph = graphs.add_pendants(graph, what)
+            elif how == "pendants_random":
+                graph = graphs.add_pendants(graph, graphs.random_nodes(graph, what, seed=self.seed or 0))
+            elif how == "random":
+                nodes = graphs.random_nodes(graph, what, seed=self.seed or 0)
+            else:
+                nodes = self._worst(graph, what)
+        else:
+            nodes = self.byzantine
+        return Network(graph, byzantine=nodes, weights=self.weights, max_degree=self.max_degree)
+
+    def _graph(self) -> Graph:
+        thing = self._thing()
+        if thing is None:
+            return graphs.read_graph(str(self.file))
+        graph: Graph = thing.build()
+        return graph
+
+    def _thing(self) -> decode.Thing | None:
+        """The generator with its parameters; its seed stands beside them."""
+        if self.name is None:
+            return None
+        if "seed" in self.parameters:
+            raise KeyProblem(("network", "seed"), "network.parameters has a seed; give it as network.seed")
+        said = {"name": self.name, **self.parameters}
+        thing = decode.decode(NETWORK, said, ("network",), self.folder)
+        if "seed" not in thing.takes:
+            return thing
+        return decode.decode(NETWORK, said | {"seed": self.seed or 0}, ("network",), self.folder)
+
+    def _worst(self, graph: Graph, count: int) -> tuple[Hashable, ...]:
+        from clippedgossip.audit import weakest_cut, worst_placement
+
+        network = Network(graph, weights=self.weights, max_degree=self.max_degree)
+        found = worst_placement(network, count, weakest_cut(network))
+        if found is None:
+            raise NetworkError(f"byzantine = {{worst = {count}}} leaves nothing to hurt; choose fewer")
+        return tuple(network.labels[node] for node in found.nodes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,8 +221,179 @@ class RunConfig:
         }
         return mapping if self.attack is None else mapping | {"attack": self.attack.to_mapping()}
 
+    def build(self) -> "Setup":
+        """The setup of the run: network, task, rule, attack."""
+        from clippedgossip.simulate.setup import Setup, network_task
+
+        network = self.network.build()
+        attack = None if self.attack is None else self.attack.build()
+        if attack is None and len(network.byzantine):
+            raise ConfigError(
+                f"the network has {len(network.byzantine)} Byzantine nodes, but there is no [attack]\n"
+                'add one, such as name = "dissensus", or name = "none" for nodes that behave'
+            )
+        wanted = self.data
+        data = wanted.load()
+        task = network_task(
+            network,
+            data,
+            self.model.build(data.shape, data.classes, seed=self.seed),
+            attack=attack,
+            partition=wanted.scheme(),
+            alpha=wanted.alpha,
+            byzantine_share=wanted.byzantine_share,
+            byzantine_copies=wanted.byzantine_copies,
+            seed=self.seed,
+            batch=self.training.batch,
+            augment=wanted.augment,
+            poison=wanted.build_poison(data.classes),
+        )
+        return Setup(
+            network=network,
+            task=task,
+            rule=self.rule.build(network),
+            attack=attack,
+            training=self.training.build(),
+            seed=self.seed,
+        )
+
     @property
     def label(self) -> str:
         """What a folder or a progress bar calls it."""
         names = [self.network.label, self.rule.name, *([self.attack.name] if self.attack else [])]
         return re.sub(r"[^\w.-]+", "-", "-".join(decode.short(name) for name in names))
+
+
+def load_config(
+    path: Path | str, overrides: Sequence[str] = (), *, typed: Mapping[str, str] | None = None
+) -> RunConfig:
+    """A TOML file (or a run's config.json), with overrides such as "training.lr=0.1"."""
+    path = Path(path)
+    text, raw = read(path)
+    return from_raw(raw, source=path, text=text, overrides=overrides, typed=typed)
+
+
+def from_raw(
+    raw: Mapping[str, Any],
+    *,
+    source: Path,
+    text: str = "",
+    overrides: Sequence[str] = (),
+    typed: Mapping[str, str] | None = None,
+    point: Mapping[str, Any] | None = None,
+) -> RunConfig:
+    """The config after its overrides, and after those the dotted keys of `point`.
+
+    What is wrong with it is said with the file's line, or the override that brought it about.
+
+    `typed` says how an override was typed where that was otherwise, such as `--nodes 7`.
+    """
+
+    def after(count: int) -> RunConfig:
+        changed = override(raw, overrides[:count])
+        for key, value in (point or {}).items():
+            put(changed, key, deepcopy(value))
+        return RunConfig.from_mapping(changed, folder=source.parent)
+
+    try:
+        return after(len(overrides))
+    except KeyProblem as problem:
+        guilty = next(count for count in range(len(overrides) + 1) if _says(after, count) == str(problem))
+        where = place(problem.path, str(source), text)
+        if guilty:
+            entry = overrides[guilty - 1]
+            where = (typed or {}).get(entry, f"override {entry!r}") + _keeps_others(entry, problem)
+        raise ConfigError(f"{where}: {problem}") from problem
+
+
+def _keeps_others(entry: str, problem: KeyProblem) -> str:
+    """What one who names another network, rule, … may not have thought of."""
+    section, dot, value = entry.partition(".name=")
+    if not dot or "unknown parameter of network" not in str(problem):
+        return ""
+    other = f'{section}={{name="{_value(value)}"}}'
+    return f" keeps the other keys of [{section}], {other} does not"
+
+
+def _says(after: Callable[[int], RunConfig], count: int) -> str | None:
+    """What is wrong after so many overrides."""
+    try:
+        after(count)
+    except UserError as error:
+        return str(error)
+    return None
+
+
+def read(path: Path) -> tuple[str, dict[str, Any]]:
+    """The text and its content."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")  # some editors put a mark in front
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"cannot read {path}: {reason}\ngive a .toml file; examples/ has some") from error
+    try:
+        raw = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except ValueError as error:  # both decoders' errors, with line and column
+        raise ConfigError(f"{path} cannot be understood: {error}") from error
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{path} should hold one JSON object")
+    return text, raw
+
+
+def override(raw: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """`key=value`, the value as TOML writes it; what is no TOML is text."""
+    changed = deepcopy(dict(raw))
+    for text in overrides:
+        key, equals, value = text.partition("=")
+        if not equals or not re.fullmatch(r"[\w-]+(\.[\w-]+)*", key.strip()):
+            raise ConfigError(f"cannot read the override {text!r}; write key=value, such as training.lr=0.1")
+        put(changed, key.strip(), _value(value.strip()))
+    return changed
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def digest(path: Path) -> str:
+    """What is in the file, so that another content is another run."""
+    try:
+        return sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise NetworkError(f"cannot read {path}: {error.strerror}; a config's files lie beside it") from error
+
+
+def _weights(raw: Any, path: decode.Path) -> Weights | dict[str, Any]:
+    """A name, or {robust = b, cap = c}."""
+    if not isinstance(raw, Mapping):
+        name: Weights = decode.value(Weights, raw, path)
+        return name
+    decode.known_keys(raw, tuple(ROBUST), path)
+    known = {key: decode.value(ROBUST[key], said, (*path, key)) for key, said in raw.items()}
+    try:
+        Robust.from_table(known)
+    except NetworkError as error:
+        raise KeyProblem(path, f"{'.'.join(path)}: {error}") from error
+    return known
+
+
+def _placement(raw: Any, path: decode.Path) -> Nodes | dict[str, Any]:
+    if isinstance(raw, Mapping):
+        decode.known_keys(raw, tuple(PLACEMENTS), path)
+        if len(raw) != 1:
+            raise KeyProblem(path, f"network.byzantine needs exactly one of {', '.join(PLACEMENTS)}")
+        return {how: decode.value(PLACEMENTS[how], what, (*path, how)) for how, what in raw.items()}
+    try:
+        nodes: Nodes = decode.value(Nodes, raw, path)
+        return nodes
+    except KeyProblem:
+        fix = "list the nodes, such as [0, 3], or say how to find them, such as {random = 2}"
+        raise KeyProblem(path, f"network.byzantine is {raw!r}; {fix}") from None
+
+
+def _check_file(file: Path, promised: object) -> None:
+    if promised is not None and digest(file) != promised:
+        raise KeyProblem(("network", "sha256"), f"{file} is not the file of this config: its content differs")

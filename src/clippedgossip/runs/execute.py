@@ -19,7 +19,6 @@ from clippedgossip.errors import MiscompiledError, RunError, UserError
 from clippedgossip.files import Lock, canonical
 from clippedgossip.network import Network
 from clippedgossip.records import Round, RunDirectory, run_name
-from clippedgossip.runs.build import build
 from clippedgossip.runs.config import RunConfig
 from clippedgossip.simulate.engine import train_together
 from clippedgossip.simulate.setup import Setup
@@ -99,7 +98,7 @@ def run_together(
     with _failures_written(attempts), _out_of_memory():
         while True:
             recorder = Recorder(attempts, on_round, cadence or Cadence(), keep)
-            setups = [build(attempt.config) for attempt in attempts]
+            setups = [attempt.config.build() for attempt in attempts]
             states = _states(attempts)
             try:
                 for moments in train(setups, device=attempts[0].device, states=states):

@@ -7,8 +7,7 @@ from typing import Any
 
 from clippedgossip.errors import ConfigError
 from clippedgossip.files import canonical
-from clippedgossip.runs.config import RunConfig
-from clippedgossip.runs.toml import from_raw, override, read
+from clippedgossip.runs.config import RunConfig, from_raw, override, read
 
 
 def load_sweep(path: Path | str, overrides: Sequence[str] = ()) -> list[RunConfig]:

@@ -17,8 +17,8 @@ from torch.distributed.rendezvous import rendezvous
 
 from clippedgossip.errors import RunError
 from clippedgossip.records import RunDirectory
+from clippedgossip.runs.config import load_config
 from clippedgossip.runs.execute import Cadence, execute
-from clippedgossip.runs.toml import load_config
 from clippedgossip.simulate import State, Training, train
 from clippedgossip.simulate.distributed.rendezvous import find_members
 from clippedgossip.simulate.distributed.same_run import difference
