@@ -16,7 +16,7 @@ RING = str(ROOT / "examples" / "ring.toml")
         (
             ["run", RING, "training.rounds=1"],
             45,
-            {"cli/run.py", "records/folder.py", "rules/clipped_gossip.py"},
+            {"cli/run.py", "records.py", "rules/clipped_gossip.py"},
         ),
         pytest.param(
             ["reproduce", "dumbbell", "--length", "0.01", "--seeds", "1"],

@@ -8,7 +8,6 @@ A file that is only imported is counted apart. All is done in this process, in a
 
 import contextlib
 import inspect
-import os
 import sys
 import tempfile
 import threading
@@ -19,7 +18,7 @@ from typing import Any
 import clippedgossip
 
 SOURCE = Path(clippedgossip.__file__).parent
-RECORDS = f"{SOURCE / 'records'}{os.sep}"
+RECORDS = str(SOURCE / "records.py")
 
 
 class Walk:
@@ -41,7 +40,7 @@ class Walk:
             self._seen.add(code)
             if code.co_filename.startswith(str(SOURCE)):
                 self._note(code)
-        elif event == "return" and self.to_first_record and code.co_filename.startswith(RECORDS):
+        elif event == "return" and self.to_first_record and code.co_filename == RECORDS:
             written = (path.stat().st_size for path in self.folder.glob("**/records.jsonl"))
             self._done = any(written)
 

@@ -21,8 +21,8 @@ from clippedgossip.simulate.engine import Stack
 from clippedgossip.simulate.exchange import MessageLosses
 from clippedgossip.step import Averaged, HeavyBall, LearningRate
 from clippedgossip.tasks import DataSet, Workers, build, make_task, partition
-from clippedgossip.tasks.parameters import ParameterLayout
 from clippedgossip.tasks.stacked_layers import forward_one, forward_stacked, supported
+from clippedgossip.tasks.task import ParameterLayout
 from tests.samples import sample_setup
 
 

@@ -21,7 +21,7 @@ from clippedgossip.settings import AttackConfig, DataConfig, ModelConfig, Precis
 from clippedgossip.simulate.setup import Setup, Shares, network_task
 from clippedgossip.step import HeavyBall, LearningRate, Momentum
 from clippedgossip.tasks import SCHEMES, DataSet
-from clippedgossip.tasks.module_checks import Loss
+from clippedgossip.tasks.task import Loss
 
 Words = str | Mapping[str, Any]
 """A name, or a table with a name and parameters, as in a config."""

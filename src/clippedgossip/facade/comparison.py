@@ -24,7 +24,7 @@ from clippedgossip.runs.fill import MEMORY_SHARE, TOGETHER
 from clippedgossip.settings import Precision
 from clippedgossip.simulate.setup import setup_bytes
 from clippedgossip.step import LearningRate, Momentum
-from clippedgossip.tasks.module_checks import Loss
+from clippedgossip.tasks.task import Loss
 
 if TYPE_CHECKING:
     import pandas

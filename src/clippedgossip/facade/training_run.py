@@ -21,7 +21,7 @@ from clippedgossip.settings import Precision
 from clippedgossip.simulate.state import Moment, State
 from clippedgossip.step import LearningRate, Momentum
 from clippedgossip.tasks import ParameterLayout, unflatten
-from clippedgossip.tasks.module_checks import Loss
+from clippedgossip.tasks.task import Loss
 
 if TYPE_CHECKING:
     import pandas

@@ -20,9 +20,9 @@ from clippedgossip.tasks import DataSet, FlipLabels, Task, make_task
 from clippedgossip.tasks import partition as share_out
 from clippedgossip.tasks import stacked_layers as layers
 from clippedgossip.tasks.datasets import Data
-from clippedgossip.tasks.module_checks import Loss
 from clippedgossip.tasks.partitions import Scheme
 from clippedgossip.tasks.poison import Poison
+from clippedgossip.tasks.task import Loss
 from clippedgossip.tasks.workers import Workers
 
 Shares = Data | Sequence[Data | Sequence[int]] | Mapping[Hashable, Data | Sequence[int]]

@@ -3,13 +3,12 @@
 from clippedgossip.tasks.augment import crop_flip
 from clippedgossip.tasks.datasets import DataSet, load
 from clippedgossip.tasks.models import MODELS, build
-from clippedgossip.tasks.parameters import ParameterLayout, flatten, unflatten
 from clippedgossip.tasks.partitions import SCHEMES, partition
 from clippedgossip.tasks.poison import FlipLabels, Poison, RotateLabels, Trigger
 from clippedgossip.tasks.quadratic import Quadratic, quadratic
 from clippedgossip.tasks.sources.cache import cache_dir
 from clippedgossip.tasks.sources.fetch import Fetched, fetch
-from clippedgossip.tasks.task import LOSSES, Task, make_task
+from clippedgossip.tasks.task import LOSSES, ParameterLayout, Task, flatten, make_task, unflatten
 from clippedgossip.tasks.workers import Workers
 
 __all__ = [

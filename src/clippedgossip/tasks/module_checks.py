@@ -1,16 +1,13 @@
-"""Checks of a module of the user's own, before a run starts."""
+"""Checks of a module, data or loss of the user's own, before a run starts."""
 
 import copy
-from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
 from clippedgossip.errors import DataError
 from clippedgossip.tasks.datasets import DataSet
-
-Loss = Callable[[Tensor, Tensor], Tensor]
-"""Mean loss of outputs (batch, classes) against labels (batch,)."""
+from clippedgossip.tasks.task import Loss
 
 
 def check_module(module: nn.Module, data: DataSet, loss: Loss) -> None:

@@ -1,7 +1,13 @@
-"""A task: the data, who holds what, the model and its loss, laid out for an engine."""
+"""A task: the data, who holds what, the model and its loss, laid out for an engine.
+
+A model's parameters are one flat vector, and back, without copying: nodes exchange and mix parameters only.
+Buffers are not part of the vector, so `make_task` refuses a model that changes its buffers in training (such
+as the running statistics of batch normalisation).
+"""
 
 import copy
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -11,11 +17,57 @@ from torch.nn import functional
 from clippedgossip.errors import DataError, unknown_name
 from clippedgossip.tasks.datasets import Data, DataSet, moved_tensors
 from clippedgossip.tasks.models import build
-from clippedgossip.tasks.module_checks import Loss, check_module
-from clippedgossip.tasks.parameters import ParameterLayout, flatten
 from clippedgossip.tasks.poison import Poison
 
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""Mean loss of outputs (batch, classes) against labels (batch,)."""
 LOSSES: dict[str, Loss] = {"nll": functional.nll_loss, "cross-entropy": functional.cross_entropy}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParameterLayout:
+    """Names and shapes of a module's parameters, in the order they lie in the vector."""
+
+    names: tuple[str, ...]
+    shapes: tuple[torch.Size, ...]
+
+    @classmethod
+    def of(cls, module: nn.Module) -> "ParameterLayout":
+        items = list(module.named_parameters())
+        return cls(names=tuple(name for name, _ in items), shapes=tuple(item.shape for _, item in items))
+
+    @property
+    def size(self) -> int:
+        """Number of parameters, the paper's d."""
+        return sum(map(math.prod, self.shapes))
+
+    def views(self, vectors: Tensor) -> dict[str, Tensor]:
+        """Views into vectors (*lead, d): {name: (*lead, *shape)}; writing to them writes there."""
+        parts = torch.split(vectors, [math.prod(shape) for shape in self.shapes], dim=-1)
+        lead = vectors.shape[:-1]
+        return {
+            name: part.view(*lead, *shape)
+            for name, shape, part in zip(self.names, self.shapes, parts, strict=True)
+        }
+
+    def flatten(self, tensors: Mapping[str, Tensor], lead: int = 0) -> Tensor:
+        """One vector (*lead, d) from tensors of shape (*lead, *shape), such as stacked gradients."""
+        return torch.cat([tensors[name].flatten(lead) for name in self.names], dim=-1)
+
+
+def flatten(module: nn.Module) -> Tensor:
+    """A copy of the parameters as one vector (d,)."""
+    return torch.cat([parameter.detach().flatten() for parameter in module.parameters()])
+
+
+@torch.no_grad()
+def unflatten(vector: Tensor, module: nn.Module) -> nn.Module:
+    """Copy a vector (d,) into a module's parameters."""
+    for parameter, value in zip(
+        module.parameters(), ParameterLayout.of(module).views(vector).values(), strict=True
+    ):
+        parameter.copy_(value)
+    return module
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -97,7 +149,10 @@ def make_task(
         )
     measure = _find_loss(loss or ("nll" if model == "cnn" else "cross-entropy"))
     module = build(model, data.shape, data.classes, seed=seed) if isinstance(model, str) else model
-    check_module(module, data, measure)
+    if not isinstance(model, str) or loss is not None or data.mean is None:  # not all of it is built in
+        from clippedgossip.tasks.module_checks import check_module
+
+        check_module(module, data, measure)
     ids = list(range(len(shares))) if nodes is None else list(nodes)
     rows = _checked_shares(ids, shares, len(data.train_y))
     unknown = sorted(set(poisoned) - set(ids))

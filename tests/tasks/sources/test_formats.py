@@ -54,7 +54,7 @@ def test_cifar_batches_are_read_in_every_edition(tmp_path: Path, form: str) -> N
     else:
         archive = tar({f"batches/{name}.bin": rows.tobytes() for name, rows in BATCHES.items()})
         write(tmp_path / "mine", {"cifar.tar.gz": archive})
-        spec = replace(spec, downloads=(Download(urls=("http://x/cifar.tar.gz",), size=1, sha256=""),))
+        spec = replace(spec, downloads=(Download(("http://x/",), "cifar.tar.gz", size=1, sha256=""),))
     check_cifar(load_spec(spec, tmp_path / "mine"))
 
 

@@ -43,10 +43,7 @@ def digest(data: bytes) -> str:
 
 
 def idx_spec(**options: object) -> Spec:
-    files = {
-        name: File(name=name, alias=name.replace("-idx", ".idx"), size=len(data), sha256=digest(data))
-        for name, data in IDX.items()
-    }
+    files = {name: File(name=name, size=len(data), sha256=digest(data)) for name, data in IDX.items()}
     train, test = (
         ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
         (
@@ -89,7 +86,6 @@ def cifar_spec() -> Spec:
     files = [
         File(
             name=f"{name}.bin",
-            alias=name,
             size=rows.size,
             sha256=digest(rows.tobytes()),
             pickled=digest(pickled_batch(rows)),
@@ -199,7 +195,7 @@ def _serve() -> tuple[Mirror, ThreadingHTTPServer]:
 
 def mirrored_spec(*mirrors: Mirror) -> Spec:
     downloads = tuple(
-        Download(urls=tuple(m.url + f"{name}.gz" for m in mirrors), size=len(packed), sha256=digest(packed))
+        Download(tuple(m.url for m in mirrors), f"{name}.gz", size=len(packed), sha256=digest(packed))
         for name, packed in ((name, gzip.compress(data, mtime=0)) for name, data in IDX.items())
     )
     return idx_spec(downloads=downloads)

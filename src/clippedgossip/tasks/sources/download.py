@@ -30,8 +30,7 @@ def download(item: Download, folder: Path, progress: Progress, dead: set[str]) -
 
     `dead` collects the hosts that cannot be reached, so that we wait for each only once.
     """
-    name = Path(urlsplit(item.urls[0]).path).name
-    part = folder / f"{name}.part"
+    name, part = item.name, folder / f"{item.name}.part"
     failures: list[str] = []
     for url in item.urls:
         host = urlsplit(url).netloc

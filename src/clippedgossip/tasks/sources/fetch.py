@@ -148,7 +148,7 @@ def _sources(
         return
     dead: set[str] = set()
     for item in spec.downloads:
-        useful = _is_archive(item) or any(file.named(_basename(item)) for file in missing)
+        useful = _is_archive(item) or any(file.named(item.name) for file in missing)
         if useful and not {urlsplit(url).netloc for url in item.urls} <= dead:
             yield "mirror", _from_mirror(item, root, missing, progress, dead)
     for package in spec.packages:
@@ -173,7 +173,7 @@ def _wrong_folder() -> list[str]:
 
 def _from_folder(spec: Spec, folder: Path, missing: list[File]) -> Found:
     largest = max(file.size for file in spec.files) + (1 << 20)
-    archives = [_basename(item) for item in spec.downloads if _is_archive(item)]
+    archives = [item.name for item in spec.downloads if _is_archive(item)]
     prefixes = tuple(package.name for package in spec.packages)
     known = {_plain(name) for name in (*CATALOG, spec.name)}
     for path in _walk(folder):
@@ -230,12 +230,8 @@ def _plain(name: str) -> str:
     return name.lower().replace("-", "").replace("_", "")
 
 
-def _basename(item: Download) -> str:
-    return Path(urlsplit(item.urls[0]).path).name
-
-
 def _is_archive(item: Download) -> bool:
-    return _basename(item).endswith(ARCHIVES)
+    return item.name.endswith(ARCHIVES)
 
 
 def _failure(spec: Spec, missing: list[File], troubles: list[str], online: bool) -> str:
