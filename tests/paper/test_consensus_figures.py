@@ -11,8 +11,8 @@ import torch
 from clippedgossip.errors import ConfigError
 from clippedgossip.network.network import consensus_chain
 from clippedgossip.paper import EXPERIMENTS, Needs, Options, load, reproduce, resolve
-from clippedgossip.paper.consensus_figures import EXPERIMENT, SETTINGS, ChainErrors, simulate
-from clippedgossip.paper.consensus_figures.chains import ATTACK, START, rules
+from clippedgossip.paper.consensus_chains import ATTACK, SETTINGS, START, ChainErrors, rules, simulate
+from clippedgossip.paper.consensus_figures import EXPERIMENT
 from clippedgossip.simulate import consensus
 
 

@@ -81,7 +81,7 @@ def test_the_page_is_whole_and_the_runs_are_found_again(rows: list[dict[str, Any
 def test_the_example_is_the_demos_dumbbell() -> None:
     (case,) = [
         case
-        for case in EXPERIMENT.cases(MNIST["quick"], "quick")
+        for case in EXPERIMENT.cases(MNIST["quick"])
         if (case.setting, case.rule) == (DUMBBELL, "ClippedGossip")
     ]
     example = load_config(EXAMPLES / "dumbbell.toml")
@@ -92,7 +92,7 @@ def test_the_example_is_the_demos_dumbbell() -> None:
 
 
 def test_the_page_says_how_long_the_runs_are() -> None:
-    cases = EXPERIMENT.cases(MNIST["quick"], "quick")
+    cases = EXPERIMENT.cases(MNIST["quick"])
     rounds = {str(case.config.network.name): case.config.training.rounds for case in cases}
     words = f"{rounds['dumbbell']} rounds on the dumbbell and {rounds['ring']} on the ring"
     assert words in EXPERIMENT.scales["quick"].about

@@ -84,7 +84,7 @@ def test_examples_keep_their_run_names(name: str) -> None:
 def test_figures_keep_their_run_names(name: str) -> None:
     figure, scale = name.split()
     experiment: Any = load_experiment(figure)
-    cases = experiment.cases(experiment.scales[scale], scale)
+    cases = experiment.cases(experiment.scales[scale])
     hashes = {run_name(case.config.to_mapping(), "")[1:] for case in cases}
     assert hashes == {*RUN_NAMES[name].split()}
 

@@ -11,7 +11,7 @@ from clippedgossip.attacks import Dissensus, Gaussian, LabelFlipping
 from clippedgossip.errors import NetworkError, RuleError, RunError
 from clippedgossip.network import Network
 from clippedgossip.network.network import consensus_chain
-from clippedgossip.paper.consensus_figures.chains import START
+from clippedgossip.paper.consensus_chains import START
 from clippedgossip.rules import ClippedGossip, Gossip, TrimmedMean
 from clippedgossip.simulate import consensus
 

@@ -1,6 +1,6 @@
 """Not in the paper: the adaptive radius against fixed radii, under every attack of this package."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from clippedgossip.paper import page_parts as drawing
@@ -10,12 +10,11 @@ from clippedgossip.paper.training_figure import (
     PAPER_ATTACKS,
     Case,
     Scale,
-    ScaleName,
     TrainingExperiment,
     adaptive,
     by_radius,
 )
-from clippedgossip.report.claims import Claims, best, check
+from clippedgossip.report.claims import Claim, best, check
 from clippedgossip.report.page import PagePart
 
 FIXED = by_radius(0.1, 1.0, 10.0)
@@ -39,18 +38,16 @@ class AdaptiveRadius(TrainingExperiment):
         "figure shows all attacks of this package, on the torus of the paper. Each worker holds its own "
         "digits."
     )
+    section = "The adaptive choice of τ is recommended in general"
     remarks = (
         "The torus of fig. more_topologies: nine workers, two Byzantine nodes, data sorted by label. The "
         "adaptive radius is given the true δ_max."
     )
 
-    def cases(self, scale: Scale, name: ScaleName) -> Sequence[Case]:
+    def cases(self, scale: Scale) -> Iterator[Case]:
         rules = {**FIXED, ADAPTIVE: adaptive()}
-        return [
-            case
-            for attack, how in ATTACKS.items()
-            for case in scale.cases(attack, rules, network=NETWORKS["torus"], partition="sorted", attack=how)
-        ]
+        for attack, how in ATTACKS.items():
+            yield from scale.cases(attack, rules, network=NETWORKS["torus"], partition="sorted", attack=how)
 
     def figures(self, result: Results) -> Mapping[str, PagePart]:
         return {
@@ -58,21 +55,15 @@ class AdaptiveRadius(TrainingExperiment):
             "Accuracy over the rounds": self.curves(result),
         }
 
-    def claims(self, result: Results) -> Claims:
+    def findings(self, result: Results) -> Iterator[Claim]:
         final = result.finals("all")
-        return Claims(
-            [
-                check(
-                    f"{attack}: the adaptive radius is a good choice",
-                    final(attack, ADAPTIVE) - best(final(attack, rule) for rule in FIXED),
-                    low=-0.05,
-                    unit="points",
-                    note="against the best of τ = 0.1, 1, 10",
-                )
-                for attack in ATTACKS
-            ],
-            "The adaptive choice of τ is recommended in general",
-        )
+        for attack in ATTACKS:
+            yield check(
+                f"{attack}: the adaptive radius is a good choice",
+                final(attack, ADAPTIVE) - best(final(attack, rule) for rule in FIXED),
+                "at least -5 points",
+                note="against the best of τ = 0.1, 1, 10",
+            )
 
 
 EXPERIMENT = AdaptiveRadius()

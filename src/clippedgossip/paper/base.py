@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 from clippedgossip.errors import ConfigError, unknown_name
-from clippedgossip.report.claims import Claims
+from clippedgossip.report.claims import Claim, Claims
 from clippedgossip.report.page import PagePart, Section, Table, page, write
 
 if TYPE_CHECKING:
@@ -67,13 +67,15 @@ class Experiment(ABC, Generic[Result]):
     name: ClassVar[str]
     title: ClassVar[str]
     lead: ClassVar[str]
+    section: ClassVar[str]
+    """Where in the paper the findings are, or what they are about."""
 
     @abstractmethod
     def needs(self, options: Options) -> Needs[Result]:
         """The runs it needs, and how to read its result from them."""
 
     @abstractmethod
-    def claims(self, result: Result) -> Claims:
+    def findings(self, result: Result) -> Iterable[Claim]:
         """What the paper says beside what was seen."""
 
     @abstractmethod
@@ -94,6 +96,10 @@ class Experiment(ABC, Generic[Result]):
     def notes(self, result: Result) -> Sequence[Section]:
         """Further sections of the page, below the claims."""
         return ()
+
+    def claims(self, result: Result) -> Claims:
+        """All findings."""
+        return Claims([*self.findings(result)], self.section)
 
     def page(self, result: Result, claims: Claims, figures: Mapping[str, PagePart]) -> str:
         """All of it as one HTML page."""

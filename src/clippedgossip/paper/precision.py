@@ -1,19 +1,12 @@
 """Not in the paper: how the precision of the products in the gradients changes the accuracy."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, ClassVar
 
 from clippedgossip.paper.no_honest_majority import ring
 from clippedgossip.paper.results import DISTANCE, Results
-from clippedgossip.paper.training_figure import (
-    PAPER_ATTACKS,
-    Case,
-    Scale,
-    ScaleName,
-    TrainingExperiment,
-    clipped,
-)
-from clippedgossip.report.claims import Claim, Claims, check, ratio
+from clippedgossip.paper.training_figure import PAPER_ATTACKS, Case, Scale, TrainingExperiment, clipped
+from clippedgossip.report.claims import Claim, check, ratio
 from clippedgossip.settings import Precision
 
 EXACT: Precision = "float32"
@@ -30,6 +23,8 @@ class PrecisionOfProducts(TrainingExperiment):
         "float32 has 23 bits behind the point, tf32 has 10, bfloat16 has 7. Models, momentum, messages and "
         "mixing are float32 in every case. This figure shows what the faster products cost ClippedGossip."
     )
+    section = "Products of lower precision give the same results (no claim of the paper)"
+    groups: ClassVar = {DUMBBELL: "clique A"}
     remarks = (
         "The non-IID dumbbell is reported by clique A, which must learn half of the digits over one edge, "
         "the other settings by all regular nodes. On the ring one node has a Byzantine majority around it. "
@@ -37,58 +32,35 @@ class PrecisionOfProducts(TrainingExperiment):
         "faster: this figure is meant for a GPU."
     )
 
-    def cases(self, scale: Scale, name: ScaleName) -> Sequence[Case]:
-        dumbbell = {"name": "dumbbell", "clique": 10 if name == "paper" else 5}
-        where: Mapping[str, dict[str, Any]] = {
-            DUMBBELL: {"network": dumbbell, "partition": "clique"},
-            "dumbbell, IID": {"network": dumbbell},
-            "ring, dissensus": {"network": ring([0]), "attack": PAPER_ATTACKS["dissensus"]},
-        }
-        return [
-            scale.case(
-                setting,
-                precision,
-                clipped(scale.radius / 10 if setting.startswith("ring") else scale.radius),
-                precision=precision,
-                **where[setting],
-            )
-            for setting in SETTINGS
-            for precision in (EXACT, *(ROUGHER if name == "paper" else ROUGHER[1:]))
-        ]
-
-    def reported(self, setting: str) -> str:
-        return "clique A" if setting == DUMBBELL else "all"
-
-    def whom(self) -> str:
-        return "all regular nodes; dumbbell, non-IID: clique A"
-
-    def claims(self, result: Results) -> Claims:
-        pairs = [(setting, name) for setting in SETTINGS for name in result.rules if name != EXACT]
-        return Claims(
-            [claim for setting, name in pairs for claim in self._same(result, setting, name)],
-            "Products of lower precision give the same results (no claim of the paper)",
+    def cases(self, scale: Scale) -> Iterator[Case]:
+        dumbbell = {"name": "dumbbell", "clique": scale.clique}
+        where: tuple[dict[str, Any], ...] = (
+            {"network": dumbbell, "partition": "clique"},
+            {"network": dumbbell},
+            {"network": ring([0]), "attack": PAPER_ATTACKS["dissensus"]},
         )
+        for setting, shared in zip(SETTINGS, where, strict=True):
+            how = clipped(scale.radius / 10 if "attack" in shared else scale.radius)
+            for precision in (EXACT, *(ROUGHER if scale.name == "paper" else ROUGHER[1:])):
+                yield scale.case(setting, precision, how, precision=precision, **shared)
 
-    def _same(self, result: Results, setting: str, precision: str) -> list[Claim]:
-        final, distance = result.finals(self.reported(setting)), result.finals(DISTANCE)
-        return [
-            check(
-                f"{setting}: {precision} learns what float32 learns",
-                final(setting, precision) - final(setting, EXACT),
-                low=-0.01,
-                high=0.01,
-                unit="points",
-            ),
-            check(
-                f"{setting}: {precision} leaves the models as close",
-                ratio(distance(setting, precision), distance(setting, EXACT)),
-                low=0.5,
-                high=2.0,
-                unit="×",
-                note="its Ξ over float32's",
-                digits=2,
-            ),
-        ]
+    def findings(self, result: Results) -> Iterator[Claim]:
+        distance = result.finals(DISTANCE)
+        for setting in SETTINGS:
+            final = result.finals(self.reported(setting))
+            for precision in (name for name in result.rules if name != EXACT):
+                yield check(
+                    f"{setting}: {precision} learns what float32 learns",
+                    final(setting, precision) - final(setting, EXACT),
+                    "-1 to 1 points",
+                )
+                yield check(
+                    f"{setting}: {precision} leaves the models as close",
+                    ratio(distance(setting, precision), distance(setting, EXACT)),
+                    "0.5 to 2 ×",
+                    note="its Ξ over float32's",
+                    digits=2,
+                )
 
 
 EXPERIMENT = PrecisionOfProducts()

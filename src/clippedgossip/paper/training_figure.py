@@ -2,7 +2,7 @@
 
 import json
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -66,11 +66,17 @@ class Case:
 class Scale:
     """What all lines of a figure share: data, model, the numbers of Algorithm 1, and the unit of τ."""
 
+    name: ScaleName
     data: Mapping[str, Any]
     model: str
     training: Mapping[str, Any]
     radius: float
     about: str
+
+    @property
+    def clique(self) -> int:
+        """Workers in each clique of the dumbbell without Byzantine nodes."""
+        return 10 if self.name == "paper" else 5
 
     def case(
         self,
@@ -147,6 +153,7 @@ def often(rounds: int, every: int) -> dict[str, Any]:
 
 MNIST: Mapping[ScaleName, Scale] = {
     "quick": Scale(
+        name="quick",
         data={"name": "digits"},
         model="mlp",
         training={"batch": 32, "lr": 0.01, "momentum": 0.9, **often(360, 12)},
@@ -155,6 +162,7 @@ MNIST: Mapping[ScaleName, Scale] = {
         "of the CNN, 360 rounds in place of 900. Batch, learning rate, momentum and τ are the paper's.",
     ),
     "paper": Scale(
+        name="paper",
         data={"name": "mnist"},
         model="cnn",
         training={"batch": 32, "lr": 0.01, "momentum": 0.9, "precision": "tf32", **often(900, 30)},
@@ -168,6 +176,7 @@ EPOCH = 39  # rounds: 50,000 images, 20 workers, batch 64
 
 CIFAR: Mapping[ScaleName, Scale] = {
     "quick": Scale(
+        name="quick",
         data={"name": "digits"},
         model="deep-mlp",
         training={"batch": 32, "lr": 0.07, "momentum": 0.9, **often(360, 12)},
@@ -177,6 +186,7 @@ CIFAR: Mapping[ScaleName, Scale] = {
         "learning rate of 0.07, the largest that does not diverge, and 360 rounds. τ = 10 is the paper's.",
     ),
     "paper": Scale(
+        name="paper",
         data={"name": "cifar10", "augment": True},
         model="vgg11",
         training={
@@ -201,21 +211,24 @@ class TrainingExperiment(Experiment[Results]):
 
     scales: ClassVar[Mapping[ScaleName, Scale]] = MNIST
     group: ClassVar[str] = "all"
-    """The group of nodes whose averaged model is reported, unless `reported` gives another."""
+    """The group of nodes whose averaged model is reported."""
+    groups: ClassVar[Mapping[str, str]] = {}
+    """Settings for which another group is reported."""
     remarks: ClassVar[str] = ""
     """What the paper leaves open, and what we chose."""
 
     @abstractmethod
-    def cases(self, scale: Scale, name: ScaleName) -> Sequence[Case]:
+    def cases(self, scale: Scale) -> Iterable[Case]:
         """The lines."""
 
     def reported(self, setting: str) -> str:
         """The group whose averaged model is reported for a setting."""
-        return self.group
+        return self.groups.get(setting, self.group)
 
     def whom(self) -> str:
         """The same in words, for captions."""
-        return "all regular nodes" if self.group == "all" else self.group
+        others = [f"{setting}: {group}" for setting, group in self.groups.items()]
+        return "; ".join(["all regular nodes" if self.group == "all" else self.group, *others])
 
     def needs(self, options: Options) -> Needs[Results]:
         if options.source is not None:
@@ -285,7 +298,7 @@ class TrainingExperiment(Experiment[Results]):
         scale = self.scales[options.scale]
         if options.precision is not None:
             scale = replace(scale, training={**scale.training, "precision": options.precision})
-        return [case.shortened(options.length) for case in self.cases(scale, options.scale)]
+        return [case.shortened(options.length) for case in self.cases(scale)]
 
     def _read(self, cases: Sequence[Case], options: Options) -> Results:
         results = Results.read(self.name, options.scale, cases, options.seed_count, options.runs)

@@ -5,9 +5,10 @@ Most claims are numbers: a quantity per seed, and the interval in which its mean
 
 import html
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,10 +18,11 @@ from clippedgossip.report.statistics import estimate
 ROUNDING = 1e-9
 MOST = 12  # decimals: ROUNDING, with room to spare
 UNDEFINED = -math.inf
-TIE = 0.003  # of accuracies: a smaller difference means nothing on ten thousand test images
-Unit = Literal["%", "points", "×", ""]
+NO_WORSE = "at least -0.3 points"  # less than that means nothing on ten thousand test images
+HALF = "47 to 53 %"  # what a model reaches that knows half of the classes
 Floats = NDArray[np.float64]
 _HEADER = ("Claim", "Paper", "Here", "Verdict")
+_TEST = re.compile(r"(at least |at most |\S+ to )(\S+)(?: (%|points?|×))?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,22 +86,21 @@ class Claims:
 def check(
     text: str,
     numbers: Floats | Iterable[float] | float,
+    must: str,
     *,
-    low: float | None = None,
-    high: float | None = None,
-    unit: Unit = "%",
     paper: str = "",
     note: str = "",
     digits: int = 1,
 ) -> Claim:
-    """Holds iff low ≤ mean ≤ high over the seeds that were run; not run if there are none.
+    """Holds iff the mean over the seeds that were run is what it must be; not run if there are none.
 
-    Percent and points are given as fractions: 0.5 is 50 %. NaN is a seed that was not run, ∞ one that
-    diverged. With a seed that is UNDEFINED the claim does not hold.
+    It must be `at least 20 points`, `at most 3 ×` or `47 to 53 %`. Where that names percent or points, the
+    numbers are fractions. NaN is a seed that was not run, ∞ one that diverged. With a seed that is
+    UNDEFINED the claim does not hold.
     """
+    low, high, unit = _test(must)
     values = np.atleast_1d(np.asarray(numbers, dtype=np.float64))
-    test = _test(low, high, unit)
-    note = f"{note}; {test}" if note else test
+    note = f"{note}; must be {must}" if note else f"must be {must}"
     asked, values = len(values), values[~np.isnan(values)]
     if not len(values):
         return Claim(text=text, paper=paper, note=note)
@@ -125,13 +126,6 @@ def check(
         holds=_within(mean, low, high),
         note=note,
     )
-
-
-def near(
-    text: str, numbers: Floats, target: float, within: float, *, paper: str = "", note: str = ""
-) -> Claim:
-    """An accuracy that must be near a target."""
-    return check(text, numbers, low=target - within, high=target + within, paper=paper, note=note)
 
 
 def ratio(above: Floats, below: Floats) -> Floats:
@@ -168,15 +162,18 @@ def _decimals(mean: float, low: float | None, high: float | None, factor: float,
     return next(agree, MOST)
 
 
-def _test(low: float | None, high: float | None, unit: Unit) -> str:
-    factor = _factor(unit)
-    bounds = [f"{bound * factor:g}" for bound in (low, high) if bound is not None]
-    words = "" if len(bounds) == 2 else "at most " if low is None else "at least "
-    named = "point" if unit == "points" and bounds in (["1"], ["-1"]) else unit
-    return f"must be {words}{' to '.join(bounds)} {named}".strip()
+def _test(must: str) -> tuple[float | None, float | None, str]:
+    """The bounds, percent as fractions, and the unit."""
+    match = _TEST.fullmatch(must)
+    assert match is not None, must
+    unit = "points" if match[3] == "point" else match[3] or ""
+    bound = float(match[2]) / _factor(unit)
+    if match[1] == "at least ":
+        return bound, None, unit
+    return None if match[1] == "at most " else float(match[1][:-4]) / _factor(unit), bound, unit
 
 
-def _factor(unit: Unit) -> float:
+def _factor(unit: str) -> float:
     return 100.0 if unit in ("%", "points") else 1.0
 
 

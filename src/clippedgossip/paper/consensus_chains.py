@@ -12,13 +12,13 @@ from functools import cached_property
 import networkx as nx
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from clippedgossip import graphs
 from clippedgossip.attacks import Dissensus
 from clippedgossip.network import Network
 from clippedgossip.network.network import consensus_chain
 from clippedgossip.paper.base import Progress
+from clippedgossip.report.claims import Floats
 from clippedgossip.rules import (
     ClippedGossip,
     Median,
@@ -36,8 +36,6 @@ SETTINGS = tuple((beta, delta) for beta in BETAS for delta in DELTAS if delta <=
 START = (0.0, 0.0, 200.0, 200.0)
 ROUNDS = 100
 ATTACK = Dissensus(epsilon=0.05)
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
