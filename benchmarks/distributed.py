@@ -53,7 +53,7 @@ NAMESPACE = "CLIPPEDGOSSIP_BENCHMARK_NAMESPACE"
 
 
 def setup(model: str, workers: int, graph: str, rule: Rule) -> Setup:
-    """So many regular nodes and two attackers, each with sixty-four images of noise."""
+    """So many regular nodes and two Byzantine ones, each with sixty-four images of noise."""
     n = workers + 2
     network = Network(nx.complete_graph(n) if graph == "complete" else nx.cycle_graph(n), byzantine=[0, 1])
     generator = torch.Generator().manual_seed(0)

@@ -226,7 +226,7 @@ def asyncio_tls(case: Case, me: int, ready: Barrier, results: Any) -> None:
 
 
 def gloo(case: Case, me: int, ready: Barrier, results: Any) -> None:
-    """torch.distributed point to point: no encryption, no strangers."""
+    """torch.distributed point to point: no encryption, no protection from outsiders."""
     import torch.distributed as dist
 
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(case.ports[0]))

@@ -38,7 +38,7 @@ class Pretence(cg.attacks.FreeAttack):
 
     def messages(self, view: cg.attacks.View) -> Tensor:
         assert isinstance(view.context.round, int)
-        return self.messages_by_round[view.context.round].expand(len(view.victims), -1)
+        return self.messages_by_round[view.context.round].expand(len(view.receivers), -1)
 
 
 def pretended_messages(rule: cg.rules.Rule, real: float, pretended: float) -> tuple[Tensor, ...]:

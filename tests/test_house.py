@@ -52,17 +52,13 @@ NAMES_OF_OTHERS = re.compile(r"(?i)no[-_]honest[-_]majority|honest majority")
 
 STILL = {
     r"asks the host": """
-        attacks/base.py rules/base.py
+        rules/base.py
     """,
     r"attackers?": """
-        attacks/a_little_is_enough.py attacks/base.py attacks/bit_flipping.py attacks/honest.py
-        attacks/mimic.py audit/__init__.py audit/diagnosis.py audit/text.py audit/worst_placement.py
-        cli/audit.py cli/networks.py mixing/slots.py network/network.py network/weights.py theory.py
+        cli/audit.py
     """,
     r"honest": """
-        SECURITY.md attacks/__init__.py attacks/a_little_is_enough.py attacks/base.py
-        attacks/bit_flipping.py attacks/honest.py docs/faults.md docs/peers.md
-        rules/centered_clipping.py simulate/consensus.py
+        SECURITY.md docs/faults.md docs/peers.md rules/centered_clipping.py
     """,
     r"liars?": """
         SECURITY.md docs/faults.md peer/drill/drill.py peer/drill/fault.py

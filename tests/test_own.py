@@ -55,7 +55,7 @@ class Shrinking(Radius):
 class Echo(FreeAttack):
     trains = True
     def messages(self, view):
-        return view.byzantine_models[view.attacker_rows]
+        return view.byzantine_models[view.sender_rows]
 
 
 def wheel(nodes: int = 6, seed: int = 0):

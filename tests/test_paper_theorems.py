@@ -58,8 +58,8 @@ def weighted_graphs(draw: st.DrawFn, complete: bool = False) -> Network:
     graph: Graph = nx.complete_graph(n) if complete else nx.empty_graph(n)
     if not complete:
         for node in range(1, n):
-            attacker = node >= regular
-            graph.add_edge(node, draw(st.integers(0, (node if not attacker else regular) - 1)))
+            is_byzantine = node >= regular
+            graph.add_edge(node, draw(st.integers(0, (node if not is_byzantine else regular) - 1)))
         pairs = [(i, j) for i in range(n) for j in range(i)]
         graph.add_edges_from(draw(st.lists(st.sampled_from(pairs), max_size=8)))
     weights = np.zeros((n, n))
@@ -80,13 +80,13 @@ def cases(draw: st.DrawFn, complete: bool = False) -> Case:
 
 
 @st.composite
-def lies(draw: st.DrawFn, case: Case) -> Tensor:
+def byzantine_messages(draw: st.DrawFn, case: Case) -> Tensor:
     """Anything at all along every Byzantine edge: near, far, huge, not finite; aimed or not."""
     layout, models = case.layout, case.models
-    assert layout.victims is not None
+    assert layout.byzantine_receivers is not None
     rows = []
-    for victim in layout.victims.tolist():
-        own = models[victim]
+    for receiver in layout.byzantine_receivers.tolist():
+        own = models[receiver]
         away = own - models.mean(0)
         reach = draw(st.sampled_from([0.0, 1e-3, 1.0, -1.0, 30.0, 1e6, -1e6]))
         wild = draw(st.one_of(st.none(), st.floats(allow_nan=True, allow_infinity=True)))
@@ -97,7 +97,7 @@ def lies(draw: st.DrawFn, case: Case) -> Tensor:
 @st.composite
 def attacked(draw: st.DrawFn) -> tuple[Case, Tensor]:
     case = draw(cases())
-    return case, draw(lies(case))
+    return case, draw(byzantine_messages(case))
 
 
 def mix(rule: Rule, case: Case, messages: Tensor) -> Tensor:
@@ -120,8 +120,8 @@ def test_theorem_one_round_of_clipped_gossip_whatever_the_attackers_send(drawn: 
 
 @quick
 @given(attacked())
-def test_those_who_agree_keep_agreeing(drawn: tuple[Case, Tensor]) -> None:
-    """ρ = 0: consensus once reached is kept, whatever the attackers send."""
+def test_consensus_once_reached_is_kept(drawn: tuple[Case, Tensor]) -> None:
+    """ρ = 0: consensus is kept, whatever Byzantine nodes send."""
     case, messages = drawn
     agreed = Case(case.network, case.models[:1].expand_as(case.models).contiguous())
     mixed = mix(ClippedGossip(Oracle()), agreed, messages)
@@ -130,7 +130,7 @@ def test_those_who_agree_keep_agreeing(drawn: tuple[Case, Tensor]) -> None:
 
 @quick
 @given(cases())
-def test_without_attackers_the_bound_is_that_of_gossip(case: Case) -> None:
+def test_without_byzantine_nodes_the_bound_is_that_of_gossip(case: Case) -> None:
     """δ_max = 0: the spread falls by (1−γ)², and clipping with the oracle radius is gossip."""
     graph = case.network.to_networkx()
     graph.remove_nodes_from(case.network.byzantine.tolist())
@@ -145,7 +145,7 @@ def test_without_attackers_the_bound_is_that_of_gossip(case: Case) -> None:
 @quick
 @given(cases())
 def test_proposition_dissensus_with_epsilon_one_is_no_communication(case: Case) -> None:
-    """Proposition (dissensus), first half; who has no attacker beside it gossips as ever."""
+    """Proposition (dissensus), first half. A node without Byzantine neighbours gossips as usual."""
     mixed = Gossip().mix(Dissensus(epsilon=1).inbox(case.view))
     beset = torch.tensor(case.network.delta > 0)
     free = torch.tensor(np.asarray(case.network.regular_weights)) @ case.models

@@ -18,8 +18,8 @@ PUBLIC = {
         simulate tasks theory train
     """,
     "clippedgossip.attacks": """
-        ALIE ATTACKS Attack BitFlipping Dissensus FreeAttack Gaussian Honest IPM LabelFlipping
-        LinearAttack LocalAttack Mimic NonFinite Silence SpectralHeterogeneity Tuned View ZeroSum
+        ALIE ATTACKS Attack BitFlipping Dissensus FreeAttack Gaussian IPM LabelFlipping
+        LinearAttack LocalAttack Mimic NoAttack NonFinite Silence SpectralHeterogeneity Tuned View ZeroSum
         make_attack
     """,
     "clippedgossip.audit": """

@@ -27,7 +27,7 @@ class Stubborn(FreeAttack):
     value: float = 3.0
 
     def messages(self, view: View) -> Tensor:
-        return torch.full_like(view.models[view.victims], self.value)
+        return torch.full_like(view.models[view.receivers], self.value)
 
 
 def two_layers(shape: tuple[int, ...], classes: int, width: int = 32) -> nn.Module:

@@ -1,4 +1,4 @@
-"""The paper's guarantees as functions of a network. A bound that says nothing is called vacuous."""
+"""The paper's guarantees as functions of a network. A bound that guarantees nothing is called vacuous."""
 
 from dataclasses import dataclass
 from math import inf, sqrt
@@ -12,7 +12,7 @@ C2 = 5  # Lemma (bound on the consensus distance)
 
 @dataclass(frozen=True, kw_only=True)
 class ConsensusGuarantee:
-    """One round of ClippedGossip with the oracle radius, whatever the attackers send (Theorem `consensus`).
+    """One round of ClippedGossip with the oracle radius, whatever Byzantine nodes send (Theorem `consensus`).
 
     mean ‖x_i⁺ − x̄‖² ≤ factor² · mean ‖x_i − x̄‖², and progress is guaranteed iff δ_max < limit.
     """
@@ -35,7 +35,8 @@ class ConsensusGuarantee:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingGuarantee:
-    """What the training theorem asks of the network: δ_max ≤ γ²/(64·c₁·c₂), c₁ = 32, c₂ = 5 (Theorem 1′)."""
+    """What the training theorem requires of the network: δ_max ≤ γ²/(64·c₁·c₂), c₁ = 32, c₂ = 5 (Theorem
+    1′)."""
 
     limit: float
     delta_max: float
@@ -48,7 +49,7 @@ class TrainingGuarantee:
         return self.exact and self.gamma > 0 and self.delta_max <= self.limit
 
     def max_step(self, smoothness: float) -> float:
-        """The largest step size it admits: η ≤ γ/(40L)."""
+        """The largest step size that the theorem allows: η ≤ γ/(40L)."""
         return self.gamma / (40 * smoothness)
 
 
@@ -96,7 +97,7 @@ def consensus_guarantee(network: Network) -> ConsensusGuarantee:
 
 
 def training_guarantee(network: Network) -> TrainingGuarantee:
-    """What Theorem 1′ asks of this network."""
+    """What Theorem 1′ requires of this network."""
     return TrainingGuarantee(
         limit=network.spectral_gap**2 / (64 * C1 * C2),
         delta_max=network.delta_max,

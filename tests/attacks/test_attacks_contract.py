@@ -41,26 +41,26 @@ ATTACK_PARAMETERS: dict[str, dict[str, Any]] = {"tuned": {"attack": Dissensus()}
 
 
 def pendants() -> Network:
-    """Attackers of degree one, two of them on the same victim."""
+    """Byzantine nodes of degree one; two of them have the same receiver."""
     graph = nx.cycle_graph(5)
     graph.add_edges_from([(0, 5), (0, 6), (2, 7)])
     return Network(graph, byzantine=[5, 6, 7])
 
 
 def broadcaster() -> Network:
-    """One attacker, every regular node its victim."""
+    """One Byzantine node, beside every regular node."""
     graph = nx.random_regular_graph(4, 9, seed=1)
     graph.add_edges_from((9, node) for node in range(9))
     return Network(graph, byzantine=[9])
 
 
 def colluders() -> Network:
-    """Attackers beside one another, with victims in common and of their own, in the middle of the numbers."""
+    """Byzantine neighbours with common and different receivers, numbered between regular nodes."""
     return Network(nx.random_regular_graph(6, 14, seed=3), byzantine=[4, 5, 9])
 
 
 def large() -> Network:
-    """So sparse that rules walk along its edges."""
+    """So sparse that rules work edge by edge."""
     return Network(nx.random_regular_graph(4, 120, seed=3), byzantine=range(0, 120, 10))
 
 
@@ -91,7 +91,7 @@ def view_of(network: Network, *, seed: int = 0, round: int = 0, rule: Rule | Non
 
 
 def sent(attack: Attack, view: View) -> dict[tuple[int, int], np.ndarray]:
-    """(attacker, victim) -> what the victim finds in the slot of that attacker."""
+    """(sender, receiver) -> the message in the receiver's slot of that sender."""
     inbox = attack.inbox(view).explicit()
     layout = view.layout
     assert layout.byzantine is not None
@@ -123,8 +123,8 @@ Definition = Callable[[Network, dict[int, np.ndarray], int, int], np.ndarray]
 def around(network: Network, i: int) -> tuple[list[int], list[int]]:
     """Regular and Byzantine neighbours."""
     near = network.indices[network.indptr[i] : network.indptr[i + 1]].tolist()
-    liars = set(network.byzantine.tolist())
-    return [j for j in near if j not in liars], [j for j in near if j in liars]
+    byzantine = set(network.byzantine.tolist())
+    return [j for j in near if j not in byzantine], [j for j in near if j in byzantine]
 
 
 def weight(network: Network, i: int, j: int) -> float:
@@ -132,28 +132,28 @@ def weight(network: Network, i: int, j: int) -> float:
 
 
 def dissensus(network: Network, x: dict[int, np.ndarray], i: int, j: int) -> np.ndarray:
-    honest, liars = around(network, i)
-    pull = sum((weight(network, i, k) * (x[k] - x[i]) for k in honest), np.zeros(D))
-    result: np.ndarray = x[i] - 1.5 * pull / sum(weight(network, i, b) for b in liars)
+    regular, byzantine = around(network, i)
+    pull = sum((weight(network, i, k) * (x[k] - x[i]) for k in regular), np.zeros(D))
+    result: np.ndarray = x[i] - 1.5 * pull / sum(weight(network, i, b) for b in byzantine)
     return result
 
 
 def zero_sum(network: Network, x: dict[int, np.ndarray], i: int, j: int) -> np.ndarray:
-    honest, liars = around(network, i)
-    return -sum((x[k] for k in honest), np.zeros(D)) / len(liars)
+    regular, byzantine = around(network, i)
+    return -sum((x[k] for k in regular), np.zeros(D)) / len(byzantine)
 
 
 def ipm(network: Network, x: dict[int, np.ndarray], i: int, j: int) -> np.ndarray:
-    honest, _ = around(network, i)
-    rows: np.ndarray = np.array([x[k] for k in [i, *honest]])
+    regular, _ = around(network, i)
+    rows: np.ndarray = np.array([x[k] for k in [i, *regular]])
     result: np.ndarray = -0.1 * rows.mean(0)
     return result
 
 
 def alie(network: Network, x: dict[int, np.ndarray], i: int, j: int) -> np.ndarray:
-    honest, liars = around(network, i)
-    rows = np.array([x[k] for k in [i, *honest]])
-    n, b = len(rows) + len(liars), len(liars)
+    regular, byzantine = around(network, i)
+    rows = np.array([x[k] for k in [i, *regular]])
+    n, b = len(rows) + len(byzantine), len(byzantine)
     share = (n - b - (math.floor(n / 2 + 1) - b)) / (n - b)
     z = scipy.stats.norm.ppf(min(max(share, 0.001), 0.999))
     result: np.ndarray = rows.mean(0) - z * rows.std(0)
@@ -293,14 +293,14 @@ def test_honest_byzantine_nodes_are_just_nodes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("honest", "byzantine", "z"), [(4, 1, 0.0), (3, 2, 0.4307), (8, 3, 0.3186), (3, 5, 3.0902)]
+    ("regular", "byzantine", "z"), [(4, 1, 0.0), (3, 2, 0.4307), (8, 3, 0.3186), (3, 5, 3.0902)]
 )
-def test_z_of_a_little_is_enough(honest: int, byzantine: int, z: float) -> None:
-    """By hand: s = ⌊n/2+1⌋−b supporters are missing; (3, 5): attackers are the majority, z is capped."""
-    graph = nx.complete_graph(honest)
-    graph.add_edges_from((0, honest + k) for k in range(byzantine))
-    network = Network(graph, byzantine=range(honest, honest + byzantine))
-    x = models_of(network).numpy()[:honest]
+def test_z_of_a_little_is_enough(regular: int, byzantine: int, z: float) -> None:
+    """With s = ⌊n/2+1⌋−b. (3, 5): Byzantine nodes are the majority, so z is capped."""
+    graph = nx.complete_graph(regular)
+    graph.add_edges_from((0, regular + k) for k in range(byzantine))
+    network = Network(graph, byzantine=range(regular, regular + byzantine))
+    x = models_of(network).numpy()[:regular]
     expected = x.mean(0) - z * x.std(0)
     for message in sent(ALIE(), view_of(network)).values():
         np.testing.assert_allclose(message, expected, atol=3e-4)

@@ -84,12 +84,12 @@ def harm_of(graph: Graph, byzantine: tuple[int, ...]) -> tuple[int, float]:
 
 @settings(max_examples=30, deadline=None)
 @given(connected_graphs(4, 8), st.integers(1, 2))
-def test_no_placement_is_worse_than_the_worst(graph: Graph, attackers: int) -> None:
+def test_no_placement_is_worse_than_the_worst(graph: Graph, more_byzantine: int) -> None:
     network = Network(graph)
-    worst = worst_placement(network, attackers, weakest_cut(network))
+    worst = worst_placement(network, more_byzantine, weakest_cut(network))
     assert worst is not None
     assert worst.method == "exhaustive"
-    expected = max(harm_of(graph, nodes) for nodes in combinations(range(network.n), attackers))
+    expected = max(harm_of(graph, nodes) for nodes in combinations(range(network.n), more_byzantine))
     assert worst.harm[0] == expected[0]
     if not expected[0]:
         assert worst.ratio == pytest.approx(expected[1])
@@ -99,9 +99,9 @@ def test_no_placement_is_worse_than_the_worst(graph: Graph, attackers: int) -> N
 def test_greedy_placement_finds_the_obvious(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules["clippedgossip.audit.worst_placement"], "EXHAUSTIVE", 0)
 
-    def worst(graph: Graph, attackers: int) -> Placement:
+    def worst(graph: Graph, more_byzantine: int) -> Placement:
         network = Network(graph)
-        found = worst_placement(network, attackers, weakest_cut(network))
+        found = worst_placement(network, more_byzantine, weakest_cut(network))
         assert found is not None
         assert found.method == "greedy"
         return found
@@ -113,7 +113,7 @@ def test_greedy_placement_finds_the_obvious(monkeypatch: pytest.MonkeyPatch) -> 
     assert surrounded.delta_max == pytest.approx(3 / 7)
 
 
-def test_attackers_that_leave_nobody_have_no_place() -> None:
+def test_byzantine_nodes_that_leave_no_regular_node_have_no_place() -> None:
     network = Network(graphs.line(nodes=3))
     assert worst_placement(network, 3, None) is None
     assert worst_placement(network, 0, None) is None
@@ -185,7 +185,7 @@ def test_gaps_held_down_by_the_lowest_eigenvalue_get_the_lazy_hint() -> None:
 
 @pytest.mark.parametrize("name", sorted(graphs.GENERATORS))
 def test_every_network_gets_a_diagnosis_in_words_json_and_lines(name: str, tmp_path: Path) -> None:
-    diagnosis = audit(Network(graphs.build(name)), attackers=2)
+    diagnosis = audit(Network(graphs.build(name)), more_byzantine=2)
     report = json.loads(json.dumps(diagnosis.to_json(), allow_nan=False))
     assert set(report) >= KEYS
     assert report["nodes"] == report["regular"] + report["byzantine"]
@@ -298,8 +298,9 @@ def test_the_command_prints_json(capsys: pytest.CaptureFixture[str], tmp_path: P
         (["ring", "--weights", "eqal"], "did you mean 'equal'"),
         (["ring", "--draw", "net.bmp"], "cannot draw"),
         (["ring", "--draw", "/nowhere/net.svg"], "no folder"),
-        (["ring", "--attackers", "-1"], "at least 0"),
-        (["ring", "--attackers", "20"], "--attackers is 20; with 10 regular nodes it is at most 9"),
+        (["ring", "--more-byzantine", "-1"], "at least 0"),
+        (["ring", "--attackers", "20"], "--more-byzantine is 20"),
+        (["ring", "--more-byzantine", "20"], "--more-byzantine is 20; with 10 regular nodes it is at most 9"),
         (["ring", "--suggestions", "-1"], "suggestions is -1; it must be at least 0"),
         (["ring", "--worst-byzantine", "10"], "no worst place"),
         (["absent.csv"], "no such graph file"),

@@ -65,7 +65,7 @@ def test_a_network_from_a_file_with_an_adaptive_radius(
     assert result["error"] < 0.1 * result["history"][0]["error"]
 
 
-def test_attackers_sit_where_they_hurt_most(capsys: pytest.CaptureFixture[str]) -> None:
+def test_worst_byzantine_puts_nodes_where_they_do_most_harm(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(["consensus", "star", "--pendants", "3", "--rounds", "1", "--json"], capsys)
     assert (code, json.loads(out)["byzantine"]) == (0, ["10"])
     code, out, err = run(["consensus", "star", "--worst-byzantine", "1"], capsys)
@@ -100,8 +100,8 @@ def test_attackers_sit_where_they_hurt_most(capsys: pytest.CaptureFixture[str]) 
             ["consensus", "ring", "--rule", "bucketing", "--rule-option", "rule=mozi"],
             "`clippedgossip run`",
         ),
-        (["consensus", "ring", "--attack", "label-flipping"], "labels to turn"),
-        (["consensus", "ring", "--rule", "krum"], "for faulty\nsay, for example, --rule-option faulty=1"),
+        (["consensus", "ring", "--attack", "label-flipping"], "label-flipping needs labels"),
+        (["consensus", "ring", "--rule", "krum"], "for faulty\nadd, for example, --rule-option faulty=1"),
         (
             ["consensus", "ring", "--rule", "nnm"],
             "--rule-option rule=median --rule-option faulty=1",

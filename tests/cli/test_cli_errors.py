@@ -170,7 +170,7 @@ main(["peer", "init", "me"])
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr.splitlines() == [
-        "error: cryptography is not installed; `pip install 'clippedgossip[peer]'` brings it"
+        "error: cryptography is not installed; fix: `pip install 'clippedgossip[peer]'`"
     ]
 
 

@@ -58,7 +58,7 @@ def test_run_prints_a_table_that_fits(config: str, capsys: pytest.CaptureFixture
     out, err = capsys.readouterr()
     assert err == ""
     assert "clique A" in out
-    assert "found finished" not in out
+    assert "finished before" not in out
     assert "run: runs/dumbbell-clipped-gossip-" in out
     assert max(map(len, out.splitlines())) <= 80
 
@@ -88,14 +88,14 @@ def test_run_finds_what_is_finished(config: str, capsys: pytest.CaptureFixture[s
     assert records.stat().st_mtime > 0
     assert again["accuracy"] == first["accuracy"]
     assert cli("run", config) == 0
-    assert "found finished, not run now" in capsys.readouterr().out
+    assert "this run was finished before; --again repeats it" in capsys.readouterr().out
 
 
 def test_models_are_kept_or_said_to_be_gone(config: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli("run", config, "--json") == 0
     assert "models" not in read(capsys)
     assert cli("run", config, "--keep") == 2
-    assert "its models are gone\n--again trains them" in capsys.readouterr().err
+    assert "its models were deleted\nadd --again to train them again" in capsys.readouterr().err
     assert cli("run", config, "--keep", "--again", "--json") == 0
     path = read(capsys)["models"]
     assert cli("run", config, "--keep") == 0
@@ -159,12 +159,12 @@ def test_an_interrupted_run_says_that_it_goes_on(
 
     monkeypatch.setattr(runs, "execute", interrupted)
     assert cli("run", config) == 130
-    assert capsys.readouterr().err == "interrupted; what is finished stays, the same command goes on\n"
+    assert capsys.readouterr().err == "interrupted; finished work is kept, the same command resumes\n"
 
 
 def test_options_of_a_launcher_need_one(config: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli("sweep", "sweep.toml", "--jobs", "2", "--parameter", "slurm_partition=gpu") == 2
-    assert "--jobs, --parameter is for --launcher alone" in capsys.readouterr().err
+    assert "--jobs, --parameter works only with --launcher" in capsys.readouterr().err
     assert not Path("runs").exists()
 
 

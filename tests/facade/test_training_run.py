@@ -223,7 +223,7 @@ class Zeros(FreeAttack):
     about: torch.Tensor = torch.zeros(1)
 
     def messages(self, view):
-        return torch.zeros(len(view.victims), view.models.shape[1])
+        return torch.zeros(len(view.receivers), view.models.shape[1])
 
 
 def in_order(labels, nodes):

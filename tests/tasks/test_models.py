@@ -310,7 +310,7 @@ def test_the_quadratics_noise_has_variance_sigma2_and_belongs_to_its_node() -> N
 
 @pytest.mark.parametrize(("rule", "stands"), [(ClippedGossip(Oracle()), True), (Gossip(), False)])
 def test_algorithm_1_on_the_quadratic_keeps_the_theorems_bound(rule: Rule, stands: bool) -> None:
-    """Theorem 1′, where it applies: one attacker of little weight and boundless strength."""
+    """Theorem 1′, where it applies: one Byzantine node of little weight and unbounded strength."""
     nodes, delta, rounds = 12, 5e-5, 60
     weights = np.zeros((nodes + 1, nodes + 1))
     weights[:nodes, :nodes] = 1 / nodes

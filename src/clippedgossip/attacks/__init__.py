@@ -1,4 +1,4 @@
-"""Attacks: omniscient, colluding, a different message along every edge.
+"""Attacks. Byzantine nodes see everything, act together, and may send a different message along every edge.
 
 A new attack is one file and one line in `ATTACKS`; the contract tests then run on it.
 """
@@ -10,9 +10,9 @@ from clippedgossip.attacks.a_little_is_enough import ALIE
 from clippedgossip.attacks.base import Attack, FreeAttack, LinearAttack, LocalAttack, View
 from clippedgossip.attacks.bit_flipping import BitFlipping
 from clippedgossip.attacks.dissensus import Dissensus, ZeroSum
-from clippedgossip.attacks.honest import Honest, LabelFlipping
 from clippedgossip.attacks.inner_product import IPM
 from clippedgossip.attacks.mimic import Mimic
+from clippedgossip.attacks.no_attack import LabelFlipping, NoAttack
 from clippedgossip.attacks.noise import Gaussian, NonFinite, Silence
 from clippedgossip.attacks.spectral import SpectralHeterogeneity
 from clippedgossip.attacks.tuned import Tuned
@@ -28,11 +28,11 @@ __all__ = [
     "Dissensus",
     "FreeAttack",
     "Gaussian",
-    "Honest",
     "LabelFlipping",
     "LinearAttack",
     "LocalAttack",
     "Mimic",
+    "NoAttack",
     "NonFinite",
     "Silence",
     "SpectralHeterogeneity",
@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 ATTACKS: Mapping[str, type[Attack]] = {
-    "none": Honest,
+    "none": NoAttack,
     "alie": ALIE,
     "ipm": IPM,
     "bit-flipping": BitFlipping,
@@ -68,6 +68,6 @@ ATTACK = Kind(
 
 
 def make_attack(name: str, **parameters: Any) -> Attack:
-    """An attack from its name and parameters, in the words of a config; nothing mistyped is let through."""
+    """An attack from its name and parameters, as in a config. An unknown name or parameter is an error."""
     attack: Attack = made(ATTACK, name, parameters)
     return attack

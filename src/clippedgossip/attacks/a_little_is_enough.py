@@ -7,13 +7,13 @@ from torch import Tensor
 from clippedgossip.attacks.base import FreeAttack, View
 from clippedgossip.mixing import kernels
 
-HIGHEST_SHARE = 0.999  # where attackers are the majority the formula gives z = ∞
+HIGHEST_SHARE = 0.999  # the formula gives z = ∞ where Byzantine nodes are the majority
 
 
 @dataclass(frozen=True)
 class ALIE(FreeAttack):
-    """A little is enough: μ − zσ over the victim and its regular neighbours (Baruch et al.), with
-    z = Φ⁻¹((n−b−s)/(n−b)), s = ⌊n/2+1⌋−b of the victim's neighbourhood unless given (eq. z:alie)."""
+    """A little is enough: μ − zσ over the receiver and its regular neighbours (Baruch et al.). By default
+    z = Φ⁻¹((n−b−s)/(n−b)), s = ⌊n/2+1⌋−b, for the receiver's neighbourhood (eq. z:alie)."""
 
     z: float | None = None
     strength: ClassVar[str | None] = "z"
@@ -25,18 +25,18 @@ class ALIE(FreeAttack):
         messages = view.models.new_empty(len(count), view.models.shape[1])
         budget = kernels.CHUNK_BYTES if not messages.is_cuda else 1 << 30
         for part in kernels.column_chunks(len(view.models), messages.shape[1], 8, budget):
-            models = view.models[:, part].double()  # the spread is what squares leave of each other
+            models = view.models[:, part].double()  # σ² is a difference of two squares: it cancels in float32
             mean = view.combined(share, models)
             squares = view.combined(share, models.square())
             messages[:, part] = mean - z * (squares - mean.square()).clamp(min=0).sqrt()
         return messages
 
-    def _z(self, view: View, honest: Tensor) -> Tensor:
+    def _z(self, view: View, regular: Tensor) -> Tensor:
         if self.z is not None:
-            return torch.full_like(honest, self.z)
+            return torch.full_like(regular, self.z)
         b = view.byzantine_count
-        n = honest + b
+        n = regular + b
         supporters = torch.floor(n / 2 + 1) - b
-        share = ((honest - supporters) / honest).clamp(1 - HIGHEST_SHARE, HIGHEST_SHARE)
+        share = ((regular - supporters) / regular).clamp(1 - HIGHEST_SHARE, HIGHEST_SHARE)
         quantile: Tensor = torch.special.ndtri(share)
         return quantile

@@ -16,99 +16,101 @@ from clippedgossip.mixing.slots import Layout
 from clippedgossip.network import Network
 from clippedgossip.rules.base import Rule
 
-DENSE = 8  # a table with one entry in so many is worth a dense product
+DENSE = 8  # a table with at least one entry in so many is multiplied as a dense matrix
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class View:
-    """All an attacker can see. Edges are the Byzantine ones, in the order of `layout.attackers`."""
+    """What a Byzantine node sees. An edge goes from a Byzantine node (sender) to a regular one (receiver);
+    edges have the order of `layout.byzantine_senders`."""
 
     network: Network
     layout: Layout
     models: Tensor  # (r, d) the regular nodes' models, before mixing
     rule: Rule | None = None
     context: Context = field(default_factory=Context)
-    byzantine_models: Tensor | None = None  # (b, d) what the Byzantine nodes' own honest work gave
+    byzantine_models: Tensor | None = None  # (b, d) those that Byzantine nodes get by following the protocol
 
     @property
-    def attackers(self) -> Tensor:
-        """(e,) node of each edge's attacker."""
-        assert self.layout.attackers is not None
-        return self.layout.attackers
+    def senders(self) -> Tensor:
+        """(e,) the Byzantine node of each edge."""
+        assert self.layout.byzantine_senders is not None
+        return self.layout.byzantine_senders
 
     @property
-    def victims(self) -> Tensor:
-        """(e,) row of each edge's victim among the regular nodes."""
-        assert self.layout.victims is not None
-        return self.layout.victims
+    def receivers(self) -> Tensor:
+        """(e,) the regular node of each edge, as a row of `models`."""
+        assert self.layout.byzantine_receivers is not None
+        return self.layout.byzantine_receivers
 
     @property
-    def lies(self) -> Tensor:
-        """(r, k) which slots a Byzantine node fills."""
+    def from_byzantine(self) -> Tensor:
+        """(r, k) which slots have a message of a Byzantine node."""
         assert self.layout.byzantine is not None
         return self.layout.byzantine
 
     @cached_property
     def regular_weights(self) -> Tensor:
-        """(e, k) W_ik of the victim's regular neighbours k, slot by slot; 0 elsewhere."""
-        return torch.where(self.lies, 0.0, self.layout.weights)[self.victims]
+        """(e, k) W_ik of the receiver's regular neighbours k, slot by slot; 0 elsewhere."""
+        return torch.where(self.from_byzantine, 0.0, self.layout.weights)[self.receivers]
 
     @cached_property
     def neighbors(self) -> Tensor:
-        """(e, k) 1 for the victim's regular neighbours."""
+        """(e, k) 1 for the receiver's regular neighbours."""
         return (self.regular_weights > 0).to(torch.float64)
 
     @cached_property
     def among(self) -> Tensor:
-        """(e, k+1) 1 for the victim and its regular neighbours."""
+        """(e, k+1) 1 for the receiver and its regular neighbours."""
         return with_self(1.0, self.neighbors)
 
     @cached_property
     def byzantine_weight(self) -> Tensor:
-        """(e, 1) δ_i of the victim."""
-        return torch.where(self.lies, self.layout.weights, 0.0).sum(1)[self.victims][:, None]
+        """(e, 1) δ_i of the receiver."""
+        return torch.where(self.from_byzantine, self.layout.weights, 0.0).sum(1)[self.receivers][:, None]
 
     @cached_property
     def byzantine_count(self) -> Tensor:
-        """(e, 1) number of the victim's Byzantine neighbours."""
-        return self.lies.sum(1)[self.victims][:, None].to(torch.float64)
+        """(e, 1) number of the receiver's Byzantine neighbours."""
+        return self.from_byzantine.sum(1)[self.receivers][:, None].to(torch.float64)
 
     @cached_property
-    def attacker_rows(self) -> Tensor:
-        """(e,) row of each edge's attacker in `byzantine_models`."""
+    def sender_rows(self) -> Tensor:
+        """(e,) row of each edge's sender in `byzantine_models`."""
         byzantine = self.layout.remember("byzantine", self.network.byzantine.copy)
-        return torch.searchsorted(byzantine, self.attackers)
+        return torch.searchsorted(byzantine, self.senders)
 
     @cached_property
     def places(self) -> Tensor:
-        """(e, k+1) rows in `models` of the victim and its slots; self where there is no regular neighbour."""
-        own = self.victims[:, None]
-        return torch.cat([own, torch.where(self.neighbors > 0, self.layout.slots[self.victims], own)], 1)
+        """(e, k+1) rows in `models` of the receiver and its slots; the receiver's own where a slot has no
+        regular neighbour."""
+        own = self.receivers[:, None]
+        return torch.cat([own, torch.where(self.neighbors > 0, self.layout.slots[self.receivers], own)], 1)
 
     def table(self, coefficients: Tensor) -> Tensor:
-        """(e, r) coefficients of all regular models, from those of the victim and its slots, (e, k+1)."""
+        """(e, r) coefficients of all regular models, from those of the receiver and its slots, (e, k+1)."""
         empty = coefficients.new_zeros(len(coefficients), len(self.models))
         return empty.scatter_add_(1, self.places, coefficients)
 
     def combined(self, coefficients: Tensor, values: Tensor) -> Tensor:
-        """(e, d) sums of rows of `values` (r, d), by coefficients of the victim and its slots, (e, k+1)."""
+        """(e, d) sums of rows of `values` (r, d), by coefficients of the receiver and its slots, (e, k+1)."""
         if len(values) <= DENSE * coefficients.shape[1]:
             return self.table(coefficients).to(values.dtype) @ values
-        return torch.nn.functional.embedding_bag(  # a sparse product would stop to ask the host
+        return torch.nn.functional.embedding_bag(  # a sparse product would synchronise with the CPU
             self.places, values, per_sample_weights=coefficients.to(values.dtype), mode="sum"
         )
 
 
 @dataclass(frozen=True)
 class Attack(ABC):
-    """One message per (attacker, victim) edge; attackers may have any number of neighbours.
+    """One message for each edge from a Byzantine to a regular node.
 
-    Asked again in the same round, it must send the same: draws are to come from `randomness`.
+    Called again for the same round, it must give the same messages: take random numbers from `randomness`.
     """
 
-    strength: ClassVar[str | None] = None  # the parameter a line search may tune
-    trains: ClassVar[bool] = False  # whether Byzantine nodes do honest work the attack builds on
-    flips_labels: ClassVar[bool] = False  # whether they do it on flipped labels
+    strength: ClassVar[str | None] = None  # the parameter that `Tuned` may tune
+    trains: ClassVar[bool] = False  # whether Byzantine nodes also follow the protocol: `byzantine_models`
+    flips_labels: ClassVar[bool] = False  # whether they train on flipped labels
 
     def __post_init__(self) -> None:
         value = None if self.strength is None else getattr(self, self.strength)
@@ -117,8 +119,8 @@ class Attack(ABC):
 
     @property
     def capturable(self) -> bool:
-        """Whether it never asks the host, so that a GPU round can be captured. An attack of the user's own
-        must say so."""
+        """Whether it never synchronises with the CPU, so that a CUDA graph can capture its round. An attack
+        of the user's own must say so."""
         return ours(self)
 
     @abstractmethod
@@ -144,9 +146,9 @@ class FreeAttack(Attack):
 
 
 class LinearAttack(FreeAttack):
-    """Messages that are linear in the regular models: an attacked round is still two passes.
+    """Messages that are linear in the regular models. A round with them still reads the models only twice.
 
-    Where the graph is so large and sparse that rules walk along its edges, the messages are written out.
+    On a large sparse graph, where rules work edge by edge, the messages are computed first.
     """
 
     @abstractmethod
@@ -159,11 +161,11 @@ class LinearAttack(FreeAttack):
 
 
 class LocalAttack(LinearAttack):
-    """Messages that are linear in the models of the victim and its regular neighbours."""
+    """Messages that are linear in the models of the receiver and its regular neighbours."""
 
     @abstractmethod
     def coefficients(self, view: View) -> Tensor:
-        """(e, k+1) of the victim and each of its slots; 0 for slots that hold no regular neighbour."""
+        """(e, k+1) of the receiver and each of its slots; 0 for slots that hold no regular neighbour."""
 
     def table(self, view: View) -> Tensor:
         return view.table(self.coefficients(view))
@@ -173,7 +175,7 @@ class LocalAttack(LinearAttack):
 
 
 def with_self(own: Tensor | float, neighbors: Tensor) -> Tensor:
-    """(e, k+1) the victim's own coefficient in front."""
+    """(e, k+1) the receiver's own coefficient in front."""
     if isinstance(own, Tensor):
         first = own.to(neighbors.dtype).expand(len(neighbors))[:, None]
     else:

@@ -4,12 +4,12 @@ from typing import ClassVar
 from torch import Tensor
 
 from clippedgossip.attacks.base import FreeAttack, View
-from clippedgossip.attacks.honest import own_models
+from clippedgossip.attacks.no_attack import own_models
 
 
 @dataclass(frozen=True)
 class BitFlipping(FreeAttack):
-    """−x, x being the attacker's own honest model."""
+    """−x, where x is the sender's own model, from following the protocol."""
 
     trains: ClassVar[bool] = True
 

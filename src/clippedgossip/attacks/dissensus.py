@@ -8,8 +8,8 @@ from clippedgossip.attacks.base import LocalAttack, View, with_self
 
 @dataclass(frozen=True)
 class Dissensus(LocalAttack):
-    """x_i − ε Σ_{k∈N_i∩R} W_ik (x_k − x_i) / Σ_{j∈N_i∩B} W_ij, Definition (dissensus). With ε = 1 gossip
-    stands still."""
+    """x_i − ε Σ_{k∈N_i∩R} W_ik (x_k − x_i) / Σ_{j∈N_i∩B} W_ij, Definition (dissensus). With ε = 1,
+    gossip changes nothing."""
 
     epsilon: float = 1.5
     strength: ClassVar[str | None] = "epsilon"

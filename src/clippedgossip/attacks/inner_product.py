@@ -8,7 +8,8 @@ from clippedgossip.attacks.base import LocalAttack, View
 
 @dataclass(frozen=True)
 class IPM(LocalAttack):
-    """Inner product manipulation: −ε times the mean of the victim and its regular neighbours (Xie et al.)."""
+    """Inner product manipulation: −ε times the mean of the receiver and its regular neighbours (Xie et
+    al.)."""
 
     epsilon: float = 0.1
     strength: ClassVar[str | None] = "epsilon"

@@ -12,19 +12,20 @@ SQUARINGS = 12  # the 4096th power leaves the first eigenvector alone, if the se
 
 @dataclass(frozen=True)
 class Mimic(LinearAttack):
-    """Every attacker repeats one regular node's model, which gives it too much say (Karimireddy et al.): the
-    node given by its place among the regular ones, or else argmax_i |⟨z, x_i − x̄⟩|, z the direction in which
-    the regular models vary most. Their authors find z over the first rounds; here it is of each round."""
+    """Every Byzantine node sends the model of one regular node, which so gets too much weight (Karimireddy et
+    al.). `target` is that node's place among the regular nodes. The default is argmax_i |⟨z, x_i − x̄⟩|, z the
+    direction in which the regular models vary most. Its authors find z once, in the first rounds; here every
+    round has its own z."""
 
     target: int | None = None
 
     def table(self, view: View) -> Tensor:
         nodes = torch.arange(len(view.models), device=view.models.device)
-        return (nodes == self._chosen(view)).to(torch.float64).expand(len(view.victims), -1)
+        return (nodes == self._chosen(view)).to(torch.float64).expand(len(view.receivers), -1)
 
     def messages(self, view: View) -> Tensor:
-        # Selected, not indexed: that would ask the host which one it is.
-        return view.models.index_select(0, self._chosen(view)[None]).expand(len(view.victims), -1)
+        # Not models[chosen]: that would read the index on the CPU.
+        return view.models.index_select(0, self._chosen(view)[None]).expand(len(view.receivers), -1)
 
     def _chosen(self, view: View) -> Tensor:
         r = len(view.models)
@@ -37,7 +38,7 @@ class Mimic(LinearAttack):
     @staticmethod
     def _most_aligned(view: View) -> Tensor:
         """z = Σ_i v_i (x_i − x̄), v the first eigenvector of the inner products of the x_i − x̄; then
-        ⟨z, x_i − x̄⟩ is a multiple of v_i. Found by squaring the table: a captured round cannot ask."""
+        ⟨z, x_i − x̄⟩ is a multiple of v_i. It comes from repeated squaring, which a CUDA graph can capture."""
         apart = view.models - view.models.mean(0)
         products = view.context.reduce(kernels.gram([apart]))[:-1, :-1].nan_to_num()
         for _ in range(SQUARINGS):

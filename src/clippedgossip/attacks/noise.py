@@ -10,19 +10,19 @@ from clippedgossip.randomness import hash_normal
 
 @dataclass(frozen=True)
 class Gaussian(FreeAttack):
-    """The victim's model with normal noise of standard deviation `std` on every coordinate."""
+    """The receiver's model with normal noise of standard deviation `std` on every coordinate."""
 
     std: float = 1.0
     strength: ClassVar[str | None] = "std"
 
     def messages(self, view: View) -> Tensor:
-        edges = torch.arange(len(view.victims), device=view.models.device)[:, None]
+        edges = torch.arange(len(view.receivers), device=view.models.device)[:, None]
         context = view.context
         coordinates = context.offset + torch.arange(view.models.shape[1], device=view.models.device)
         noise = hash_normal(
             context.seed, "gaussian", context.round, edges, coordinates, dtype=view.models.dtype
         )
-        return view.models[view.victims] + self.std * noise
+        return view.models[view.receivers] + self.std * noise
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,12 @@ class NonFinite(FreeAttack):
     value: float = float("nan")
 
     def messages(self, view: View) -> Tensor:
-        return view.models.new_full((len(view.victims), view.models.shape[1]), self.value)
+        return view.models.new_full((len(view.receivers), view.models.shape[1]), self.value)
 
 
 @dataclass(frozen=True)
 class Silence(LocalAttack):
-    """No message at all: it counts as missing, so its weight goes to self."""
+    """No message: the weight of the sender goes to the receiver's own model."""
 
     def coefficients(self, view: View) -> Tensor:
         return with_self(1.0, torch.zeros_like(view.neighbors))

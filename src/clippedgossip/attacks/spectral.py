@@ -10,20 +10,20 @@ from clippedgossip.errors import AttackError
 
 @dataclass(frozen=True)
 class SpectralHeterogeneity(LinearAttack):
-    """x_i + c·v_i·(vᵀX), v the Fiedler vector of the regular nodes' weights: it feeds the mode that gossip
-    damps most slowly (Gaucher et al.)."""
+    """x_i + c·v_i·(vᵀX), v the Fiedler vector of the regular nodes' weights. It amplifies the mode that
+    gossip damps most slowly (Gaucher et al.)."""
 
     c: float = 1.0
     strength: ClassVar[str | None] = "c"
 
     def table(self, view: View) -> Tensor:
         mode = self._mode(view)
-        own = view.victims[:, None] == torch.arange(len(view.models), device=view.victims.device)
-        return own + self.c * mode[view.victims][:, None] * mode
+        own = view.receivers[:, None] == torch.arange(len(view.models), device=view.receivers.device)
+        return own + self.c * mode[view.receivers][:, None] * mode
 
     def messages(self, view: View) -> Tensor:
         mode = self._mode(view).to(view.models.dtype)
-        return view.models[view.victims] + self.c * mode[view.victims][:, None] * (mode @ view.models)
+        return view.models[view.receivers] + self.c * mode[view.receivers][:, None] * (mode @ view.models)
 
     def _mode(self, view: View) -> Tensor:
         mode = view.network.gap.fiedler

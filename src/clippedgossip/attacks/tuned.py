@@ -8,9 +8,9 @@ from clippedgossip.mixing.inbox import Inbox
 
 @dataclass(frozen=True)
 class Tuned(Attack):
-    """Any attack with a strength, its strength chosen anew each round by line search against the rule in use:
-    the one that leaves the regular nodes furthest from their mean. Negative strengths are tried as well, and
-    the strength given, so it never does less harm than the attack as it is."""
+    """An attack with a strength, which a line search chooses each round against the rule in use: the strength
+    that leaves the regular nodes furthest from their mean. It also tries negative strengths and the strength
+    given, so it never does less harm than the attack as it is."""
 
     attack: Attack
     low: float = 1e-2
@@ -35,7 +35,7 @@ class Tuned(Attack):
         return self.attack.with_strength(self.best(view)).inbox(view)
 
     def best(self, view: View) -> float:
-        """The most harmful strength: a geometric grid of both signs, then a closer look around its best."""
+        """The most harmful strength: the best of a geometric grid of both signs, refined."""
         ratio = (self.high / self.low) ** (1 / (self.steps - 1))
         grid = [self.low * ratio**k for k in range(self.steps)]
         given = getattr(self.attack, str(self.attack.strength))
@@ -51,7 +51,7 @@ class Tuned(Attack):
     def harm(self, view: View, strength: float) -> float:
         """Mean squared distance of the mixed models to the mean before mixing."""
         if view.rule is None:
-            raise AttackError("a tuned attack must see the rule it is tuned against")
+            raise AttackError("a tuned attack needs the rule that it is tuned against, and the view has none")
         mixed = view.rule.mix(self.attack.with_strength(strength).inbox(view))
         apart = (mixed - view.models.mean(0)).double().square().sum(1)
         value = float(view.context.reduce(apart).mean())

@@ -1,4 +1,4 @@
-"""A doctor for networks: verdict, weakest cut, worst placement of attackers, edges to add."""
+"""A diagnosis of a network: verdict, weakest cut, worst placement of Byzantine nodes, edges to add."""
 
 from clippedgossip.audit.cut import Cut, weakest_cut
 from clippedgossip.audit.diagnosis import Audit, audit

@@ -35,7 +35,7 @@ class Audit:
     consensus: theory.ConsensusGuarantee
     training: theory.TrainingGuarantee
     weakest_cut: Cut | None
-    attackers: int
+    more_byzantine: int
     worst_placement: Placement | None
     suggested_edges: tuple[Suggestion, ...]
     lazy_gamma: float | None  # γ with lazy weights, where that is larger
@@ -81,7 +81,7 @@ class Audit:
             "training_guaranteed": self.training.holds,
             "training_limit": self.training.limit,
             "weakest_cut": None if self.weakest_cut is None else _cut(network, self.weakest_cut),
-            "attackers": self.attackers,
+            "more_byzantine": self.more_byzantine,
             "worst_placement": _placement(network, self.worst_placement),
             "suggested_edges": [
                 {
@@ -101,17 +101,17 @@ class Audit:
 def audit(
     network: Network,
     *,
-    attackers: int = 1,
+    more_byzantine: int = 1,
     suggestions: int = 3,
     tell: Callable[[str, int, int], None] = lambda what, done, total: None,
 ) -> Audit:
     """Diagnose a network. `tell` hears what is being computed, for large networks."""
     with threadpool_limits(1):  # many small eigenproblems: threads would only get in each other's way
-        return _audit(network, attackers, suggestions, tell)
+        return _audit(network, more_byzantine, suggestions, tell)
 
 
 def _audit(
-    network: Network, attackers: int, suggestions: int, tell: Callable[[str, int, int], None]
+    network: Network, more_byzantine: int, suggestions: int, tell: Callable[[str, int, int], None]
 ) -> Audit:
     tell("spectral gap of the regular nodes", 0, 5)
     gap = network.gap
@@ -121,7 +121,7 @@ def _audit(
     tell("weakest cut", 2, 5)
     cut = weakest_cut(network)
     tell("worst placement", 3, 5)
-    worst = worst_placement(network, attackers, cut)
+    worst = worst_placement(network, more_byzantine, cut)
     tell("edges to add", 4, 5)
     edges = suggest_edges(network, suggestions)
     lazy = (1 - gap.lambda2) / 2 if network.weighting == "metropolis-hastings" and network.connected else 0.0
@@ -130,7 +130,7 @@ def _audit(
         consensus=theory.consensus_guarantee(network),
         training=theory.training_guarantee(network),
         weakest_cut=cut,
-        attackers=attackers,
+        more_byzantine=more_byzantine,
         worst_placement=worst,
         suggested_edges=edges,
         lazy_gamma=lazy if lazy > gap.value * 1.01 else None,

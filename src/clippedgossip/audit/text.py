@@ -76,36 +76,38 @@ def _verdict(audit: Audit) -> str:
         shown = ", ".join(sizes[:10]) + (", …" if len(sizes) > 10 else "")
         verdict = "CONSENSUS IS IMPOSSIBLE"
         why = (
-            f"The regular nodes fall into {len(sizes)} parts (of {shown} nodes) that cannot reach one "
-            "another without passing a Byzantine node, against the paper's assumption of connectivity. No "
-            "rule mends that; more edges do."
+            f"The regular nodes fall into {len(sizes)} parts (of {shown} nodes). No path without a Byzantine "
+            "node connects these parts, although the paper assumes one. No rule can repair that; "
+            "more edges can."
         )
     elif network.delta_max == 0:
         verdict = "CONSENSUS IS GUARANTEED"
         why = (
-            "The regular nodes are connected and no attacker touches them. By the consensus theorem every "
+            "The regular nodes are connected and have no Byzantine neighbour. By the consensus theorem every "
             f"round multiplies their distance to the mean by at most {guarantee.factor:.6g}."
         )
     elif guarantee.holds:
         verdict = "CONSENSUS IS GUARANTEED"
         why = (
-            f"By the consensus theorem, δ_max = {delta} being below γ²/32 = {limit}: with the oracle radius "
+            f"δ_max = {delta} is below γ²/32 = {limit}. So by the consensus theorem, with the oracle radius "
             "every round of ClippedGossip multiplies the distance to the mean by at most "
-            f"{guarantee.factor:.6g}, whatever the attackers send."
+            f"{guarantee.factor:.6g}, whatever Byzantine nodes send."
         )
     elif not network.gap.exact:
         verdict = "CONSENSUS IS NOT GUARANTEED"
-        why = "γ is only known as an upper bound, and attackers are present; nothing can be promised."
+        why = "Only an upper bound on γ is known, and there are Byzantine nodes; nothing can be guaranteed."
     else:
         verdict = "CONSENSUS IS NOT GUARANTEED"
         why = (
             f"δ_max = {delta} is not below γ²/32 = {limit}. The consensus theorem still applies but is "
-            f"vacuous: it lets the distance to the mean grow, {guarantee.factor:.3g}-fold a round. Its "
-            "constant 32 is loose, so ClippedGossip may well work here; a simulation tells."
+            f"vacuous: it lets the distance to the mean grow {guarantee.factor:.3g}-fold a round. Its "
+            "constant 32 is loose, so ClippedGossip may still work here; a simulation can show it."
         )
     worst = audit.worst_placement
     if worst is not None and worst.separated and guarantee.holds:
-        few = "One more attacker" if len(worst.nodes) == 1 else f"{len(worst.nodes)} more attackers"
+        few = (
+            "One more Byzantine node" if len(worst.nodes) == 1 else f"{len(worst.nodes)} more Byzantine nodes"
+        )
         why += f" {few} in the wrong place would undo that (below)."
     return f"{verdict}\n{_paragraph(why)}"
 
@@ -197,7 +199,7 @@ def _placement(audit: Audit) -> str:
         return ""
     more = " more" if len(network.byzantine) else ""
     one = len(worst.nodes) == 1
-    lead = f"Worst place for {len(worst.nodes)}{more} attacker{'' if one else 's'}"
+    lead = f"Worst place for {len(worst.nodes)}{more} Byzantine node{'' if one else 's'}"
     lead += (
         " (all placements tried)" if worst.method == "exhaustive" else " (greedy search: others may be worse)"
     )
@@ -219,7 +221,7 @@ def _edges(audit: Audit) -> str:
         m = len(network.regular)
         if len(network.regular_csr[1]) == m * (m - 1):
             return ""
-        return "Edges to add: no few edges raise γ"
+        return "Edges to add: a few edges do not raise γ"
     rows = [f"Edges to add, one after the other, and γ then (now {number(network.spectral_gap)})"]
     waiting: list[tuple[int, int]] = []
     best = network.spectral_gap

@@ -1,4 +1,4 @@
-"""Where b more attackers hurt most: which regular nodes one should least like to see turned."""
+"""Where b more Byzantine nodes would do most harm."""
 
 from dataclasses import dataclass
 from itertools import combinations
@@ -43,20 +43,22 @@ class Placement:
         return self.separated, self.ratio
 
 
-def worst_placement(network: Network, attackers: int = 1, cut: Cut | None = None) -> Placement | None:
+def worst_placement(network: Network, more_byzantine: int = 1, cut: Cut | None = None) -> Placement | None:
     """The b regular nodes whose turning hurts most; None if nothing would be left to hurt.
 
     All placements are tried where that is cheap; otherwise a greedy search, helped by the weakest cut.
     """
-    if attackers < 0:
-        raise NetworkError(f"attackers is {attackers}; it must be at least 0")
+    if more_byzantine < 0:
+        raise NetworkError(f"more_byzantine is {more_byzantine}; it must be at least 0")
     m = len(network.regular)
-    if attackers == 0 or m - attackers < 1 or not network.connected:
+    if more_byzantine == 0 or m - more_byzantine < 1 or not network.connected:
         return None
-    if comb(m, attackers) * m**3 <= EXHAUSTIVE:
-        return _exhaustive(network, attackers)
-    starts = [(), *_bottlenecks(network, attackers, cut or weakest_cut(network))]
-    return max((_greedy(network, attackers, start) for start in starts), key=lambda placement: placement.harm)
+    if comb(m, more_byzantine) * m**3 <= EXHAUSTIVE:
+        return _exhaustive(network, more_byzantine)
+    starts = [(), *_bottlenecks(network, more_byzantine, cut or weakest_cut(network))]
+    return max(
+        (_greedy(network, more_byzantine, start) for start in starts), key=lambda placement: placement.harm
+    )
 
 
 def without(network: Network, turned: Ints) -> tuple[spectrum.Csr, Ints, float]:
@@ -91,11 +93,11 @@ def _assess(
     )
 
 
-def _exhaustive(network: Network, attackers: int) -> Placement:
+def _exhaustive(network: Network, more_byzantine: int) -> Placement:
     """Every placement, many at a time."""
     w = spectrum.matrix(*network.regular_csr).toarray()
     m = len(w)
-    every = np.array(list(combinations(range(m), attackers)), dtype=np.int64)
+    every = np.array(list(combinations(range(m), more_byzantine)), dtype=np.int64)
     ratios: list[Floats] = []
     separated: list[Ints] = []
     for turned in np.array_split(every, 1 + every.shape[0] * m**2 // 2_000_000):
@@ -128,12 +130,12 @@ def _cut_off(left: Floats) -> Ints:
     return np.asarray(left.shape[1] - reach.sum(2).max(1), dtype=np.int64)
 
 
-def _greedy(network: Network, attackers: int, start: tuple[int, ...]) -> Placement:
+def _greedy(network: Network, more_byzantine: int, start: tuple[int, ...]) -> Placement:
     """One after the other, each where it hurts most; a node that takes the network apart comes first."""
     turned = list(start)
     guess = network.gap.fiedler
     m = len(network.regular)
-    while len(turned) < attackers:
+    while len(turned) < more_byzantine:
         left, keep, _ = without(network, np.array(turned, dtype=np.int64))
         separated = _separated(left)
         if separated.max() > 0:
@@ -180,25 +182,25 @@ def _estimate(w: spectrum.Csr, v: Floats, delta: Floats) -> Floats:
     return np.asarray(worst / gamma**2)
 
 
-def _bottlenecks(network: Network, attackers: int, cut: Cut | None) -> list[tuple[int, ...]]:
+def _bottlenecks(network: Network, more_byzantine: int, cut: Cut | None) -> list[tuple[int, ...]]:
     """Small sets that do much: around one node, around a lonely one, on the ends of the weakest cut."""
     indptr, indices, values, _ = network.regular_csr
     degrees = np.diff(indptr)
     by_weight = np.lexsort((-values, rows_of(indptr)))
     rank = np.arange(len(indices)) - np.repeat(indptr[:-1], degrees)
-    heaviest = np.where(rank < attackers, values[by_weight], 0.0)
+    heaviest = np.where(rank < more_byzantine, values[by_weight], 0.0)
     found: list[tuple[int, ...]] = []
     for centre in (int(np.argmax(network.delta + row_sums(indptr, heaviest))), int(np.argmin(degrees))):
-        around = indices[by_weight[indptr[centre] : indptr[centre + 1]]][:attackers]
+        around = indices[by_weight[indptr[centre] : indptr[centre + 1]]][:more_byzantine]
         found.append(tuple(around.tolist()))
     if cut is not None and len(cut.edges) <= 10_000:
         uncovered = set(cut.edges)
         cover: list[int] = []
-        while uncovered and len(cover) <= attackers:
+        while uncovered and len(cover) <= more_byzantine:
             ends = [end for edge in uncovered for end in edge]
             common = max(sorted(set(ends)), key=ends.count)
             cover.append(int(np.searchsorted(network.regular, common)))
             uncovered = {edge for edge in uncovered if common not in edge}
-        if len(cover) <= attackers:
+        if len(cover) <= more_byzantine:
             found.append(tuple(cover))
     return sorted(set(found))

@@ -21,11 +21,11 @@ EXTRAS = {
     "submitit": "sweep",
     "zstandard": "peer",
 }
-"""Modules that are not always there, and the extra that brings them."""
+"""Modules that may not be installed, and the extra that installs them."""
 
 INTERRUPTED = 130
 RESUMED = ("data", "demo", "reproduce", "run", "sweep")
-"""Commands that find what they did before."""
+"""Commands that resume."""
 
 app = typer.Typer(
     name="clippedgossip",
@@ -57,7 +57,7 @@ def _options(
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Entry point of the `clippedgossip` command."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    if "OMP_WAIT_POLICY" not in os.environ:  # PyTorch, when it is imported, is to leave cores to others soon
+    if "OMP_WAIT_POLICY" not in os.environ:  # waiting threads of PyTorch should soon free their cores
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     try:
         known = {command.name for command in app.registered_commands} | {
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         if missing not in EXTRAS:
             raise
         print(
-            f"error: {missing} is not installed; `pip install 'clippedgossip[{EXTRAS[missing]}]'` brings it",
+            f"error: {missing} is not installed; fix: `pip install 'clippedgossip[{EXTRAS[missing]}]'`",
             file=sys.stderr,
         )
         sys.exit(2)
@@ -87,10 +87,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left is flushed at the end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes the rest at exit
         print(f"error: cannot write the output: {error.strerror}; send it elsewhere", file=sys.stderr)
         sys.exit(2)
-    except Exception as error:  # click's own, or one of the user's own code; anything else goes on
+    except Exception as error:  # of click, or of the user's own code; all others are raised again
         blamed = own.blamed(error)
         if blamed is not None:
             print(f"error: {blamed}", file=sys.stderr)
@@ -99,15 +99,15 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             raise
         _explain(error, error.format_message())
         sys.exit(2)
-    if code == INTERRUPTED:  # typer makes a Ctrl-C this code
+    if code == INTERRUPTED:  # the code that typer gives after Ctrl-C
         resumed = arguments[:1] and arguments[0] in RESUMED and "--again" not in arguments
-        goes_on = "; what is finished stays, the same command goes on" if resumed else ""
+        goes_on = "; finished work is kept, the same command resumes" if resumed else ""
         print(f"interrupted{goes_on}", file=sys.stderr)
     sys.exit(code if isinstance(code, int) else 0)
 
 
 def two_lines(message: str) -> str:
-    """The message; where it has a nearest match, the names beside that are cut to what 80 columns hold."""
+    """The message. If it suggests a nearest name, the list of all names is cut to 80 columns."""
     first, *rest = message.split("\n")
     near = "did you mean" in first
     return "\n".join([first, *(_cut(line) if near and line.startswith("known: ") else line for line in rest)])
@@ -121,9 +121,12 @@ def _cut(line: str, width: int = 80) -> str:
 
 
 def _explain(error: Exception, message: str) -> None:
-    """A wrong option or argument, in two lines; no arguments at all, by the help."""
+    """Explain a wrong option or argument in two lines, and a command without arguments by its help."""
     where = getattr(getattr(error, "ctx", None), "command_path", "clippedgossip")
     if type(error).__name__ == "NoArgsIsHelpError":
         print(message, file=sys.stderr)
     else:
-        print(f"error: {' '.join(message.split())}\n`{where} --help` lists what there is", file=sys.stderr)
+        print(
+            f"error: {' '.join(message.split())}\n`{where} --help` lists arguments and options",
+            file=sys.stderr,
+        )

@@ -1,4 +1,4 @@
-"""`clippedgossip audit`: a diagnosis of a network before one trusts it."""
+"""`clippedgossip audit`: a diagnosis of a network before it is trusted."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from clippedgossip.errors import NetworkError
 
 
 class _WithCatalogue(TyperCommand):
-    """Adds the networks and their options to --help, at the cost of networkx only when asked."""
+    """Adds the networks and their options to --help. networkx is imported only then."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         super().format_help(ctx, formatter)
@@ -38,26 +38,31 @@ def audit(
     ] = None,
     random_byzantine: Annotated[int, typer.Option(metavar="B", help="Byzantine nodes drawn at random.")] = 0,
     pendants: Annotated[
-        str | None, typer.Option(metavar="NODES", help="Hang a new Byzantine node on each of these.")
+        str | None, typer.Option(metavar="NODES", help="Add a Byzantine node beside each of these nodes.")
     ] = None,
-    random_pendants: Annotated[int, typer.Option(metavar="B", help="The same, on random nodes.")] = 0,
+    random_pendants: Annotated[
+        int, typer.Option(metavar="B", help="Add Byzantine nodes beside random nodes.")
+    ] = 0,
     worst_byzantine: Annotated[
-        int, typer.Option(metavar="B", help="Byzantine nodes where they hurt most.")
+        int, typer.Option(metavar="B", help="Byzantine nodes where they do most harm.")
     ] = 0,
     weights: Annotated[
         str | None,
         typer.Option(
-            help="metropolis-hastings, equal, lazy, optimal (the largest γ), robust=B,cap=C (no B neighbours "
-            "hold more than C), or own: a file's. If not said, own where a file has them, else "
-            "metropolis-hastings."
+            help="metropolis-hastings, equal, lazy, optimal (the largest γ), robust=B,cap=C (any B "
+            "neighbours hold C at most), or own (those of the file). The default is own if the file has "
+            "weights, else metropolis-hastings."
         ),
     ] = None,
     max_degree: Annotated[
-        int | None, typer.Option(metavar="D", help="Public bound on the degree, for equal weights.")
+        int | None,
+        typer.Option(metavar="D", help="A bound on the degree that all nodes know, for equal weights."),
     ] = None,
-    attackers: Annotated[
-        int, typer.Option(metavar="B", help="Find the worst place for this many more attackers.")
+    more_byzantine: Annotated[
+        int,
+        typer.Option(metavar="B", help="Find the worst place for this number of further Byzantine nodes."),
     ] = 1,
+    attackers: Annotated[int | None, typer.Option(hidden=True)] = None,
     suggestions: Annotated[int, typer.Option(metavar="K", help="Edges to suggest.")] = 3,
     seed: Annotated[int, typer.Option(help="Seed of random networks and placements.")] = 0,
     draw: Annotated[
@@ -65,10 +70,12 @@ def audit(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
-    """Diagnose a network: is consensus guaranteed, where is it weak, which edges would help.
+    """Diagnose a network: whether consensus is guaranteed, where the network is weak, which edges would help.
 
-    Say `clippedgossip audit dumbbell --clique 10` or `clippedgossip audit mynet.graphml --byzantine 3,7`.
+    Examples: `clippedgossip audit dumbbell --clique 10` or `clippedgossip audit mynet.graphml --byzantine
+    3,7`.
     """
+    more_byzantine = more_byzantine if attackers is None else attackers  # the option's name in 0.1
     own = [
         option for parameter in context.command.params for option in parameter.opts if option.startswith("--")
     ]
@@ -97,11 +104,12 @@ def audit(
             seed=seed,
         )
         most = max(len(built.regular) - 1, 1)
-        if attackers > most:
+        if more_byzantine > most:
             raise NetworkError(
-                f"--attackers is {attackers}; with {len(built.regular)} regular nodes it is at most {most}"
+                f"--more-byzantine is {more_byzantine}; "
+                f"with {len(built.regular)} regular nodes it is at most {most}"
             )
-        diagnosis = diagnose(built, attackers=attackers, suggestions=suggestions, tell=tell)
+        diagnosis = diagnose(built, more_byzantine=more_byzantine, suggestions=suggestions, tell=tell)
         if draw is not None:
             from clippedgossip.report.network_drawing import draw_audit
 
@@ -112,4 +120,4 @@ def audit(
         print(json.dumps(report, allow_nan=False))
         return
     print(render(diagnosis, Path(network).stem))
-    print(f"\nDrawn to {draw}" if draw is not None else "\nSee it: add --draw network.svg")
+    print(f"\nDrawn to {draw}" if draw is not None else "\nTo draw the network, add --draw network.svg")

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound="Named")
 
-TRAINING = {"mozi": "the losses of models", "label-flipping": "labels to turn"}
-"""Rules and attacks that vectors alone do not suffice for, and what they need."""
+TRAINING = {"mozi": "the losses of models", "label-flipping": "labels"}
+"""Rules and attacks that need more than vectors, and what they need."""
 
 
 class _WithNames(TyperCommand):
-    """Adds networks, rules and attacks to --help, at the cost of importing them only when asked."""
+    """Adds networks, rules and attacks to --help. They are imported only then."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         from clippedgossip.attacks import ATTACKS
@@ -36,7 +36,7 @@ class _WithNames(TyperCommand):
         super().format_help(ctx, formatter)
         print(f"Networks, their options and defaults:\n{networks.catalogue()}\n")
         print(f"Rules and their options:\n{_catalogue(RULES)}\n")
-        print("bucketing and nnm wrap a rule, tuned an attack, which has options of its own:")
+        print("bucketing and nnm contain a rule, tuned an attack. Its options have its key:")
         print("  --rule bucketing --rule-option rule=krum --rule-option rule.faulty=1\n")
         print(f"Attacks and their options:\n{_catalogue(ATTACKS)}\n")
 
@@ -69,29 +69,34 @@ def consensus(
     dim: Annotated[int, typer.Option(min=1, help="Length of every node's vector.")] = 10,
     start: Annotated[
         str | None,
-        typer.Option(metavar="VALUES", help="One number a node, such as 0,0,200,200; else random."),
+        typer.Option(
+            metavar="VALUES", help="One number for each node, such as 0,0,200,200. The default is random."
+        ),
     ] = None,
     byzantine: Annotated[
         str | None, typer.Option(metavar="NODES", help="Byzantine nodes, such as 3,7.")
     ] = None,
     random_byzantine: Annotated[int, typer.Option(metavar="B", help="Byzantine nodes drawn at random.")] = 0,
     pendants: Annotated[
-        str | None, typer.Option(metavar="NODES", help="Hang a new Byzantine node on each of these.")
+        str | None, typer.Option(metavar="NODES", help="Add a Byzantine node beside each of these nodes.")
     ] = None,
-    random_pendants: Annotated[int, typer.Option(metavar="B", help="The same, on random nodes.")] = 0,
+    random_pendants: Annotated[
+        int, typer.Option(metavar="B", help="Add Byzantine nodes beside random nodes.")
+    ] = 0,
     worst_byzantine: Annotated[
-        int, typer.Option(metavar="B", help="Byzantine nodes where they hurt most.")
+        int, typer.Option(metavar="B", help="Byzantine nodes where they do most harm.")
     ] = 0,
     weights: Annotated[
         str | None,
         typer.Option(
-            help="metropolis-hastings, equal, lazy, optimal (the largest γ), robust=B,cap=C (no B neighbours "
-            "hold more than C), or own: a file's. If not said, own where a file has them, else "
-            "metropolis-hastings."
+            help="metropolis-hastings, equal, lazy, optimal (the largest γ), robust=B,cap=C (any B "
+            "neighbours hold C at most), or own (those of the file). The default is own if the file has "
+            "weights, else metropolis-hastings."
         ),
     ] = None,
     max_degree: Annotated[
-        int | None, typer.Option(metavar="D", help="Public bound on the degree, for equal weights.")
+        int | None,
+        typer.Option(metavar="D", help="A bound on the degree that all nodes know, for equal weights."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of networks, placements, vectors and attacks.")] = 0,
     out: Annotated[
@@ -99,9 +104,9 @@ def consensus(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
-    """Let the nodes of a network look for their average while some of them lie.
+    """Let the nodes of a network look for their average while some of them are Byzantine.
 
-    Say `clippedgossip consensus torus --random-byzantine 1 --rule median --attack alie`, or
+    Examples: `clippedgossip consensus torus --random-byzantine 1 --rule median --attack alie`, or
     `--rule clipped-gossip --rule-option radius=adaptive --rule-option delta_max=0.2`.
     """
     own = [
@@ -164,19 +169,19 @@ def _refuse_training(rule: "Rule", attack: "Attack") -> None:
         if wrong:
             raise ConfigError(
                 f"{flag} {name} needs {TRAINING[name]}, and consensus trains nothing\n"
-                "take another here, or train with it: `clippedgossip run`"
+                "take another here, or train with this one: `clippedgossip run`"
             )
 
 
 def _checked(kind: type[T], name: str, options: list[str] | None, flag: str) -> T:
-    """A rule or an attack in its canonical form; what it lacks is told as the option that gives it."""
+    """A rule or an attack in its canonical form. If a parameter is missing, the error names its option."""
     try:
         return kind(name, _pairs(options, flag)).checked()
     except UserError as error:
         if not error.missing:
             raise
         fix = " ".join(f"{flag} {part}" for part in error.missing)
-        raise ConfigError(f"{error}\nsay, for example, {fix}") from None
+        raise ConfigError(f"{error}\nadd, for example, {fix}") from None
 
 
 def _pairs(options: list[str] | None, flag: str) -> dict[str, Any]:
@@ -192,7 +197,7 @@ def _pairs(options: list[str] | None, flag: str) -> dict[str, Any]:
 
 
 def _start(network: "Network", values: str | None, dim: int, seed: int) -> "Tensor":
-    """What every node holds at the start: given, or drawn from a normal distribution."""
+    """The vectors at the start: given, or drawn from a normal distribution."""
     import torch
 
     from clippedgossip.randomness import generator

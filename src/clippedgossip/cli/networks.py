@@ -19,7 +19,7 @@ def split_list(text: str | None) -> list[str]:
 
 
 def check_source(source: str) -> None:
-    """Refuse what is neither a network's name nor looks like a file."""
+    """Refuse what is neither the name of a network nor a file."""
     from clippedgossip.graphs import parameters
 
     if is_file(source):
@@ -33,7 +33,7 @@ def check_source(source: str) -> None:
 
 
 def is_file(source: str) -> bool:
-    """Whether it is a file's path and no network's name."""
+    """Whether it is the path of a file and not the name of a network."""
     from clippedgossip.graphs import GENERATORS
 
     return source not in GENERATORS and (Path(source).suffix.lower() in FILES or Path(source).exists())
@@ -104,7 +104,7 @@ def build_network(
     max_degree: int | None = None,
     seed: int = 0,
 ) -> "Network":
-    """The network with its Byzantine nodes: given, at random, hung on nodes, or where they hurt most."""
+    """The network with its Byzantine nodes: given, at random, as pendants, or where they do most harm."""
     from clippedgossip.graphs import add_pendants, find_nodes, random_nodes
     from clippedgossip.network import Network
 
@@ -130,7 +130,7 @@ def build_network(
     worst = worst_placement(network, worst_byzantine)
     if worst is None:
         raise NetworkError(
-            f"no worst place for {worst_byzantine} attackers: give a connected network of more nodes"
+            f"no worst place for {worst_byzantine} Byzantine nodes: give a connected network of more nodes"
         )
     turned = [network.labels[i] for i in worst.nodes]
     return Network(graph, byzantine=turned, weights=chosen_weights, max_degree=max_degree)

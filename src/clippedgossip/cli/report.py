@@ -18,7 +18,7 @@ def report(
     out: Annotated[Path, typer.Option(help="Where to write the page.")] = Path("report.html"),
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
-    """Draw runs, simulated or of real peers, on one self-contained HTML page."""
+    """Draw runs, of the simulator or of real peers, on one self-contained HTML page."""
     from clippedgossip.files import to_line
     from clippedgossip.report import write
     from clippedgossip.report.run_report import report as make_report

@@ -41,7 +41,9 @@ def reproduce(
     out: Out = Path("out"),
     scale: Annotated[
         Literal["quick", "paper"],
-        typer.Option(help="Training figures: a miniature, or the setting of the paper."),
+        typer.Option(
+            help="Training figures: quick is small enough for two CPU cores, paper is the paper's own."
+        ),
     ] = "quick",
     seeds: Annotated[
         int | None, typer.Option(min=1, help="Training figures: runs per curve; quick 3, paper 5.")

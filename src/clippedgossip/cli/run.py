@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from clippedgossip.runs.execute import Engine
     from clippedgossip.simulate.distributed.ranks import Ranks
 
-Config = Annotated[Path, typer.Argument(metavar="CONFIG", help="A TOML file; examples/ has some.")]
+Config = Annotated[Path, typer.Argument(metavar="CONFIG", help="A TOML file; see examples/.")]
 Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Changes, such as training.lr=0.1.")
 ]
@@ -38,27 +38,31 @@ def run(
     as_json: Json = False,
     device: Device = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of the run.")] = None,
-    plan: Annotated[bool, typer.Option("--plan", help="Say what it would take, and stop.")] = False,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Print the memory and time that the run needs, and stop.")
+    ] = False,
     ranks: Annotated[
         int | None,
-        typer.Option(min=1, help="With --plan: ranks to spread it over; torchrun's own otherwise."),
+        typer.Option(min=1, help="With --plan: number of ranks. The default is torchrun's."),
     ] = None,
-    again: Annotated[bool, typer.Option("--again", help="Forget what is there and start anew.")] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="Delete what the run has so far and start again.")
+    ] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the trained models.")] = False,
     rank_timeout: Annotated[
-        float, typer.Option(min=1, help="With torchrun: seconds until a silent rank is given up.")
+        float, typer.Option(min=1, help="With torchrun: seconds after which a silent rank counts as failed.")
     ] = 600,
 ) -> None:
-    """Train as a config says, into a folder of its own.
+    """Train as a config says. Each run has a folder of its own.
 
-    A run that was stopped goes on where it was; one that is finished is found and not repeated.
-    Over several processes or machines: torchrun --nproc-per-node 4 -m clippedgossip run CONFIG.
+    A run that was stopped resumes from its last checkpoint. A finished run is not repeated.
+    To use several processes or machines: torchrun --nproc-per-node 4 -m clippedgossip run CONFIG.
     """
     from clippedgossip.runs.config import load_config
 
     if ranks is not None and not plan:
         raise UserError(
-            f"--ranks {ranks} is for --plan alone; to run on {ranks} ranks:\n"
+            f"--ranks {ranks} works only with --plan; to run on {ranks} ranks:\n"
             f"torchrun --standalone --nproc-per-node {ranks} -m clippedgossip run {config}"
         )
     options = _options(seed=seed, device=device)
@@ -101,7 +105,8 @@ def run(
         raise diverged
     if keep and not kept:
         raise UserError(
-            f"{done.path} was finished without --keep, so its models are gone\n--again trains them"
+            f"{done.path} was finished without --keep, so its models were deleted\n"
+            "add --again to train them again"
         )
 
 
@@ -178,7 +183,7 @@ def _show(summary: dict[str, Any], config: "RunConfig", found: bool) -> None:
     rounds = "1 round" if summary["rounds"] == 1 else f"{summary['rounds']} rounds"
     print(f"{config.label}: {rounds}, {summary['seconds']:.1f} s on {summary['device']}")
     if found:
-        print("found finished, not run now; --again runs it anew")
+        print("this run was finished before; --again repeats it")
     for name, value in rows:
         print(f"  {name:<20} {value:>8}")
     means = f"means over the last {last} rounds" if last > 1 else "at the last record"
@@ -199,7 +204,7 @@ def _percent(value: float | None) -> str:
 def _note_idle_attack(config: "RunConfig") -> None:
     if not len(config.network.build().byzantine):
         assert config.attack is not None
-        print(f"note: no Byzantine nodes, so {config.attack.name!r} has nobody to send it", file=sys.stderr)
+        print(f"note: no Byzantine nodes, so nobody makes the attack {config.attack.name!r}", file=sys.stderr)
 
 
 def _plan(config: "RunConfig", ranks: int, as_json: bool) -> None:
@@ -227,14 +232,14 @@ def _plan(config: "RunConfig", ranks: int, as_json: bool) -> None:
     ]
     if ranks > 1:
         rows.append(("sent per rank and round", planned.traffic_bytes))
-        rows.append(("rank 0's host, checkpoints", planned.gathered_bytes))
+        rows.append(("checkpoints, CPU of rank 0", planned.gathered_bytes))
     for name, count in rows:
         print(f"  {name:<28} {count:>20,} bytes")
-    print(f"a round takes {_time(seconds)} or more, by this machine's measured ceilings:")
+    print(f"a round takes at least {_time(seconds)}. Speeds of this machine, measured now:")
     print(f"  {ceilings.flops / 1e9:,.0f} Gflop/s in products")
     print(f"  {ceilings.bandwidth / 1e9:,.1f} GB/s of memory")
     if ranks > 1:
-        print(f"  and, taken for granted, {LINK * 8 / 1e9:.0f} Gbit/s between ranks")
+        print(f"  {LINK * 8 / 1e9:.0f} Gbit/s between ranks (assumed, not measured)")
     if planned.memory_bytes > free:
         print(f"it does not fit: {planned.memory_bytes:,} bytes needed, {free:,} free")
         print("spread it over more ranks with torchrun")

@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from clippedgossip.runs.config import RunConfig
     from clippedgossip.runs.status import RunStatus
 
-File = Annotated[Path, typer.Argument(metavar="SWEEP", help="A TOML file with a section for the grid.")]
+File = Annotated[Path, typer.Argument(metavar="SWEEP", help="A TOML file with a section called grid.")]
 Out = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Folder of the runs; runs/<name of the file> if not said.")
+    Path | None,
+    typer.Option(metavar="DIR", help="Folder of the runs. The default is runs/<name of the file>."),
 ]
 
 
@@ -48,33 +49,36 @@ def run(
     out: Out = None,
     shard: Annotated[str | None, typer.Option(metavar="3/8", help="Only this part of the runs.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:1.")] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Stay until other processes are done too.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until other processes are done too.")] = False,
     launcher: Annotated[
-        Literal["local", "slurm", "debug"] | None, typer.Option(help="Hand the work to submitit.")
+        Literal["local", "slurm", "debug"] | None, typer.Option(help="Submit jobs through submitit.")
     ] = None,
     jobs: Annotated[
-        int | None, typer.Option(min=1, help="With --launcher: how many jobs share it; one if not said.")
+        int | None,
+        typer.Option(min=1, help="With --launcher: how many jobs share the runs. The default is 1."),
     ] = None,
     minutes: Annotated[
-        int | None, typer.Option(min=1, help="With --launcher: time of a job; a day if not said.")
+        int | None, typer.Option(min=1, help="With --launcher: time of a job. The default is a day.")
     ] = None,
     parameter: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="With --launcher: submitit's, such as slurm_partition=gpu."),
+        typer.Option(
+            metavar="KEY=VALUE", help="With --launcher: a parameter of submitit, such as slurm_partition=gpu."
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Run what is unfinished; start it as often and in as many places as you like.
+    """Train the unfinished runs. Any number of processes and machines may run this at once.
 
-    `sweep FILE` is short for it. Exit code 1 if a run failed.
+    `sweep FILE` means `sweep run FILE`. Exit code 1 if a run failed.
     """
     from clippedgossip.runs.grid import load_sweep
     from clippedgossip.runs.grid import shard as part
 
     if launcher is None and (idle := _said(jobs=jobs, minutes=minutes, parameter=parameter)):
         raise UserError(
-            f"{idle} is for --launcher alone; add --launcher local or slurm\n"
-            "without one, start it in several shells, with --shard 1/2 and so on or without"
+            f"{idle} works only with --launcher; add --launcher local or slurm\n"
+            "without it, start the command in several shells; --shard 1/2 is not needed"
         )
     changes = [*(overrides or []), *([] if device is None else [f"device={device}"])]
     configs = load_sweep(file, changes)
@@ -99,7 +103,7 @@ def status(
     out: Out = None,
     as_json: Json = False,
 ) -> None:
-    """Show what is done, running, failed or diverged and why, stopped or new."""
+    """Show which runs are done, running, stopped, new, failed or diverged, and why."""
     from clippedgossip.runs.grid import load_sweep
     from clippedgossip.runs.status import STATES, status_of_folder
     from clippedgossip.runs.status import status as status_of
@@ -162,7 +166,7 @@ def _launch(
         for job in started:
             try:
                 failed |= job.result()
-            except Exception as error:  # a job that died: its runs are found as stopped
+            except Exception as error:  # a job that died: the status of its runs is stopped
                 failed[f"job {job.job_id}"] = str(error).strip().splitlines()[-1]
     statuses = status(configs, root)
     done = sum(one.state in ("finished", "diverged") for one in statuses)

@@ -1,4 +1,4 @@
-"""Who hears whom: the static part of a round, laid out as index tables."""
+"""Which node receives messages from which: the constant part of a round, as index tables."""
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
@@ -14,24 +14,24 @@ from clippedgossip.network import Network
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Layout:
-    """For each of n receiving nodes, k slots: which row a slot's message stands in, and its weight.
+    """For each of n receiving nodes, k slots: the row of each slot's message, and its weight.
 
-    Rows 0..n-1 are the receivers' own models; whatever else is in flight follows them. A slot of weight 0
-    is no neighbour at all (the paper's assumption on W: W_ij > 0 iff j is a neighbour).
+    Rows 0..n-1 are the receivers' own models; all other messages follow. A slot of weight 0 has no
+    neighbour (the paper's assumption on W: W_ij > 0 iff j is a neighbour).
     """
 
     slots: Tensor  # (n, k) row of each message
     weights: Tensor  # (n, k) float64
     nodes: Tensor  # (n,) the receivers' identities
     senders: Tensor  # (n, k) the senders' identities
-    byzantine: Tensor | None = None  # (n, k) which senders lie: for the oracle radius alone
-    attackers: Tensor | None = None  # (e,) sender of each Byzantine message, in the order of its row
-    victims: Tensor | None = None  # (e,) row of its receiver
+    byzantine: Tensor | None = None  # (n, k) which senders are Byzantine, for the oracle radius alone
+    byzantine_senders: Tensor | None = None  # (e,) sender of each Byzantine message, in the order of its row
+    byzantine_receivers: Tensor | None = None  # (e,) row of its receiver
     memo: dict[Hashable, Any] = field(default_factory=dict, repr=False)
-    like: "Layout | None" = field(default=None, repr=False)  # one with the same empty slots, looked at before
+    like: "Layout | None" = field(default=None, repr=False)  # an earlier layout with the same empty slots
 
     def remember(self, name: str, compute: Callable[[], Any]) -> Tensor:
-        """A constant of the network on this device, brought there once: a captured round may not copy."""
+        """A constant of the network, copied to this device once: a captured round cannot copy."""
         if name not in self.memo:
             self.memo[name] = torch.as_tensor(compute(), device=self.slots.device)
         kept: Tensor = self.memo[name]
@@ -39,7 +39,8 @@ class Layout:
 
     @staticmethod
     def of(network: Network, device: torch.device | str = "cpu") -> "Layout":
-        """The regular nodes of a network; every Byzantine edge has a row of its own, after theirs."""
+        """The regular nodes of a network. Every edge from a Byzantine node has a row of its own, after
+        theirs."""
         regular = network.regular
         row_of = np.full(network.n, -1, dtype=np.int64)
         row_of[regular] = np.arange(len(regular))
@@ -50,9 +51,9 @@ class Layout:
         edge = np.where(real, network.indptr[regular][:, None] + column, 0)
         senders = np.where(real, network.indices[edge] if width else 0, -1)
         weights = np.where(real, network.edge_weights()[edge] if width else 0.0, 0.0)
-        lies = real & np.isin(senders, network.byzantine)
+        byzantine = real & np.isin(senders, network.byzantine)
         slots = np.where(real, row_of[senders], np.arange(len(regular))[:, None])
-        slots[lies] = len(regular) + np.arange(lies.sum())
+        slots[byzantine] = len(regular) + np.arange(byzantine.sum())
 
         def on_device(array: np.ndarray) -> Tensor:
             return torch.tensor(array, device=device)
@@ -62,9 +63,9 @@ class Layout:
             weights=on_device(weights),
             nodes=on_device(regular),
             senders=on_device(senders),
-            byzantine=on_device(lies),
-            attackers=on_device(senders[lies]),
-            victims=on_device(np.nonzero(lies)[0]),
+            byzantine=on_device(byzantine),
+            byzantine_senders=on_device(senders[byzantine]),
+            byzantine_receivers=on_device(np.nonzero(byzantine)[0]),
         )
 
     @staticmethod
@@ -74,8 +75,8 @@ class Layout:
         nodes: Tensor | None = None,
         senders: Tensor | None = None,
     ) -> "Layout":
-        """Every message in a row of its own, for weights of shape (n, k); nodes and senders that are not
-        named are numbered."""
+        """Every message in a row of its own, for weights of shape (n, k). By default nodes and senders are
+        numbered."""
         n, k = weights.shape
         index = torch.arange(n * k, device=weights.device).view(n, k)
         return Layout(
@@ -113,7 +114,7 @@ class Layout:
 
     @cached_property
     def by_count(self) -> tuple[tuple[int, Tensor], ...]:
-        """(number of neighbours, the nodes that have it), so that no rule need know of empty slots."""
+        """(number of neighbours, the nodes that have it), so that rules need not handle empty slots."""
         return tuple((count, nodes) for count, _, nodes in self.by_count_and((0,) * len(self.counts)))
 
     def by_count_and(self, kinds: tuple[float, ...]) -> tuple[tuple[int, float, Tensor], ...]:
@@ -130,8 +131,8 @@ class Layout:
         return groups
 
     def averages(self, who: str, weights: Tensor) -> "Layout":
-        """One in which every message is a row of its own, of weights (n, k'). Which of them are 0 must never
-        change for the same `who`: that is looked at once, since a captured round may not ask."""
+        """A layout in which every message has a row of its own, with weights (n, k'). For the same `who`, the
+        same weights must always be 0: they are read once, since a captured round cannot read them."""
         found = Layout.explicit(weights)
         first: Layout = self.memo.setdefault(("averages", who), found)
         return found if first is found else replace(first, weights=found.weights, like=first)

@@ -134,14 +134,15 @@ class Network:
         i = self.labels.index(node) if node in self.labels else by_text[str(node)]
         return tuple(self.labels[j] for j in self.indices[self.indptr[i] : self.indptr[i + 1]])
 
-    def audit(self, *, attackers: int = 1, suggestions: int = 3) -> "Audit":
+    def audit(self, *, more_byzantine: int = 1, suggestions: int = 3) -> "Audit":
         """The diagnosis of this network, as `clippedgossip audit` prints it: `print(network.audit())`.
 
-        `attackers` more Byzantine nodes are put where they hurt most; `suggestions` edges are proposed.
+        It also finds where `more_byzantine` further Byzantine nodes would do most harm, and proposes
+        `suggestions` edges.
         """
         from clippedgossip.audit import audit
 
-        return audit(self, attackers=attackers, suggestions=suggestions)
+        return audit(self, more_byzantine=more_byzantine, suggestions=suggestions)
 
     @cached_property
     def degrees(self) -> Ints:

@@ -186,7 +186,7 @@ def resolve(
         else:
             values = constructed(weights, indptr, indices, max_degree)
         sums = row_sums(indptr, values)
-        # A Byzantine row is the attacker's own affair: it is scaled to a distribution where it is none.
+        # The row of a Byzantine node may be wrong: it is scaled to a distribution.
         excess = np.where(is_byzantine & (sums > 1), np.maximum(sums, 1), 1.0)
         values = values / excess[rows_of(indptr)]
         selves = 1 - row_sums(indptr, values)

@@ -85,7 +85,7 @@ def _against_oracle() -> float:
     models[:CLIQUE] += torch.randn(1000, generator=generator, dtype=torch.float64)
     sent = torch.randn(len(network.byzantine), 1000, generator=generator, dtype=torch.float64)
     layout = Layout.of(network)
-    inbox = Inbox(layout=layout, models=models, extra=sent + models[layout.victims])
+    inbox = Inbox(layout=layout, models=models, extra=sent + models[layout.byzantine_receivers])
     (near,) = inbox.neighborhoods()
     ratio = Adaptive(delta_max=network.delta_max)(near) / Oracle()(near)
     return ratio[torch.from_numpy(network.delta > 0)].max().item()

@@ -1,4 +1,4 @@
-"""Robust consensus: every regular node holds a vector, and mixing should bring all of them to their mean."""
+"""Robust consensus: every regular node holds a vector, and mixing should bring all vectors to their mean."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -40,8 +40,8 @@ def consensus(
     refuse_disconnected(network)
     if attack is not None and attack.flips_labels and len(network.byzantine):
         raise RunError(
-            "label flipping needs labels to turn, and consensus trains nothing\n"
-            "take another attack here, or train with it: `clippedgossip.simulate.engine`"
+            "label flipping needs labels, and consensus has no data\n"
+            "take another attack here, or train with this one: `cg.train` or `clippedgossip run`"
         )
     states = trajectory(network, rule, initial, attack=attack, rounds=rounds, seed=seed)
     return _measured(states)
@@ -75,7 +75,7 @@ def _rounds(
     seed: int,
 ) -> Iterator[Tensor]:
     yield models
-    honest = byzantine_rows(network, models) if attack.trains else None
+    follow = byzantine_rows(network, models) if attack.trains else None
     for now in range(rounds):
         context = Context(round=now, rounds=rounds, seed=seed)
         view = View(
@@ -86,10 +86,10 @@ def _rounds(
             context=context,
             byzantine_models=shadows,
         )
-        attacked = len(view.victims) > 0
+        attacked = len(view.receivers) > 0
         inbox = attack.inbox(view) if attacked else Inbox(layout=layout, models=models, context=context)
-        if honest is not None:
-            shadows = honest @ torch.cat([models, shadows])
+        if follow is not None:
+            shadows = follow @ torch.cat([models, shadows])
         models = rule.mix(inbox)
         yield models
 

@@ -76,7 +76,7 @@ class Mixer:
             context=context,
             byzantine_models=half[self.regular :] if len(half) > self.regular else None,
         )
-        if not len(view.victims):
+        if not len(view.receivers):
             return Inbox(layout=self.layout, models=models, context=context)
         return self.attack.inbox(view)
 

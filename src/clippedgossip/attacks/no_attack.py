@@ -8,15 +8,15 @@ from clippedgossip.errors import AttackError
 
 
 def own_models(view: View, attack: Attack) -> Tensor:
-    """(e, d) the model of each edge's attacker."""
+    """(e, d) the own model of each edge's sender."""
     if view.byzantine_models is None:
-        raise AttackError(f"{type(attack).__name__} builds on the attackers' own models and was given none")
-    return view.byzantine_models[view.attacker_rows]
+        raise AttackError(f"{type(attack).__name__} needs byzantine_models, which the view has not")
+    return view.byzantine_models[view.sender_rows]
 
 
 @dataclass(frozen=True)
-class Honest(FreeAttack):
-    """No attack: Byzantine nodes do what they promised."""
+class NoAttack(FreeAttack):
+    """No attack: Byzantine nodes follow the protocol and send their own models."""
 
     trains: ClassVar[bool] = True
 
@@ -25,7 +25,7 @@ class Honest(FreeAttack):
 
 
 @dataclass(frozen=True)
-class LabelFlipping(Honest):
-    """Byzantine nodes follow the protocol on data whose labels are turned around, y → C−1−y."""
+class LabelFlipping(NoAttack):
+    """Byzantine nodes follow the protocol, on data with flipped labels, y → C−1−y."""
 
     flips_labels: ClassVar[bool] = True
