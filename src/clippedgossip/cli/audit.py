@@ -62,7 +62,7 @@ def audit(
         int,
         typer.Option(metavar="B", help="Find the worst place for this number of further Byzantine nodes."),
     ] = 1,
-    attackers: Annotated[int | None, typer.Option(hidden=True)] = None,
+    former: Annotated[int | None, typer.Option("--attackers", hidden=True)] = None,
     suggestions: Annotated[int, typer.Option(metavar="K", help="Edges to suggest.")] = 3,
     seed: Annotated[int, typer.Option(help="Seed of random networks and placements.")] = 0,
     draw: Annotated[
@@ -75,7 +75,7 @@ def audit(
     Examples: `clippedgossip audit dumbbell --clique 10` or `clippedgossip audit mynet.graphml --byzantine
     3,7`.
     """
-    more_byzantine = more_byzantine if attackers is None else attackers  # the option's name in 0.1
+    more_byzantine = more_byzantine if former is None else former
     own = [
         option for parameter in context.command.params for option in parameter.opts if option.startswith("--")
     ]

@@ -52,8 +52,8 @@ class Rule(ABC):
 
     @property
     def capturable(self) -> bool:
-        """Whether a round on a GPU never asks the host, so that it can be captured. A rule of the user's own
-        must say so."""
+        """Whether it never synchronises with the CPU, so that a CUDA graph can capture its round. A rule of
+        the user's own must say so."""
         return ours(self)
 
     @property

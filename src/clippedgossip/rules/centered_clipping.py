@@ -13,7 +13,7 @@ from clippedgossip.rules.sorting import uniform_over
 @dataclass(frozen=True)
 class CenteredClipping(LinearRule):
     """v ← v + mean_j Clip(x_j − v, τ) over own and received, from v = x_i (Karimireddy et al.).
-    Needs a radius of the order of the honest spread."""
+    Needs a radius of the order of the distances between regular models."""
 
     radius: float = 1.0
     iterations: int = 3

@@ -32,12 +32,13 @@ class Memory:
             self._resident.setdefault(pid, []).append(held)
 
     def growth(self) -> int:
-        """Bytes the process that kept growing most grew by, at its slowest pace, once it had settled."""
+        """Bytes by which the process that grew most kept growing, at its slowest speed, after its first
+        rounds."""
         return max(map(steady_growth, self._resident.values()), default=0)
 
 
 def steady_growth(held: Sequence[int]) -> int:
-    """What would have been gained at the pace of the slowest part: a leak never rests, all else does.
+    """The growth if all parts grew as slowly as the slowest one: only a leak never stops growing.
 
     Of four equal parts in time each is worth its median. Few samples say nothing.
     """
