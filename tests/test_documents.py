@@ -9,8 +9,7 @@ import typer
 
 from clippedgossip.attacks import ATTACKS
 from clippedgossip.cli import networks
-from clippedgossip.cli.app import app
-from clippedgossip.cli.commands import COMMANDS
+from clippedgossip.cli.app import COMMANDS, app
 from clippedgossip.paper import EXPERIMENTS
 from clippedgossip.rules import RULES
 
@@ -73,7 +72,7 @@ def test_a_quoted_command_parses(line: str) -> None:
         command = command.commands[words.pop(0) if words[0] in command.commands else "run"]
     context = command.make_context(command.name, words)
     if context.args:  # the network's own options
-        networks.parse_options(context.args, source=context.params["network"], known=())
+        networks.parse_options(context, context.params["network"])  # type: ignore[arg-type] # a click Context
 
 
 def test_the_results_say_what_their_files_hold() -> None:

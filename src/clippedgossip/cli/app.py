@@ -4,13 +4,16 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Annotated, NoReturn
 
 import typer
 
 from clippedgossip import __version__, own
-from clippedgossip.cli.commands import register_all
 from clippedgossip.errors import UserError, unknown_name
+
+COMMANDS = ("audit", "consensus", "reproduce", "demo", "data", "run", "report", "sweep", "peer")
+"""In the order of the help. Each has a file of its name with a function `register`."""
 
 EXTRAS = {
     "blake3": "peer",
@@ -35,7 +38,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-register_all(app)
+for _name in COMMANDS:
+    import_module(f"clippedgossip.cli.{_name}").register(app)
 
 
 def _print_version(asked: bool) -> None:

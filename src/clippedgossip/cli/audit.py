@@ -30,34 +30,14 @@ def register(app: typer.Typer) -> None:
 
 def audit(
     context: typer.Context,
-    network: Annotated[
-        str, typer.Argument(metavar="NETWORK", help="A network's name, or a .graphml, .csv or .json file.")
-    ],
-    byzantine: Annotated[
-        str | None, typer.Option(metavar="NODES", help="Byzantine nodes, such as 3,7.")
-    ] = None,
-    random_byzantine: Annotated[int, typer.Option(metavar="B", help="Byzantine nodes drawn at random.")] = 0,
-    pendants: Annotated[
-        str | None, typer.Option(metavar="NODES", help="Add a Byzantine node beside each of these nodes.")
-    ] = None,
-    random_pendants: Annotated[
-        int, typer.Option(metavar="B", help="Add Byzantine nodes beside random nodes.")
-    ] = 0,
-    worst_byzantine: Annotated[
-        int, typer.Option(metavar="B", help="Byzantine nodes where they do most harm.")
-    ] = 0,
-    weights: Annotated[
-        str | None,
-        typer.Option(
-            help="metropolis-hastings, equal, lazy, optimal (the largest γ), robust=B,cap=C (any B "
-            "neighbours hold C at most), or own (those of the file). The default is own if the file has "
-            "weights, else metropolis-hastings."
-        ),
-    ] = None,
-    max_degree: Annotated[
-        int | None,
-        typer.Option(metavar="D", help="A bound on the degree that all nodes know, for equal weights."),
-    ] = None,
+    network: networks.Source,
+    byzantine: networks.Nodes = None,
+    random_byzantine: networks.RandomNodes = 0,
+    pendants: networks.Pendants = None,
+    random_pendants: networks.RandomPendants = 0,
+    worst_byzantine: networks.WorstNodes = 0,
+    weights: networks.Weights = None,
+    max_degree: networks.MaxDegree = None,
     more_byzantine: Annotated[
         int,
         typer.Option(metavar="B", help="Find the worst place for this number of further Byzantine nodes."),
@@ -76,11 +56,8 @@ def audit(
     3,7`.
     """
     more_byzantine = more_byzantine if former is None else former
-    own = [
-        option for parameter in context.command.params for option in parameter.opts if option.startswith("--")
-    ]
     networks.check_source(network)
-    options = networks.parse_options(context.args, source=network, known=own)
+    options = networks.parse_options(context, network)
     from clippedgossip.audit import audit as diagnose
     from clippedgossip.audit.text import render
 

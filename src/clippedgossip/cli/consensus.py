@@ -52,9 +52,7 @@ def register(app: typer.Typer) -> None:
 
 def consensus(
     context: typer.Context,
-    network: Annotated[
-        str, typer.Argument(metavar="NETWORK", help="A network's name, or a .graphml, .csv or .json file.")
-    ],
+    network: networks.Source,
     rule: Annotated[str, typer.Option(metavar="NAME", help="The rule every regular node mixes with.")] = (
         "clipped-gossip"
     ),
@@ -73,31 +71,13 @@ def consensus(
             metavar="VALUES", help="One number for each node, such as 0,0,200,200. The default is random."
         ),
     ] = None,
-    byzantine: Annotated[
-        str | None, typer.Option(metavar="NODES", help="Byzantine nodes, such as 3,7.")
-    ] = None,
-    random_byzantine: Annotated[int, typer.Option(metavar="B", help="Byzantine nodes drawn at random.")] = 0,
-    pendants: Annotated[
-        str | None, typer.Option(metavar="NODES", help="Add a Byzantine node beside each of these nodes.")
-    ] = None,
-    random_pendants: Annotated[
-        int, typer.Option(metavar="B", help="Add Byzantine nodes beside random nodes.")
-    ] = 0,
-    worst_byzantine: Annotated[
-        int, typer.Option(metavar="B", help="Byzantine nodes where they do most harm.")
-    ] = 0,
-    weights: Annotated[
-        str | None,
-        typer.Option(
-            help="metropolis-hastings, equal, lazy, optimal (the largest γ), robust=B,cap=C (any B "
-            "neighbours hold C at most), or own (those of the file). The default is own if the file has "
-            "weights, else metropolis-hastings."
-        ),
-    ] = None,
-    max_degree: Annotated[
-        int | None,
-        typer.Option(metavar="D", help="A bound on the degree that all nodes know, for equal weights."),
-    ] = None,
+    byzantine: networks.Nodes = None,
+    random_byzantine: networks.RandomNodes = 0,
+    pendants: networks.Pendants = None,
+    random_pendants: networks.RandomPendants = 0,
+    worst_byzantine: networks.WorstNodes = 0,
+    weights: networks.Weights = None,
+    max_degree: networks.MaxDegree = None,
     seed: Annotated[int, typer.Option(help="Seed of networks, placements, vectors and attacks.")] = 0,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write an HTML page with the curves.")
@@ -109,11 +89,8 @@ def consensus(
     Examples: `clippedgossip consensus torus --random-byzantine 1 --rule median --attack alie`, or
     `--rule clipped-gossip --rule-option radius=adaptive --rule-option delta_max=0.2`.
     """
-    own = [
-        option for parameter in context.command.params for option in parameter.opts if option.startswith("--")
-    ]
     networks.check_source(network)
-    options = networks.parse_options(context.args, source=network, known=own)
+    options = networks.parse_options(context, network)
 
     from clippedgossip.report.terminal import progress, table
     from clippedgossip.settings import AttackConfig, RuleConfig

@@ -1,8 +1,10 @@
 """A network from the command line: a name with its parameters or a file, Byzantine nodes, weights."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from clippedgossip.errors import NetworkError, unknown_name
 
@@ -11,6 +13,29 @@ if TYPE_CHECKING:
     from clippedgossip.network import Network
 
 FILES = (".graphml", ".csv", ".json")
+
+Source = Annotated[
+    str, typer.Argument(metavar="NETWORK", help="A network's name, or a .graphml, .csv or .json file.")
+]
+Nodes = Annotated[str | None, typer.Option(metavar="NODES", help="Byzantine nodes, such as 3,7.")]
+RandomNodes = Annotated[int, typer.Option(metavar="B", help="Byzantine nodes drawn at random.")]
+Pendants = Annotated[
+    str | None, typer.Option(metavar="NODES", help="Add a Byzantine node beside each of these nodes.")
+]
+RandomPendants = Annotated[int, typer.Option(metavar="B", help="Add Byzantine nodes beside random nodes.")]
+WorstNodes = Annotated[int, typer.Option(metavar="B", help="Byzantine nodes where they do most harm.")]
+Weights = Annotated[
+    str | None,
+    typer.Option(
+        help="metropolis-hastings, equal, lazy, optimal (the largest γ), robust=B,cap=C (any B "
+        "neighbours hold C at most), or own (those of the file). The default is own if the file has "
+        "weights, else metropolis-hastings."
+    ),
+]
+MaxDegree = Annotated[
+    int | None,
+    typer.Option(metavar="D", help="A bound on the degree that all nodes know, for equal weights."),
+]
 
 
 def split_list(text: str | None) -> list[str]:
@@ -39,13 +64,13 @@ def is_file(source: str) -> bool:
     return source not in GENERATORS and (Path(source).suffix.lower() in FILES or Path(source).exists())
 
 
-def parse_options(arguments: Sequence[str], *, source: str, known: Sequence[str]) -> dict[str, str]:
-    """`--clique 10 --hub` as {'clique': '10', 'hub': 'true'}; `known` are the command's own options."""
+def parse_options(context: typer.Context, source: str) -> dict[str, str]:
+    """`--clique 10 --hub` as {'clique': '10', 'hub': 'true'}: what is no option of the command itself."""
     from clippedgossip.graphs import parameters
 
     mine = {} if is_file(source) else parameters(source)
     found: dict[str, str] = {}
-    rest = list(arguments)
+    rest = list(context.args)
     while rest:
         word = rest.pop(0)
         if not word.startswith("--"):
@@ -53,7 +78,9 @@ def parse_options(arguments: Sequence[str], *, source: str, known: Sequence[str]
         name, _, value = word[2:].partition("=")
         key = name.replace("-", "_")
         if key not in mine:
-            options = [*(f"--{own.replace('_', '-')}" for own in mine), *known]
+            known = [name for parameter in context.command.params for name in parameter.opts]
+            options = [f"--{own.replace('_', '-')}" for own in mine]
+            options += [name for name in known if name.startswith("--")]
             raise NetworkError(unknown_name(f"option for {source!r}", f"--{name}", options))
         if not value and mine[key].type is bool and (not rest or rest[0].startswith("--")):
             value = "true"

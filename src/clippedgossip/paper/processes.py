@@ -18,7 +18,6 @@ import torch
 from clippedgossip.devices import find_device, usable_cores
 from clippedgossip.errors import RunError, UserError
 from clippedgossip.paper.base import Progress
-from clippedgossip.records import RunDirectory, run_name
 from clippedgossip.runs.config import RunConfig
 from clippedgossip.runs.fill import run_unfinished
 
@@ -33,7 +32,7 @@ def run_all(
     Small models do not gain from threads, and lose much where cores are busy. So each process has one thread.
     """
     device = str(find_device(device))
-    distinct = {folder(config, root): config for config in configs}
+    distinct = {config.run(root): config for config in configs}
     unfinished = [config for run, config in distinct.items() if not run.finished]
     count = workers or (1 if device.startswith("cuda") else usable_cores())
     count = min(count, len(unfinished))
@@ -41,11 +40,6 @@ def run_all(
         _in_processes(unfinished, root, device, count, progress)
     elif unfinished:
         run_unfinished(unfinished, root, wait=True, progress=progress)
-
-
-def folder(config: RunConfig, root: Path) -> RunDirectory:
-    """Where the run of a config is, or will be."""
-    return RunDirectory(root / run_name(config.to_mapping(), config.label))
 
 
 def _in_processes(
@@ -87,7 +81,7 @@ class _Meter:
     """Counts the rounds done, from the folders of the runs."""
 
     def __init__(self, configs: Sequence[RunConfig], root: Path, progress: Progress) -> None:
-        self._open = {folder(config, root): config.training.rounds for config in configs}
+        self._open = {config.run(root): config.training.rounds for config in configs}
         self._runs, self._total = len(configs), sum(self._open.values())
         self._done = 0
         self._progress = progress

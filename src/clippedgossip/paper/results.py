@@ -12,7 +12,6 @@ import numpy as np
 
 from clippedgossip.errors import RunError
 from clippedgossip.files import write_atomic
-from clippedgossip.paper.processes import folder
 from clippedgossip.records import RunDirectory
 from clippedgossip.report.claims import Floats
 from clippedgossip.report.statistics import Estimate, Series, estimate, over_seeds
@@ -116,7 +115,7 @@ class Results:
         for case in cases:
             runs = []
             for seed in range(seeds):
-                run = folder(case.seeded(seed), root)
+                run = case.seeded(seed).run(root)
                 result = RunResult.read(run, seed, case.config.training.rounds)
                 if result is not None:
                     runs.append(result)

@@ -22,6 +22,7 @@ from clippedgossip.network.optimal_weights import Robust
 from clippedgossip.settings import AttackConfig, DataConfig, ModelConfig, RuleConfig, TrainingConfig
 
 if TYPE_CHECKING:
+    from clippedgossip.records import RunDirectory
     from clippedgossip.simulate.setup import Setup
 
 Weights = Literal["metropolis-hastings", "equal", "lazy", "optimal", "own"]
@@ -256,6 +257,12 @@ class RunConfig:
             training=self.training.build(),
             seed=self.seed,
         )
+
+    def run(self, root: Path | str) -> "RunDirectory":
+        """Where its run is, or will be."""
+        from clippedgossip.records import RunDirectory, run_name
+
+        return RunDirectory(Path(root) / run_name(self.to_mapping(), self.label))
 
     @property
     def label(self) -> str:

@@ -18,7 +18,7 @@ from clippedgossip.devices import find_device
 from clippedgossip.errors import MiscompiledError, RunError, UserError
 from clippedgossip.files import Lock, canonical
 from clippedgossip.network import Network
-from clippedgossip.records import Round, RunDirectory, run_name
+from clippedgossip.records import Round, RunDirectory
 from clippedgossip.runs.config import RunConfig
 from clippedgossip.simulate.engine import train_together
 from clippedgossip.simulate.setup import Setup
@@ -171,8 +171,7 @@ class Attempt:
     @classmethod
     def of(cls, config: RunConfig, root: Path | str) -> "Attempt":
         """The run of a config; its folder may not exist yet."""
-        run = RunDirectory(Path(root) / run_name(config.to_mapping(), config.label))
-        return cls(config, run, str(find_device(config.device)))
+        return cls(config, config.run(root), str(find_device(config.device)))
 
     @classmethod
     def open(cls, config: RunConfig, root: Path | str) -> "Attempt":

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from clippedgossip.errors import RunError
-from clippedgossip.records import RunDirectory, State, run_name
+from clippedgossip.records import RunDirectory, State
 from clippedgossip.runs.config import RunConfig
 
 STATES: tuple[State, ...] = ("finished", "diverged", "running", "failed", "stopped", "new")
@@ -26,12 +26,12 @@ class RunStatus:
 
 def status(configs: Sequence[RunConfig], root: Path | str) -> list[RunStatus]:
     """The status of each config's run; makes no folder."""
-    return [_status(Path(root) / run_name(config.to_mapping(), config.label)) for config in configs]
+    return [_status(config.run(root)) for config in configs]
 
 
 def status_of_folder(root: Path) -> list[RunStatus]:
     """The status of every run in a folder."""
-    found = [_status(path) for path in _runs(root)]
+    found = [_status(RunDirectory(path)) for path in _runs(root)]
     if not found:
         raise RunError(f"{root} holds no runs; give a sweep's file or its folder")
     return found
@@ -41,8 +41,8 @@ def _runs(root: Path) -> Iterator[Path]:
     yield from sorted(path.parent for path in root.glob("*/config.json"))
 
 
-def _status(path: Path) -> RunStatus:
-    run = RunDirectory(path)
+def _status(run: RunDirectory) -> RunStatus:
+    path = run.path
     if not run.config_path.exists():
         return RunStatus(run=path, state="new")
     config: dict[str, Any] = run.config
