@@ -20,7 +20,7 @@ import torch
 from timing import Work, captured, interleaved
 from torch import Tensor
 
-from clippedgossip.graphs.types import Graph
+from clippedgossip.graphs.generators import Graph
 from clippedgossip.mixing.inbox import Inbox
 from clippedgossip.mixing.slots import Layout
 from clippedgossip.network import Network

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from clippedgossip.attacks import Dissensus, View
-from clippedgossip.graphs.types import Graph
+from clippedgossip.graphs.generators import Graph
 from clippedgossip.mixing.inbox import Inbox
 from clippedgossip.mixing.slots import Layout
 from clippedgossip.network import Network

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from clippedgossip import graphs, theory
 from clippedgossip.errors import NetworkError
 from clippedgossip.network import Network
-from clippedgossip.network.network import consensus_chain
 
 
 def test_without_attackers_clipped_gossip_contracts_as_gossip() -> None:
@@ -30,7 +29,7 @@ def test_a_complete_graph_with_few_attackers_is_guaranteed_and_with_many_is_not(
 
 @given(st.floats(0.001, 0.6), st.floats(0, 1))
 def test_progress_is_guaranteed_exactly_where_the_factor_is_below_one(beta: float, share: float) -> None:
-    network = consensus_chain(beta=beta, delta=share * 0.01)
+    network = Network(graphs.consensus_chain(beta=beta, delta=share * 0.01))
     guarantee = theory.consensus_guarantee(network)
     assert guarantee.limit == pytest.approx(network.spectral_gap**2 / 32)
     if abs(guarantee.factor - 1) > 1e-9:

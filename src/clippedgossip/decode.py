@@ -17,7 +17,7 @@ from numbers import Integral, Real
 from pathlib import Path as Folder
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from clippedgossip import own
+import clippedgossip.own as own
 from clippedgossip.errors import ConfigError, UserError, unknown_name
 
 Path = tuple[str, ...]

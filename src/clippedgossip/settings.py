@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
 
-from clippedgossip import decode
+import clippedgossip.decode as decode
 from clippedgossip.decode import KeyProblem, Kind, Thing
 from clippedgossip.errors import ConfigError, RuleError, unknown_name
 from clippedgossip.step import HeavyBall, LearningRate, Momentum, momentum_of

@@ -21,7 +21,7 @@ from clippedgossip.audit.text import nodes_text, render
 from clippedgossip.audit.worst_placement import without
 from clippedgossip.cli import main
 from clippedgossip.errors import NetworkError
-from clippedgossip.graphs.types import Graph
+from clippedgossip.graphs.generators import Graph
 from clippedgossip.network import Network
 from clippedgossip.network.spectrum import dense_gap, matrix
 from clippedgossip.report.network_drawing import draw_audit, draw_network

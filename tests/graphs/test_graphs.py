@@ -8,7 +8,7 @@ import pytest
 
 from clippedgossip import graphs
 from clippedgossip.errors import NetworkError
-from clippedgossip.graphs.types import Graph
+from clippedgossip.graphs.generators import Graph
 
 
 @pytest.mark.parametrize("name", sorted(graphs.GENERATORS))

@@ -12,9 +12,8 @@ from scipy import sparse
 
 from clippedgossip import graphs
 from clippedgossip.errors import NetworkError
-from clippedgossip.graphs.types import Graph
+from clippedgossip.graphs.generators import Graph
 from clippedgossip.network import Network, spectrum
-from clippedgossip.network.network import consensus_chain, hub_dumbbell, two_worlds
 
 
 def dense(network: Network) -> NDArray[np.float64]:
@@ -45,14 +44,16 @@ def test_the_gammas_of_the_consensus_chain() -> None:
     gammas = (0.244, 0.223, 0.200, 0.173, 0.140, 0.099, 0.071, 0.038, 0.019, 0.0099, 0.0010)
     for beta, gamma in zip(betas, gammas, strict=True):
         digits = 4 if gamma < 0.01 else 3
-        assert round(consensus_chain(beta=beta, delta=0.05).spectral_gap, digits) == gamma
-    chain = consensus_chain(beta=0.12, delta=0.4)
+        assert round(Network(graphs.consensus_chain(beta=beta, delta=0.05)).spectral_gap, digits) == gamma
+    chain = Network(graphs.consensus_chain(beta=0.12, delta=0.4))
     assert chain.delta.tolist() == [0, 0.4, 0.4, 0]
-    assert chain.spectral_gap == pytest.approx(consensus_chain(beta=0.12, delta=0).spectral_gap)
+    assert chain.spectral_gap == pytest.approx(
+        Network(graphs.consensus_chain(beta=0.12, delta=0)).spectral_gap
+    )
 
 
 def test_the_hub_dumbbell_keeps_its_gap_whatever_the_attackers_weigh() -> None:
-    networks = [hub_dumbbell(byzantine=b) for b in range(5)]
+    networks = [Network(graphs.hub_dumbbell(on_hub=b)) for b in range(5)]
     assert [network.delta_max for network in networks] == [0, 1 / 16, 1 / 8, 3 / 16, 1 / 4]
     for network in networks:
         assert len(network.regular) == 11
@@ -61,7 +62,7 @@ def test_the_hub_dumbbell_keeps_its_gap_whatever_the_attackers_weigh() -> None:
 
 
 def test_the_two_worlds_look_alike_from_clique_a() -> None:
-    network = two_worlds(clique=4)
+    network = Network(graphs.two_worlds(clique=4))
     to_b, to_fake = dense(network)[3, 4], dense(network)[3, 8]
     assert to_b == to_fake
     assert set(network.groups) == {"clique A", "clique B"}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from clippedgossip import graphs
 from clippedgossip.errors import NetworkError
-from clippedgossip.graphs.types import Graph
+from clippedgossip.graphs.generators import Graph
 from clippedgossip.network import Network, optimal_weights
 from clippedgossip.network.optimal_weights import EPSILON, Optimum, Robust, optimum
 

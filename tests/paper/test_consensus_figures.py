@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from clippedgossip import graphs
 from clippedgossip.errors import ConfigError
-from clippedgossip.network.network import consensus_chain
+from clippedgossip.network import Network
 from clippedgossip.paper import EXPERIMENTS, Needs, Options, load, reproduce, resolve
 from clippedgossip.paper.consensus_chains import ATTACK, SETTINGS, START, ChainErrors, rules, simulate
 from clippedgossip.paper.consensus_figures import EXPERIMENT
@@ -24,7 +25,7 @@ def outcome() -> ChainErrors:
 @pytest.mark.parametrize("place", [0, 9, 20, 31, 45, 52])
 def test_all_settings_at_once_equal_one_at_a_time(outcome: ChainErrors, place: int) -> None:
     beta, delta = SETTINGS[place]
-    network = consensus_chain(beta=beta, delta=delta)
+    network = Network(graphs.consensus_chain(beta=beta, delta=delta))
     start = torch.tensor(START, dtype=torch.float64)[:, None]
     for name, rule in rules(network).items():
         alone = [state.error for state in consensus(network, rule, start, attack=ATTACK)]

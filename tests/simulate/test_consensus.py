@@ -7,10 +7,10 @@ import networkx as nx
 import pytest
 import torch
 
+from clippedgossip import graphs
 from clippedgossip.attacks import Dissensus, Gaussian, LabelFlipping
 from clippedgossip.errors import NetworkError, RuleError, RunError
 from clippedgossip.network import Network
-from clippedgossip.network.network import consensus_chain
 from clippedgossip.paper.consensus_chains import START
 from clippedgossip.rules import ClippedGossip, Gossip, TrimmedMean
 from clippedgossip.simulate import consensus
@@ -37,7 +37,7 @@ def test_gossip_alone_finds_the_average() -> None:
 
 
 def test_error_is_to_the_start_and_spread_to_now() -> None:
-    network = consensus_chain(beta=0.35, delta=0.2)
+    network = Network(graphs.consensus_chain(beta=0.35, delta=0.2))
     start = torch.tensor(START, dtype=torch.float64)[:, None]
     states = list(consensus(network, Gossip(), start, attack=Dissensus(epsilon=1.0), rounds=1))
     assert states[0].error == 10_000

@@ -17,8 +17,7 @@ from clippedgossip.errors import ConfigError, NetworkError, RunError
 from clippedgossip.network import Network
 from clippedgossip.rules import Bucketing, ClippedGossip, GeometricMedian, Gossip, Mozi, Rule, TrimmedMean
 from clippedgossip.simulate import Moment, Setup, State, Training, train, train_together
-from clippedgossip.simulate.engine import Stack
-from clippedgossip.simulate.exchange import MessageLosses
+from clippedgossip.simulate.engine import MessageLosses, Stack
 from clippedgossip.step import Averaged, HeavyBall, LearningRate
 from clippedgossip.tasks import DataSet, Workers, build, make_task, partition
 from clippedgossip.tasks.stacked_layers import forward_one, forward_stacked, supported

@@ -18,8 +18,7 @@ from clippedgossip.rules import ClippedGossip, TrimmedMean
 from clippedgossip.runs.config import RunConfig
 from clippedgossip.runs.execute import execute
 from clippedgossip.simulate import Setup, Training, engine, train, train_together
-from clippedgossip.simulate.engine import Stack
-from clippedgossip.simulate.exchange import Mixer
+from clippedgossip.simulate.engine import Mixer, Stack
 from clippedgossip.simulate.selfcheck import Reference, rows_compared, wrong_models
 from clippedgossip.step import Averaged, LearningRate
 from clippedgossip.tasks import DataSet, Workers

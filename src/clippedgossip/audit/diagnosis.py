@@ -9,7 +9,7 @@ import numpy as np
 from networkx import is_connected
 from threadpoolctl import threadpool_limits
 
-from clippedgossip import theory
+import clippedgossip.theory as theory
 from clippedgossip.audit.cut import Cut, weakest_cut
 from clippedgossip.audit.edges import Suggestion, suggest_edges
 from clippedgossip.audit.worst_placement import Placement, worst_placement

@@ -9,8 +9,9 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from clippedgossip import __version__, own
+from clippedgossip import __version__
 from clippedgossip.errors import UserError, unknown_name
+from clippedgossip.own import blamed
 
 COMMANDS = ("audit", "consensus", "reproduce", "demo", "data", "run", "report", "sweep", "peer")
 """In the order of the help. Each has a file of its name with a function `register`."""
@@ -95,9 +96,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         print(f"error: cannot write the output: {error.strerror}; send it elsewhere", file=sys.stderr)
         sys.exit(2)
     except Exception as error:  # of click, or of the user's own code; all others are raised again
-        blamed = own.blamed(error)
-        if blamed is not None:
-            print(f"error: {blamed}", file=sys.stderr)
+        culprit = blamed(error)
+        if culprit is not None:
+            print(f"error: {culprit}", file=sys.stderr)
             sys.exit(2)
         if not hasattr(error, "format_message"):
             raise

@@ -9,7 +9,7 @@ import typer
 from clippedgossip.errors import NetworkError, unknown_name
 
 if TYPE_CHECKING:
-    from clippedgossip.graphs.types import Graph
+    from clippedgossip.graphs.generators import Graph
     from clippedgossip.network import Network
 
 FILES = (".graphml", ".csv", ".json")

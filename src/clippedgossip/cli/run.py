@@ -147,8 +147,11 @@ def _follow(load: Callable[[], "RunConfig"], together: "Ranks") -> None:
 
 
 @contextmanager
-def _progress(config: "RunConfig") -> Iterator[Callable[["RunConfig", Any], None]]:
-    """A progress bar with the latest accuracy."""
+def _progress(config: "RunConfig") -> Iterator[Callable[["RunConfig", Any], None] | None]:
+    """A progress bar with the latest accuracy, where a terminal shows it."""
+    if not sys.stderr.isatty():
+        yield None
+        return
     from clippedgossip.report.terminal import progress
 
     label = config.label

@@ -1,18 +1,23 @@
 """Graphs: generators, files and the placement of Byzantine nodes."""
 
 from clippedgossip.decode import Parameter
-from clippedgossip.graphs.byzantine import add_pendants, byzantine_nodes, find_nodes, random_nodes
 from clippedgossip.graphs.generators import (
     GENERATORS,
+    add_pendants,
+    build,
+    byzantine_nodes,
     complete,
     consensus_chain,
     dumbbell,
     erdos_renyi,
     exponential,
+    find_nodes,
     grid,
     hub_dumbbell,
     hypercube,
     line,
+    parameters,
+    random_nodes,
     random_regular,
     random_tree,
     ring,
@@ -23,7 +28,6 @@ from clippedgossip.graphs.generators import (
     two_worlds,
 )
 from clippedgossip.graphs.graph_files import read_graph
-from clippedgossip.graphs.registry import build, parameters
 
 __all__ = [
     "GENERATORS",

@@ -2,17 +2,25 @@
 
 A generator may mark nodes with `byzantine=True`, edges with `weight`, and the graph with `groups` (name ->
 nodes) and `weights` (the weights meant for it); `Network` reads all four.
+
+Byzantine nodes are some of the nodes, named or drawn at random, or new ones hung on regular nodes.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from itertools import combinations
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import networkx as nx
 import numpy as np
 
-from clippedgossip.errors import NetworkError
-from clippedgossip.graphs.types import Graph
+from clippedgossip.decode import Kind, Parameter, errors_of, find, made
+from clippedgossip.decode import parameters as taken
+from clippedgossip.errors import NetworkError, unknown_name
+
+if TYPE_CHECKING:  # networkx's stubs are generic while the class is not
+    Graph = nx.Graph[Any]
+else:
+    Graph = nx.Graph
 
 Nodes = Annotated[int, "number of nodes"]
 Seed = Annotated[int, "seed of the random choices"]
@@ -234,6 +242,71 @@ GENERATORS: Mapping[str, Callable[..., Graph]] = {
         consensus_chain,
     )
 }
+
+NETWORK = Kind(
+    word="network",
+    names=GENERATORS,
+    base=Graph,
+    group="clippedgossip.networks",
+    fix="make it a function that returns a networkx graph",
+    error=NetworkError,
+)
+
+
+def parameters(name: str) -> Mapping[str, Parameter]:
+    """What the generator of this name takes, in order."""
+    with errors_of(NETWORK):
+        return taken(find(NETWORK, name, ())[1], NETWORK)
+
+
+def build(name: str, **values: object) -> Graph:
+    """Build a network by name; values may be text. Unknown names and parameters get their nearest match."""
+    graph: Graph = made(NETWORK, name, values)
+    return graph
+
+
+def find_nodes(graph: Graph, names: Iterable[Hashable]) -> tuple[Hashable, ...]:
+    """The nodes of these names, in the order given; '3' finds node 3."""
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise NetworkError(f"nodes are given as {names!r}; give a list of them: [{names!r}]")
+    by_text = {str(node): node for node in graph}
+    found = []
+    for name in names:
+        node = name if name in graph else by_text.get(str(name))
+        if node is None:
+            shown = by_text if len(by_text) <= 20 else [*list(by_text)[:20], "…"]
+            raise NetworkError(unknown_name("node", str(name), map(str, shown)))
+        found.append(node)
+    return tuple(found)
+
+
+def byzantine_nodes(graph: Graph) -> tuple[Hashable, ...]:
+    """The nodes that the graph itself marks with `byzantine`."""
+    return tuple(
+        node for node, mark in graph.nodes(data="byzantine") if mark and str(mark).lower() != "false"
+    )
+
+
+def random_nodes(graph: Graph, count: int, *, seed: int = 0) -> tuple[Hashable, ...]:
+    """`count` distinct nodes drawn at random from those not Byzantine yet."""
+    marked = set(byzantine_nodes(graph))
+    free = [node for node in graph if node not in marked]
+    if not 0 <= count <= len(free):
+        raise NetworkError(f"asked for {count} random nodes; the graph has 0..{len(free)} to give")
+    chosen = np.random.default_rng(seed).permutation(len(free))[:count]
+    return tuple(free[i] for i in sorted(chosen.tolist()))
+
+
+def add_pendants(graph: Graph, on: Iterable[Hashable]) -> Graph:
+    """A copy with one new Byzantine node hung on each of `on`; name a node twice to hang two on it."""
+    new = graph.copy()
+    whole = all(isinstance(node, int) for node in graph)
+    start = 1 + max((node for node in graph if isinstance(node, int)), default=-1) if whole else 1
+    for k, node in enumerate(find_nodes(graph, on)):
+        pendant: Hashable = start + k if whole else f"byzantine {start + k}"
+        new.add_node(pendant, byzantine=True)
+        new.add_edge(node, pendant)
+    return new
 
 
 def _at_least(name: str, value: int, bound: int) -> int:

@@ -11,7 +11,7 @@ from xml.etree.ElementTree import ParseError
 import networkx as nx
 
 from clippedgossip.errors import NetworkError, unknown_name
-from clippedgossip.graphs.types import Graph
+from clippedgossip.graphs.generators import Graph
 
 HEADERS = ({"source", "target"}, {"from", "to"})
 

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.sparse import csgraph
 
-from clippedgossip import graphs
+import clippedgossip.graphs as graphs
 from clippedgossip.errors import NetworkError, unknown_name
-from clippedgossip.graphs.types import Graph
+from clippedgossip.graphs.generators import Graph
 from clippedgossip.network import spectrum
 from clippedgossip.network import weights as mixing
 
@@ -298,21 +298,6 @@ class Network:
         ends = zip(rows[once].tolist(), self.indices[once].tolist(), self._values[once].tolist(), strict=True)
         graph.add_weighted_edges_from((self.labels[i], self.labels[j], w) for i, j, w in ends)
         return graph
-
-
-def consensus_chain(*, beta: float, delta: float) -> Network:
-    """The network of the consensus experiment (§ Byzantine-robust consensus)."""
-    return Network(graphs.consensus_chain(beta=beta, delta=delta))
-
-
-def hub_dumbbell(*, clique: int = 5, byzantine: int = 1, delta: float | None = None) -> Network:
-    """The network of fig. vary δ_max: b Byzantine nodes on the hub, W̃ the same for every b."""
-    return Network(graphs.hub_dumbbell(clique=clique, on_hub=byzantine, delta=delta))
-
-
-def two_worlds(*, clique: int = 5) -> Network:
-    """The network of the impossibility theorem."""
-    return Network(graphs.two_worlds(clique=clique))
 
 
 def _check_graph(graph: Graph) -> None:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from clippedgossip.errors import NetworkError, unknown_name
-from clippedgossip.graphs.types import Graph
+from clippedgossip.graphs.generators import Graph
 from clippedgossip.network.optimal_weights import Robust, optimum
 
 Floats = NDArray[np.float64]

@@ -16,7 +16,6 @@ import torch
 from clippedgossip import graphs
 from clippedgossip.attacks import Dissensus
 from clippedgossip.network import Network
-from clippedgossip.network.network import consensus_chain
 from clippedgossip.paper.base import Progress
 from clippedgossip.report.claims import Floats
 from clippedgossip.rules import (
@@ -46,8 +45,8 @@ class ChainErrors:
 
     @cached_property
     def gammas(self) -> Floats:
-        by_beta = {beta: consensus_chain(beta=beta, delta=DELTAS[0]).spectral_gap for beta in BETAS}
-        return np.array([by_beta[beta] for beta, _ in SETTINGS])
+        chains = {beta: Network(graphs.consensus_chain(beta=beta, delta=DELTAS[0])) for beta in BETAS}
+        return np.array([chains[beta].spectral_gap for beta, _ in SETTINGS])
 
     @property
     def deltas(self) -> Floats:

@@ -13,7 +13,7 @@ from clippedgossip.rules.balance import Balance
 from clippedgossip.rules.base import CoordinateRule, LinearRule, Rule
 from clippedgossip.rules.bucketing import Bucketing
 from clippedgossip.rules.centered_clipping import CenteredClipping
-from clippedgossip.rules.clipped_gossip import ClippedGossip
+from clippedgossip.rules.clipped_gossip import Adaptive, ClippedGossip, Fixed, Oracle, Radius
 from clippedgossip.rules.clipped_sum import CSPlus
 from clippedgossip.rules.geometric_median import GeometricMedian
 from clippedgossip.rules.gossip import Gossip
@@ -25,7 +25,6 @@ from clippedgossip.rules.mozi import Mozi
 from clippedgossip.rules.nearest_neighbor_averaging import NNA
 from clippedgossip.rules.nearest_neighbor_mixing import NNM
 from clippedgossip.rules.outlier_scissor import IOS
-from clippedgossip.rules.radius import Adaptive, Fixed, Oracle, Radius
 from clippedgossip.rules.trimmed_mean import TrimmedMean, WeightedTrimmedMean
 from clippedgossip.rules.trimmed_sum import GTS
 

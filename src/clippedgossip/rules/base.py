@@ -9,7 +9,7 @@ from numbers import Integral
 import torch
 from torch import Tensor
 
-from clippedgossip import devices
+import clippedgossip.devices as devices
 from clippedgossip.devices import compiled, ours
 from clippedgossip.errors import RuleError
 from clippedgossip.mixing import kernels

@@ -1,13 +1,95 @@
+"""ClippedGossip, and how far a neighbour may pull: the clipping radius τ_i."""
+
+import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from clippedgossip.devices import ours
+from clippedgossip.errors import RuleError
 from clippedgossip.mixing.inbox import Neighborhood, from_neighbors
-from clippedgossip.rules.base import LinearRule
+from clippedgossip.rules.base import LinearRule, at_least, fraction
 from clippedgossip.rules.bound import Bound, Seen, Unbounded, around_own
-from clippedgossip.rules.radius import Fixed, Radius
+
+
+@dataclass(frozen=True)
+class Radius(ABC):
+    @abstractmethod
+    def __call__(self, near: Neighborhood) -> Tensor:
+        """(b, 1) τ_i."""
+
+    def largest(self, seen: Seen) -> float | Unbounded:
+        """The largest τ_i that Byzantine messages can bring about."""
+        return Unbounded("none is stated for its radius")
+
+
+@dataclass(frozen=True)
+class Fixed(Radius):
+    """The same τ for every node and round."""
+
+    value: float
+
+    def __post_init__(self) -> None:
+        at_least("radius", self.value, 0)
+
+    def __call__(self, near: Neighborhood) -> Tensor:
+        return torch.full_like(near.weights[:, :1], self.value)
+
+    def largest(self, seen: Seen) -> float | Unbounded:
+        return self.value
+
+
+@dataclass(frozen=True)
+class Oracle(Radius):
+    """τ_i² = (1/δ_i) Σ_{j∈R} W_ij ‖x_i − x_j‖², eq. (tau); ∞ where δ_i = 0.
+
+    Needs to know who is Byzantine: for theory and tests alone.
+    """
+
+    def __call__(self, near: Neighborhood) -> Tensor:
+        if near.byzantine is None:
+            raise RuleError(
+                "the oracle radius must be told who is Byzantine: rule(…, Context(byzantine=mask))\n"
+                "or use Adaptive(delta_max=…), which need not know"
+            )
+        lies = near.byzantine
+        delta = torch.where(lies, near.weights, 0.0).sum(1, keepdim=True)
+        spread = torch.where(lies, 0.0, near.weights * near.squared).sum(1, keepdim=True)
+        return torch.where(delta > 0, (spread / delta).sqrt(), torch.inf)
+
+    def largest(self, seen: Seen) -> float | Unbounded:
+        """τ_i itself: Byzantine messages have no part in it."""
+        if not seen.faulty:
+            return seen.spread
+        spread = float((seen.weights[~seen.byzantine] * seen.regular_distances.square()).sum())
+        return math.sqrt(spread / seen.byzantine_weight)
+
+
+@dataclass(frozen=True)
+class Adaptive(Radius):
+    """τ_i² = Σ_{j∈S} W_ij ‖x_i − x_j‖², S the nearest nodes, self included, whose weight stays within
+    1 − δ_max (§ choosing clipping radius). Needs a bound on δ_max."""
+
+    delta_max: float
+
+    def __post_init__(self) -> None:
+        fraction("delta_max", self.delta_max)
+
+    def __call__(self, near: Neighborhood) -> Tensor:
+        squared, order = torch.where(near.present, near.squared, torch.inf).sort(1)
+        weights = near.weights.gather(1, order)
+        total = near.closed_weights[:, :1] + weights.cumsum(1)
+        nearest = (weights > 0) & (total <= 1 - self.delta_max + 1e-9)
+        return torch.where(nearest, weights * squared, 0.0).sum(1, keepdim=True).sqrt()
+
+    def largest(self, seen: Seen) -> float | Unbounded:
+        """No node of S is further than the furthest regular one: with it and all regular nodes S would weigh
+        more than 1 − δ_max. So τ_i² is at most the weight of S times the square of that distance."""
+        if seen.byzantine_weight > self.delta_max + 1e-9:
+            return Unbounded(f"more Byzantine weight than {self.delta_max}")
+        return math.sqrt(min(1.0, seen.neighbor_weight)) * seen.spread
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from clippedgossip import decode, graphs
+import clippedgossip.decode as decode
+import clippedgossip.graphs as graphs
 from clippedgossip.decode import KeyProblem, place, put
 from clippedgossip.errors import ConfigError, NetworkError, UserError
-from clippedgossip.graphs.registry import NETWORK
-from clippedgossip.graphs.types import Graph
+from clippedgossip.graphs.generators import NETWORK, Graph
 from clippedgossip.network import Network
 from clippedgossip.network.optimal_weights import Robust
 from clippedgossip.settings import AttackConfig, DataConfig, ModelConfig, RuleConfig, TrainingConfig

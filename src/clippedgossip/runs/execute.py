@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from clippedgossip import own
 from clippedgossip.devices import find_device
 from clippedgossip.errors import MiscompiledError, RunError, UserError
 from clippedgossip.files import Lock, canonical
 from clippedgossip.network import Network
+from clippedgossip.own import blamed
 from clippedgossip.records import Round, RunDirectory
 from clippedgossip.runs.config import RunConfig
 from clippedgossip.simulate.engine import train_together
@@ -320,7 +320,7 @@ def _failures_written(attempts: Sequence[Attempt]) -> Iterator[None]:
         yield
     except Exception as error:
         reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-        reason = own.blamed(error) or reason
+        reason = blamed(error) or reason
         for attempt in attempts:
             attempt.run.write_failure(reason)
         raise

@@ -13,7 +13,7 @@ from clippedgossip.mixing.inbox import Context, Inbox
 from clippedgossip.mixing.slots import Layout
 from clippedgossip.network import Network
 from clippedgossip.rules import Rule
-from clippedgossip.simulate.exchange import byzantine_rows
+from clippedgossip.simulate.engine import byzantine_rows
 from clippedgossip.simulate.setup import refuse_disconnected
 
 

@@ -15,11 +15,10 @@ from torch import Tensor
 
 from clippedgossip.devices import CAPTURE, aligned_zeros, distrust
 from clippedgossip.errors import MiscompiledError, RunError
-from clippedgossip.simulate.exchange import Mixer
 from clippedgossip.tasks.workers import Workers
 
 if TYPE_CHECKING:
-    from clippedgossip.simulate.engine import Stack
+    from clippedgossip.simulate.engine import Mixer, Stack
 
 COMPARED = 8
 """Workers compared in a round."""
@@ -132,7 +131,7 @@ class SelfCheck:
                 f"{found}\nstarted again, the run has its rounds left uncaptured, right and slower"
             )
 
-    def _wrong_mixing(self, mixer: Mixer, part: slice) -> Discrepancy | None:
+    def _wrong_mixing(self, mixer: "Mixer", part: slice) -> Discrepancy | None:
         """Mix once more, outside the CUDA graph, and compare."""
         if not mixer.capturable:
             return None

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
-from clippedgossip import devices
+import clippedgossip.devices as devices
 from clippedgossip.errors import RunError
 from clippedgossip.randomness import Word, batch_indices, hash_bits, keep_mask, key
 from clippedgossip.tasks import stacked_layers as layers

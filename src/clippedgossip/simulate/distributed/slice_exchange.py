@@ -12,7 +12,7 @@ from clippedgossip.mixing.inbox import Context, Neighborhood
 from clippedgossip.randomness import Word
 from clippedgossip.records import Round
 from clippedgossip.simulate.distributed.transpose import Transpose, even_parts, length
-from clippedgossip.simulate.exchange import Mixer
+from clippedgossip.simulate.engine import Mixer
 from clippedgossip.simulate.setup import Setup, Training
 from clippedgossip.tasks.workers import Workers
 
