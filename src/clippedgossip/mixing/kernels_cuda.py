@@ -15,13 +15,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from clippedgossip.mixing.kernels import column_chunks, full_precision
+from clippedgossip.mixing.kernels import HUGE, column_chunks, full_precision
 
 MOST_ROWS = 128
 FARTHEST_CENTRE = tl.constexpr(1e4)  # a diverging model would take the others' digits with it
 PROGRAMS = 528  # four for each of an H200's multiprocessors
 BLOCK = 32  # coordinates at a time
 AGAIN = 16  # programs that share a row which is taken again
+FARTHEST = tl.constexpr(HUGE)
 SHORTER = tl.constexpr(2.0**-88)  # 3.4e38 becomes 1.1e12
 UNIT = 2.0**-21  # error of a product of two rows, by their lengths; of the chunked ones 2⁻⁴⁶
 CERTAIN = (
@@ -436,6 +437,8 @@ def _mix(
             other=0.0,
         )
         tile = tl.where((row < n)[:, None], tile, lies)
+    # TF32 rounds 3.4e38 to infinity, and 0 times infinity is NaN. Sums with such a row are taken again.
+    tile = tl.where(tl.abs(tile) < FARTHEST, tile, 0.0)
     mixed = tl.dot(weights, tile, input_precision="tf32x3")
     tl.store(
         output + row[:, None].to(tl.int64) * output_stride + column[None, :],
