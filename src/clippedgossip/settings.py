@@ -30,17 +30,23 @@ LEAST = {"rounds": 1, "evaluate_every": 1, "evaluate_last": 0, "evaluate_last_ev
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training:
-    """Algorithm 1's numbers, and when to evaluate."""
+class Schedule:
+    """How long to train, and when to evaluate."""
 
     rounds: int = 900
-    lr: LearningRate = field(default_factory=LearningRate)
-    momentum: Momentum = field(default_factory=HeavyBall)
     evaluate_every: int = 30
     evaluate_last: int = 150  # the reported accuracy is the mean over this many last rounds ...
     evaluate_last_every: int = 10  # ... evaluated this often
     evaluate_nodes: bool = True  # single nodes' accuracies (mean, worst) as well as the groups' averages
     precision: Precision = "float32"  # of the gradients' products; models, momentum and mixing are float32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training(Schedule):
+    """Algorithm 1's numbers."""
+
+    lr: LearningRate = field(default_factory=LearningRate)
+    momentum: Momentum = field(default_factory=HeavyBall)
 
     def __post_init__(self) -> None:
         for name, least in LEAST.items():
@@ -64,22 +70,16 @@ class Training:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingConfig:
+class TrainingConfig(Schedule):
     """`[training]`. `momentum` is the weight of the old momentum in either form: PyTorch's
     m ← β m + g, or the paper's m ← β m + (1−β) g with β = 1 − α."""
 
-    rounds: int = 900
     batch: int = 32
     lr: float = 0.01
     lr_drops: tuple[int, ...] = ()
     lr_factor: float = 0.1
     momentum: float = 0.9
     momentum_form: Literal["pytorch", "paper"] = "pytorch"
-    evaluate_every: int = 30
-    evaluate_last: int = 150
-    evaluate_last_every: int = 10
-    evaluate_nodes: bool = True
-    precision: Precision = "float32"
 
     def __post_init__(self) -> None:
         for name, least in {"batch": 1, **LEAST}.items():
@@ -91,16 +91,9 @@ class TrainingConfig:
         self.build()
 
     def build(self) -> Training:
-        return Training(
-            rounds=self.rounds,
-            lr=LearningRate(initial=self.lr, drops=self.lr_drops, factor=self.lr_factor),
-            momentum=momentum_of(self.momentum_form, self.momentum),
-            evaluate_every=self.evaluate_every,
-            evaluate_last=self.evaluate_last,
-            evaluate_last_every=self.evaluate_last_every,
-            evaluate_nodes=self.evaluate_nodes,
-            precision=self.precision,
-        )
+        schedule = {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(Schedule)}
+        rate = LearningRate(initial=self.lr, drops=self.lr_drops, factor=self.lr_factor)
+        return Training(lr=rate, momentum=momentum_of(self.momentum_form, self.momentum), **schedule)
 
     def to_mapping(self) -> dict[str, Any]:
         return present(self)

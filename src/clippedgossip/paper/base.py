@@ -199,7 +199,7 @@ def prepare(
     needs = [experiment.needs(options) for experiment in chosen]
     configs = [config for need in needs for config in need.configs]
     if configs:
-        from clippedgossip.paper.processes import run_all
+        from clippedgossip.paper.results import run_all
 
         run_all(configs, options.runs, device=options.device, workers=options.workers, progress=progress)
     return [

@@ -7,11 +7,9 @@ from pathlib import Path
 
 from clippedgossip.files import canonical
 from clippedgossip.records import RunDirectory
-from clippedgossip.report.clipped_edges import clipped_edges
 from clippedgossip.report.figures import Scale, curve_panels
 from clippedgossip.report.figures.canvas import inline
 from clippedgossip.report.grouping import Group, Run, differences, find, group, seed_of
-from clippedgossip.report.measures import Measure, accuracy_of, by_round, field
 from clippedgossip.report.page import (
     Cell,
     Code,
@@ -25,7 +23,16 @@ from clippedgossip.report.page import (
     page,
 )
 from clippedgossip.report.statistics import Series, over_seeds
-from clippedgossip.report.summary import Row, row, to_table
+from clippedgossip.report.summary import (
+    Measure,
+    Row,
+    accuracy_of,
+    by_round,
+    clipped_edges,
+    number,
+    row,
+    to_table,
+)
 
 NAMED = 3  # runs that are named; the others are counted
 _DRAWN = (
@@ -111,7 +118,7 @@ def _views(groups: Sequence[Group]) -> Iterator[CurveView]:
     )
     yield CurveView(
         section="Accuracy",
-        measures={"worst node": field("worst_accuracy")},
+        measures={"worst node": number("worst_accuracy")},
         caption="Test accuracy of the worst regular node, each with its own model.",
         y_label="accuracy",
         y_scale="percent",
@@ -119,16 +126,16 @@ def _views(groups: Sequence[Group]) -> Iterator[CurveView]:
     )
     yield CurveView(
         section="Agreement",
-        measures={"": field("consensus_distance")},
+        measures={"": number("consensus_distance")},
         caption="How far apart the regular models are: mean squared distance to their mean "
         "(for a peer: to the models it received). Lower is closer.",
         y_label="consensus distance",
         y_scale="log",
     )
-    yield CurveView(section="Loss", measures={"": field("loss")}, caption="Training loss.", y_label="loss")
+    yield CurveView(section="Loss", measures={"": number("loss")}, caption="Training loss.", y_label="loss")
     yield CurveView(
         section="Messages",
-        measures={"": field("clipped")},
+        measures={"": number("clipped")},
         caption="Share of the received messages that were clipped.",
         y_label="clipped",
         y_scale="percent",
@@ -136,7 +143,7 @@ def _views(groups: Sequence[Group]) -> Iterator[CurveView]:
     )
     yield CurveView(
         section="Messages",
-        measures={"": field("missing")},
+        measures={"": number("missing")},
         caption="Neighbours whose message was late, absent or refused, in each round.",
         y_label="missing",
         y_limits=(0, None),

@@ -1,12 +1,24 @@
-"""How the runs ended, one row for each line: for the page, for a terminal, for JSON."""
+"""How the runs ended, one row for each line: for the page, for a terminal, for JSON.
 
-from collections.abc import Mapping, Sequence
+The numbers come from curves by round: means over the last rounds, totals, the edges clipped most often.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from clippedgossip.report import measures
-from clippedgossip.report.grouping import Group
+from clippedgossip.records import Round
+from clippedgossip.report.grouping import Group, Run
 from clippedgossip.report.page import Cell, Table
-from clippedgossip.report.statistics import Estimate
+from clippedgossip.report.statistics import Estimate, estimate
+
+Measure = Callable[[Round], float | None]
+
+_LAST = 6
+"""Means are over the last sixth of a run (the paper: 150 of 900 rounds), unless its config has
+`evaluate_last`."""
+SHOWN = 5
+"""Edges shown for each line. The records name all of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,13 +45,57 @@ def row(group: Group) -> Row:
         rule=group.rule,
         runs=len(group.runs),
         last_round=max(run.rounds[-1].round for run in group.runs),
-        accuracy={name: measures.at_the_end(group.runs, measures.accuracy_of(name)) for name in names},
-        worst_accuracy=measures.at_the_end(group.runs, measures.field("worst_accuracy")),
-        consensus_distance=measures.at_the_end(group.runs, measures.field("consensus_distance")),
-        missing=measures.total(group.runs, measures.field("missing")),
-        rejected=measures.total(group.runs, measures.field("rejected")),
+        accuracy={name: at_the_end(group.runs, accuracy_of(name)) for name in names},
+        worst_accuracy=at_the_end(group.runs, number("worst_accuracy")),
+        consensus_distance=at_the_end(group.runs, number("consensus_distance")),
+        missing=total(group.runs, number("missing")),
+        rejected=total(group.runs, number("rejected")),
         state=", ".join(dict.fromkeys(run.directory.state for run in group.runs)),
     )
+
+
+def accuracy_of(group: str) -> Measure:
+    """Accuracy of the model averaged over a group of nodes."""
+    return lambda r: (r.accuracy or {}).get(group)
+
+
+def number(name: str) -> Measure:
+    """A number of a `Round` by its name."""
+    return lambda r: getattr(r, name)
+
+
+def by_round(run: Run, measure: Measure) -> dict[int, float]:
+    """{round: value} where there is a value. A run that diverged ends with ∞ if it has no number there."""
+    found = {r.round: measure(r) for r in run.rounds}
+    values = {number: float(value) for number, value in found.items() if value is not None}
+    if values and run.diverged and run.rounds[-1].round not in values:
+        values[run.rounds[-1].round] = math.inf
+    return values
+
+
+def at_the_end(runs: Iterable[Run], measure: Measure) -> Estimate | None:
+    """Each run's mean over its last rounds, then mean and interval over the runs."""
+    means = []
+    for run in runs:
+        values, first = by_round(run, measure), _first_of_the_last(run)
+        last = [value for number, value in values.items() if number >= first] or list(values.values())[-1:]
+        means.append(math.fsum(last) / len(last) if last else None)
+    return estimate(means)
+
+
+def _first_of_the_last(run: Run) -> int:
+    """As in the summary of the run: the last `evaluate_last` rounds. If it diverged: its last record."""
+    end, training = run.rounds[-1].round, run.config.get("training")
+    if run.diverged:
+        return end
+    asked = training.get("evaluate_last") if isinstance(training, Mapping) else None
+    return end + 1 - (asked if isinstance(asked, int) else (end + 1) // _LAST)
+
+
+def total(runs: Iterable[Run], measure: Measure) -> int | None:
+    """The sum over all rounds of all runs."""
+    values = [value for run in runs for value in by_round(run, measure).values()]
+    return int(sum(values)) if values else None
 
 
 def to_table(rows: Sequence[Row]) -> Table:
@@ -110,3 +166,30 @@ def _small(value: Estimate | None, *, margin: bool = True) -> str | None:
     return f"{value.mean:.3g}" + (
         f" ± {value.high - value.mean:.1g}" if margin and value.high is not None else ""
     )
+
+
+def clipped_edges(groups: Sequence[Group]) -> Table | None:
+    """The edges clipped most often, for each line. None if no edge was clipped."""
+    rows: list[list[Cell]] = []
+    headings: dict[int, str] = {}
+    for entry in groups:
+        most = sorted(_shares(entry).items(), key=lambda edge: -edge[1])[:SHOWN]
+        if most:
+            headings[len(rows)] = f"{entry.setting} – {entry.rule}"
+        rows += [[sender, receiver, f"{share:.1%}"] for (sender, receiver), share in most]
+    caption = (
+        f"The edges clipped most often, at most {SHOWN} for each line, and in how many of the rounds. "
+        "`clipped_edges` in the last record of a run names all of them."
+    )
+    return Table(["from", "to", "clipped"], rows, caption, headings) if rows else None
+
+
+def _shares(entry: Group) -> dict[tuple[Cell, Cell], float]:
+    """Means over the runs that are finished."""
+    ends = [run.rounds[-1].clipped_edges for run in entry.runs]
+    known = [edges for edges in ends if edges is not None]
+    shares: dict[tuple[Cell, Cell], float] = {}
+    for edges in known:
+        for sender, receiver, share in edges:
+            shares[sender, receiver] = shares.get((sender, receiver), 0.0) + share / len(known)
+    return shares
