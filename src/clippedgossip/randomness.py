@@ -26,12 +26,12 @@ def key(seed: int, purpose: str, *counters: int) -> int:
 
 
 def generator(seed: int, purpose: str, *counters: int, device: torch.device | str = "cpu") -> torch.Generator:
-    """A generator of its own for one purpose (and node, and round)."""
+    """A generator for one purpose (and node, and round)."""
     return torch.Generator(device=device).manual_seed(key(seed, purpose, *counters))
 
 
 def _wrap(word: Word) -> Word:
-    # Tensors wrap by themselves; Python's integers need to be told.
+    # Tensors overflow as 64-bit words do; Python's integers must be reduced.
     return word if isinstance(word, Tensor) else ((word + (1 << 63)) & ((1 << 64) - 1)) - (1 << 63)
 
 

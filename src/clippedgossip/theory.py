@@ -29,7 +29,7 @@ class ConsensusGuarantee:
 
     @property
     def vacuous(self) -> bool:
-        """Whether the bound allows the distance to grow, so that it promises nothing."""
+        """Whether the bound allows the distance to grow, so that it guarantees nothing."""
         return not self.holds
 
 
@@ -77,7 +77,7 @@ class TrainingBound:
 
     @property
     def vacuous(self) -> bool:
-        """Whether the theorem does not apply, or promises less than smoothness alone does at the start."""
+        """Whether the theorem does not apply, or guarantees less than smoothness alone does at the start."""
         return not self.applies or self.value >= self.trivial
 
 

@@ -213,7 +213,7 @@ def test_errors_name_the_line(tmp_path: Path, old: str, new: str, line: int) -> 
 
 
 def test_a_file_that_is_no_toml_says_where(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"run\.toml cannot be understood: .*line 2"):
+    with pytest.raises(ConfigError, match=r"run\.toml is not valid: .*line 2"):
         load_config(written(tmp_path, "seed = 1\nrule = gossip\n"))
     with pytest.raises(ConfigError, match="cannot read"):
         load_config(tmp_path / "none.toml")

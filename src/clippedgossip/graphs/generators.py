@@ -27,7 +27,7 @@ Seed = Annotated[int, "seed of the random choices"]
 
 
 def complete(*, nodes: Nodes = 10) -> Graph:
-    """Everybody talks to everybody: γ = 1."""
+    """Every node is a neighbour of every other: γ = 1."""
     return Graph(nx.complete_graph(_at_least("nodes", nodes, 1)))
 
 
@@ -42,7 +42,7 @@ def line(*, nodes: Nodes = 10) -> Graph:
 
 
 def star(*, nodes: Nodes = 10) -> Graph:
-    """Node 0 in the middle, everybody else around it."""
+    """Node 0 is the only neighbour of every other node."""
     return Graph(nx.star_graph(_at_least("nodes", nodes, 2) - 1))
 
 
@@ -52,7 +52,8 @@ def grid(*, rows: Annotated[int, "rows"] = 4, columns: Annotated[int, "columns"]
 
 
 def torus(*, rows: Annotated[int, "rows"] = 3, columns: Annotated[int, "columns"] = 3) -> Graph:
-    """A rectangle whose edges are glued together; 4 neighbours each (§ Constrained topologies, T_{3,3})."""
+    """A grid that continues at the opposite side; every node has 4 neighbours (§ Constrained topologies,
+    T_{3,3})."""
     return _numbered(
         nx.grid_2d_graph(_at_least("rows", rows, 3), _at_least("columns", columns, 3), periodic=True)
     )
@@ -65,7 +66,7 @@ def hypercube(*, dimension: Annotated[int, "2^dimension nodes"] = 4) -> Graph:
 
 
 def exponential(*, nodes: Nodes = 16) -> Graph:
-    """i talks to i ± 2^k (mod n): few neighbours, a large gap."""
+    """The neighbours of i are i ± 2^k (mod n): few neighbours, a large gap."""
     _at_least("nodes", nodes, 2)
     jumps = [1 << k for k in range((nodes - 1).bit_length()) if 1 << k < nodes]
     return _from_edges(nodes, ((i, (i + jump) % nodes) for i in range(nodes) for jump in jumps))
@@ -88,7 +89,7 @@ def random_regular(
 def erdos_renyi(
     *, nodes: Nodes = 20, probability: Annotated[float, "of each edge"] = 0.4, seed: Seed = 0
 ) -> Graph:
-    """Every edge is there with the same probability; it may come out disconnected."""
+    """Every edge exists with the same probability; the graph may be disconnected."""
     _at_least("nodes", nodes, 1)
     _probability("probability", probability)
     return Graph(nx.fast_gnp_random_graph(nodes, probability, seed=seed))
@@ -101,7 +102,7 @@ def small_world(
     rewire: Annotated[float, "probability of rewiring each edge"] = 0.15,
     seed: Seed = 0,
 ) -> Graph:
-    """Watts–Strogatz (§ Constrained topologies); redrawn a few times if it comes out disconnected."""
+    """Watts–Strogatz (§ Constrained topologies); drawn again a few times while it is disconnected."""
     _at_least("nodes", nodes, 3)
     _probability("rewire", rewire)
     if not 2 <= neighbours <= nodes - 1:
@@ -114,14 +115,14 @@ def small_world(
 def scale_free(
     *, nodes: Nodes = 20, attach: Annotated[int, "edges each newcomer brings"] = 2, seed: Seed = 0
 ) -> Graph:
-    """Barabási–Albert: newcomers prefer the well-connected."""
+    """Barabási–Albert: new nodes prefer neighbours of high degree."""
     if not 1 <= attach < nodes:
         raise NetworkError(f"attach is {attach}; it must lie in 1..{nodes - 1} on {nodes} nodes")
     return nx.barabasi_albert_graph(nodes, attach, seed=seed)
 
 
 def random_tree(*, nodes: Nodes = 20, seed: Seed = 0) -> Graph:
-    """A tree in which every newcomer picks its parent at random."""
+    """A tree in which every new node has a random parent."""
     random = np.random.default_rng(seed)
     parents = (random.random(_at_least("nodes", nodes, 1)) * np.arange(nodes)).astype(int)
     return _from_edges(nodes, ((int(parents[i]), i) for i in range(1, nodes)))
@@ -163,7 +164,8 @@ def hub_dumbbell(
 ) -> Graph:
     """Two cliques joined through a hub that is under attack (fig. vary δ_max).
 
-    The Byzantine weight is taken from the hub's own: W̃ is the same for every number of Byzantine nodes.
+    The Byzantine weight is taken from the hub's self-weight, so W̃ is the same for every number of Byzantine
+    nodes.
     """
     graph = dumbbell(clique=_at_least("clique", clique, 2), hub=True)
     hub, edge = 2 * clique, 1 / (clique + 1)
@@ -173,7 +175,7 @@ def hub_dumbbell(
     spare = 1 - 2 * edge
     if on_hub and not 0 < total < spare:
         raise NetworkError(
-            f"delta is {total:g}; it comes out of the hub's own weight: 0 < delta < {spare:.4g}"
+            f"delta is {total:g}; it is taken from the hub's self-weight: 0 < delta < {spare:.4g}"
         )
     for node in range(hub + 1, hub + 1 + on_hub):
         graph.add_node(node, byzantine=True)
@@ -185,7 +187,8 @@ def hub_dumbbell(
 def two_worlds(*, clique: Annotated[int, "nodes of each clique"] = 5) -> Graph:
     """The network of the impossibility theorem: two cliques, one edge, one Byzantine node on both its ends.
 
-    The node at A's end sees two neighbours of equal weight, of which one leads to B and one to a fake of B.
+    The node at A's end sees two neighbours of equal weight, of which one leads to B and one to an imitation
+    of B.
     """
     graph = dumbbell(clique=clique)
     byzantine = 2 * clique
@@ -201,7 +204,7 @@ def consensus_chain(
 ) -> Graph:
     """Regular chain 0–1–2–3, weights ⅓, β, ⅓; Byzantine 4 on 1 and 5 on 2 (§ Byzantine-robust consensus).
 
-    The Byzantine weight comes out of the self-weights of 1 and 2, so that W̃ does not depend on δ.
+    The Byzantine weight is taken from the self-weights of 1 and 2, so that W̃ does not depend on δ.
     """
     spare = 1 - 1 / 3 - beta
     if not 0 < beta < 2 / 3:
@@ -254,13 +257,14 @@ NETWORK = Kind(
 
 
 def parameters(name: str) -> Mapping[str, Parameter]:
-    """What the generator of this name takes, in order."""
+    """The parameters of the generator of this name, in order."""
     with errors_of(NETWORK):
         return taken(find(NETWORK, name, ())[1], NETWORK)
 
 
 def build(name: str, **values: object) -> Graph:
-    """Build a network by name; values may be text. Unknown names and parameters get their nearest match."""
+    """Build a network by name; values may be text. An unknown name or parameter is an error with the nearest
+    name."""
     graph: Graph = made(NETWORK, name, values)
     return graph
 
@@ -292,13 +296,15 @@ def random_nodes(graph: Graph, count: int, *, seed: int = 0) -> tuple[Hashable, 
     marked = set(byzantine_nodes(graph))
     free = [node for node in graph if node not in marked]
     if not 0 <= count <= len(free):
-        raise NetworkError(f"asked for {count} random nodes; the graph has 0..{len(free)} to give")
+        raise NetworkError(
+            f"{count} random nodes are wanted; give 0..{len(free)}: so many are not Byzantine yet"
+        )
     chosen = np.random.default_rng(seed).permutation(len(free))[:count]
     return tuple(free[i] for i in sorted(chosen.tolist()))
 
 
 def add_pendants(graph: Graph, on: Iterable[Hashable]) -> Graph:
-    """A copy with one new Byzantine node hung on each of `on`; name a node twice to hang two on it."""
+    """A copy with one new Byzantine node beside each of `on`; a node that is named twice gets two."""
     new = graph.copy()
     whole = all(isinstance(node, int) for node in graph)
     start = 1 + max((node for node in graph if isinstance(node, int)), default=-1) if whole else 1
@@ -331,7 +337,7 @@ def _numbered(graph: Graph) -> Graph:
 
 
 def _ordered(graph: Graph) -> Graph:
-    """The same graph with its nodes in ascending order (networkx adds some of them as edges come)."""
+    """The same graph with its nodes in ascending order (networkx has them in the order of the edges)."""
     return _from_edges(graph.number_of_nodes(), graph.edges)
 
 

@@ -17,7 +17,8 @@ HEADERS = ({"source", "target"}, {"from", "to"})
 
 
 def read_graph(path: str | Path) -> Graph:
-    """Read an undirected graph; one whose edges have weights brings its own, which every edge then needs."""
+    """Read an undirected graph. If one edge has a weight, every edge must have one; these weights are
+    used."""
     path = Path(path)
     reader = {".graphml": _graphml, ".csv": _csv, ".json": _json}.get(path.suffix.lower())
     if reader is None:
@@ -32,7 +33,7 @@ def read_graph(path: str | Path) -> Graph:
         graph = reader(path)
     except (OSError, UnicodeDecodeError, ParseError, json.JSONDecodeError, csv.Error) as error:
         raise NetworkError(
-            f"cannot read {path}: {_first_line(error)}\nmend it there, or write the graph out again"
+            f"cannot read {path}: {_first_line(error)}\ncorrect the file, or write the graph again"
         ) from error
     except (nx.NetworkXException, KeyError, TypeError, ValueError) as error:
         raise NetworkError(f"{path} is not a valid {path.suffix} graph: {_first_line(error)}") from error

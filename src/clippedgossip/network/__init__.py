@@ -1,4 +1,4 @@
-"""Networks: who talks to whom, with which weights, and how well connected they are."""
+"""Networks: nodes, edges, mixing weights, and how well connected they are."""
 
 from clippedgossip.network.network import Network
 

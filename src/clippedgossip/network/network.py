@@ -25,17 +25,17 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Matrix = Floats | spectrum.Csr
 
-DRAWN = 200  # nodes; beyond, a drawing takes longer than it tells
+DRAWN = 200  # nodes; larger networks are not drawn
 DENSE_LIMIT = 2000  # above this many nodes no n×n array is formed
 
 
 class Network:
     """Frozen. Nodes are 0..n-1 in the graph's order; neighbours are in ascending order.
 
-    Byzantine are the nodes that the graph marks so and those named in `byzantine`. `weights` defaults to the
-    graph's own where it brings them, otherwise to Metropolis–Hastings; `max_degree` is the public bound d_max
-    of equal weights. "optimal" weights have the largest γ that the graph allows; {"robust": b, "cap": c}
-    the largest with which no b neighbours of a node hold more than c together. Degrees count
+    The Byzantine nodes are those that the graph marks, and those in `byzantine`. The default of `weights` is
+    the graph's own if it has them, otherwise Metropolis–Hastings. `max_degree` is the bound d_max of equal
+    weights, which all nodes know. "optimal" weights have the largest γ that the graph allows; {"robust": b,
+    "cap": c} the largest with which no b neighbours of a node hold more than c together. Degrees count
     Byzantine neighbours.
     """
 
@@ -114,7 +114,7 @@ class Network:
         )
 
     def _repr_html_(self) -> str:
-        """For notebooks: what it is, its numbers, and a drawing where it is small enough for one."""
+        """For notebooks: a summary, γ and δ_max, and a drawing if the network is small enough."""
         from clippedgossip.report.figures.canvas import standalone
         from clippedgossip.report.network_drawing import network_svg
 
@@ -151,7 +151,8 @@ class Network:
 
     @property
     def fixed_weights(self) -> bool:
-        """Whether the weights are no formula of the degrees: a new edge then leaves them as they are."""
+        """Whether the weights do not follow from the degrees. Then a new edge does not change the other
+        weights."""
         return self.weighting in ("own", "optimal", "robust")
 
     def edge_weights(self) -> Floats:
@@ -240,14 +241,14 @@ class Network:
 
     @cached_property
     def connected(self) -> bool:
-        """Assumption (Connectivity): regular nodes reach one another without passing a Byzantine one."""
+        """Assumption (Connectivity): every two regular nodes are connected by a path of regular nodes."""
         return len(self.components) == 1
 
     def with_edges(self, edges: Iterable[tuple[int, int]]) -> "Network":
-        """The network with these edges (pairs of node indices) added and its weights constructed anew.
+        """The network with these edges (pairs of node indices) added, and with new weights.
 
-        Own, optimal and robust weights stay; a new edge takes 1/(max degree + 1), or half the smaller
-        self-weight if less.
+        Own, optimal and robust weights stay as they are; a new edge gets 1/(max degree + 1), or half the
+        smaller self-weight if that is less.
         """
         pairs = np.array(list(edges), dtype=np.int64).reshape(-1, 2)
         keys = mixing.rows_of(self.indptr) * self.n + self.indices

@@ -4,10 +4,10 @@ Fastest mixing (Boyd, Diaconis, Xiao 2004). W = I − L(w), L(w) = Σ_e w_e b_e 
 
     maximise γ   with   γ ⪯ L(w) ⪯ 2 − γ on 1⊥,   w ≥ 0,   Σ_{e∋i} w_e ≤ 1.
 
-Who is Byzantine is not known beforehand, so γ is that of the full W. *Robust* weights also give no edge more
-than cap/b. Then b Byzantine neighbours give δ_max ≤ cap wherever they sit, and the largest γ gives the
-smallest bound cap/γ² on the theorem's δ_max/γ².
-(An edge could have more where its neighbours have less; that is not used.)
+It is not known beforehand which nodes are Byzantine, so γ is that of the full W. *Robust* weights also give
+no edge more than cap/b. Then b Byzantine neighbours give δ_max ≤ cap, whichever they are, and the largest γ
+gives the smallest bound cap/γ² on the theorem's δ_max/γ². (An edge could have more where its neighbours have
+less; that is not used.)
 
 Up to `EXACT` edges a barrier method finds the point of the central path
 
@@ -74,7 +74,7 @@ class Robust:
             )
         if not isinstance(cap, Real) or isinstance(cap, bool) or not 0 < float(cap) <= 1:
             raise NetworkError(
-                f"cap is {cap!r}; all weights exceed it or none does\ngive a number above 0 and at most 1"
+                f"cap is {cap!r}; it bounds Byzantine weight\ngive a number above 0 and at most 1"
             )
         return cls(b, float(cap))
 
@@ -94,7 +94,8 @@ class Optimum:
 
 
 def optimum(indptr: Ints, indices: Ints, robust: Robust | None = None) -> Optimum:
-    """The optimal weights of a connected graph; remembered, since every run on a graph asks for the same."""
+    """The optimal weights of a connected graph. They are cached, since all runs on one graph need the
+    same."""
     _check(indptr, indices, robust)
     return _optimum(indptr.tobytes(), indices.tobytes(), robust)
 

@@ -1,8 +1,10 @@
-"""Spectral gaps γ = 1 − max(|λ₂|, |λ_n|) of symmetric stochastic matrices of any size, never n×n when large.
+"""Spectral gaps γ = 1 − max(|λ₂|, |λ_n|) of symmetric stochastic matrices of any size, without an n×n array
+if n is large.
 
-Small matrices are solved densely. Large ones by Lanczos with the constant vector taken out, which finds both
-ends of the spectrum at once but is slow on ring- or tree-like graphs; those have sparse factors, so there the
-inverse is iterated instead. What does not converge within the budget is reported as the bound that it is.
+Small matrices are solved densely. Large ones are solved by Lanczos' method without the constant vector. It
+finds both ends of the spectrum at once, but is slow on graphs like rings and trees. Those have sparse
+factors, so the inverse is iterated instead. A value that does not converge within the budget is reported as a
+bound.
 """
 
 from collections.abc import Callable
@@ -40,7 +42,7 @@ class Gap:
     fiedler: Floats | None
     eigenvalues: Floats | None = None  # all of them, ascending, where they were computed
     slowest: Floats | None = None  # (n, r) all eigenvectors of λ₂ as columns, where it is known to be r-fold
-    exact: bool = True  # False: `value` is only an upper bound on γ
+    exact: bool = True  # False if `value` is only an upper bound on γ
     method: Literal["dense", "lanczos", "inverse", "components", "trivial"]
 
 
@@ -118,7 +120,7 @@ def edge_form(w: Csr, v: Floats) -> float:
 
 
 def narrow(w: Csr) -> bool:
-    """Whether what is left after pulling off the trees has a small profile, so that factors stay sparse."""
+    """Whether the graph without its trees has a small profile, so that its factors are sparse."""
     rest = _prune(w)
     if rest.shape[0] <= 1:
         return True
@@ -133,7 +135,7 @@ def narrow(w: Csr) -> bool:
 
 
 def _prune(w: Csr) -> Csr:
-    """The graph without its trees: nodes of degree one go, again and again."""
+    """The graph without its trees: nodes of degree one are removed until there are none."""
     degrees = np.diff(w.indptr) - 1  # the diagonal is stored
     leaves = np.flatnonzero(degrees <= 1).tolist()
     left, indptr, indices = degrees.tolist(), w.indptr.tolist(), w.indices.tolist()
@@ -209,7 +211,7 @@ def _unit(v: Floats) -> Floats:
 
 
 def _converged(alphas: Floats, betas: Floats, beta: float) -> bool:
-    """Whether the tridiagonal matrix so far settles γ."""
+    """Whether the tridiagonal matrix so far determines γ."""
     theta2, error2 = _end(alphas, betas, beta, top=True)
     theta_n, error_n = _end(alphas, betas, beta, top=False)
     settled2 = error2 <= RELATIVE * max(1 - theta2, 1e-14)
@@ -289,7 +291,7 @@ def _inverse(w: Csr, start: Floats) -> Gap:
 
 
 def _lowest(lambda2: float) -> Callable[[Floats, Floats, float], bool]:
-    """Whether λ_n is settled, or seen not to matter beside λ₂."""
+    """Whether λ_n is known, or known not to matter beside λ₂."""
 
     def done(alphas: Floats, betas: Floats, beta: float) -> bool:
         theta, error = _end(alphas, betas, beta, top=False)

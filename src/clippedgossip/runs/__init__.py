@@ -1,1 +1,1 @@
-"""Runs on disk: the config, what it builds, what it will take, carrying it out, many of them at a time."""
+"""Runs on disk: the config, the setup it builds, the memory and time it needs, training one run or many."""

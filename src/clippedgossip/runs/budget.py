@@ -84,8 +84,8 @@ def plan(config: RunConfig, *, ranks: int = 1, device: str = "cpu") -> Plan:
         module = config.model.thing.build(given=(shape, classes))
     if not isinstance(module, nn.Sequential):
         raise RunError(
-            f"model {config.model.name!r} is a {type(module).__name__}, whose memory cannot be foreseen\n"
-            "--plan is for models that are a torch.nn.Sequential; run it without"
+            f"model {config.model.name!r} is a {type(module).__name__}, whose memory cannot be computed\n"
+            "--plan works for a torch.nn.Sequential; run this model without --plan"
         )
     d = sum(parameter.numel() for parameter in module.parameters())
     mine, batch = math.ceil(n / ranks), config.training.batch

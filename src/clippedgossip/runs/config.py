@@ -1,5 +1,5 @@
-"""A run as data: frozen sections that check themselves, their one canonical form, and configs from files with
-changes from the command line, whose every error names the line."""
+"""A run as data: frozen sections that check themselves, and their canonical form. Configs are read from
+files, with changes from the command line; every error names the line."""
 
 import dataclasses
 import json
@@ -38,8 +38,8 @@ class NetworkConfig:
     """`[network]`: `name` and `parameters` of a generator, or a `file`.
 
     `byzantine` names nodes, or says how they are found: {"random": 2} of the nodes, {"pendants": [0, 3]}
-    hung on these, {"pendants_random": 2} hung on nodes drawn at random, {"worst": 1} where they hurt most.
-    `seed` serves the generator and the drawing; the run's own seed does not change the network.
+    beside these, {"pendants_random": 2} beside random nodes, {"worst": 1} where they do most harm.
+    `seed` is for the generator and the random nodes; the run's own seed does not change the network.
     """
 
     name: str | None = None
@@ -62,11 +62,13 @@ class NetworkConfig:
             object.__setattr__(self, "parameters", parameters)
         if self.max_degree is not None and self.weights not in (None, "equal"):
             raise KeyProblem(
-                ("network", "max_degree"), "network.max_degree goes with weights = 'equal' alone"
+                ("network", "max_degree"), "network.max_degree works only with weights = 'equal'"
             )
         for count in self.byzantine.values() if isinstance(self.byzantine, Mapping) else ():
             if isinstance(count, int) and count < 0:
-                raise KeyProblem(("network", "byzantine"), f"network.byzantine asks for {count}; at least 0")
+                raise KeyProblem(
+                    ("network", "byzantine"), f"network.byzantine is {count}; it must be at least 0"
+                )
         drawn = isinstance(self.byzantine, Mapping) and any(how in RANDOM for how in self.byzantine)
         random = drawn or (thing is not None and "seed" in thing.takes)
         if self.seed is None:
@@ -164,13 +166,15 @@ class NetworkConfig:
         network = Network(graph, weights=self.weights, max_degree=self.max_degree)
         found = worst_placement(network, count, weakest_cut(network))
         if found is None:
-            raise NetworkError(f"byzantine = {{worst = {count}}} leaves nothing to hurt; choose fewer")
+            raise NetworkError(
+                f"byzantine = {{worst = {count}}} leaves no regular nodes that are connected; choose fewer"
+            )
         return tuple(network.labels[node] for node in found.nodes)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """One run. Equal mappings are one run; where it happens (`device`, `data.root`) is no part of it."""
+    """One run. Equal mappings are the same run; `device` and `data.root` are not part of it."""
 
     network: NetworkConfig
     rule: RuleConfig
@@ -231,7 +235,7 @@ class RunConfig:
         if attack is None and len(network.byzantine):
             raise ConfigError(
                 f"the network has {len(network.byzantine)} Byzantine nodes, but there is no [attack]\n"
-                'add one, such as name = "dissensus", or name = "none" for nodes that behave'
+                'add one, such as name = "dissensus", or name = "none" for nodes that follow the protocol'
             )
         wanted = self.data
         data = wanted.load()
@@ -291,9 +295,8 @@ def from_raw(
 ) -> RunConfig:
     """The config after its overrides, and after those the dotted keys of `point`.
 
-    What is wrong with it is said with the file's line, or the override that brought it about.
-
-    `typed` says how an override was typed where that was otherwise, such as `--nodes 7`.
+    An error names the line of the file, or the override that caused it. `typed` maps an override to what the
+    user typed, such as `--nodes 7`.
     """
 
     def after(count: int) -> RunConfig:
@@ -314,7 +317,7 @@ def from_raw(
 
 
 def _keeps_others(entry: str, problem: KeyProblem) -> str:
-    """What one who names another network, rule, … may not have thought of."""
+    """A hint for a user who names another network, rule, …."""
     section, dot, value = entry.partition(".name=")
     if not dot or "unknown parameter of network" not in str(problem):
         return ""
@@ -334,21 +337,21 @@ def _says(after: Callable[[int], RunConfig], count: int) -> str | None:
 def read(path: Path) -> tuple[str, dict[str, Any]]:
     """The text and its content."""
     try:
-        text = path.read_text(encoding="utf-8-sig")  # some editors put a mark in front
+        text = path.read_text(encoding="utf-8-sig")  # some editors write a byte-order mark
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(f"cannot read {path}: {reason}\ngive a .toml file; examples/ has some") from error
     try:
         raw = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except ValueError as error:  # both decoders' errors, with line and column
-        raise ConfigError(f"{path} cannot be understood: {error}") from error
+        raise ConfigError(f"{path} is not valid: {error}") from error
     if not isinstance(raw, dict):
         raise ConfigError(f"{path} should hold one JSON object")
     return text, raw
 
 
 def override(raw: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """`key=value`, the value as TOML writes it; what is no TOML is text."""
+    """`key=value`, with the value as in TOML; anything else is text."""
     changed = deepcopy(dict(raw))
     for text in overrides:
         key, equals, value = text.partition("=")
@@ -366,11 +369,13 @@ def _value(text: str) -> Any:
 
 
 def digest(path: Path) -> str:
-    """What is in the file, so that another content is another run."""
+    """A digest of the file, so that other content is another run."""
     try:
         return sha256(path.read_bytes()).hexdigest()
     except OSError as error:
-        raise NetworkError(f"cannot read {path}: {error.strerror}; a config's files lie beside it") from error
+        raise NetworkError(
+            f"cannot read {path}: {error.strerror}; paths are relative to the config file"
+        ) from error
 
 
 def _weights(raw: Any, path: decode.Path) -> Weights | dict[str, Any]:

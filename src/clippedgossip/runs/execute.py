@@ -61,11 +61,11 @@ def execute(
     keep: bool = False,
     engine: Engine | None = None,
 ) -> RunDirectory:
-    """Run a config in its folder under `root`. A finished run is found; a stopped run goes on.
+    """Run a config in its folder under `root`. A finished run is not repeated; a stopped run resumes.
 
     `resume=False` deletes what is there and starts again. `keep` keeps the last checkpoint, which holds the
-    trained models. `engine` replaces `train_together`, for example by an engine over many processes. A run
-    that diverged raises, now and whenever it is asked for again.
+    trained models. `engine` replaces `train_together`, for example by an engine over many processes. For a
+    run that diverged this raises `Diverged`, also when it is called again.
     """
     attempt = Attempt.open(config, root)
     if not attempt.run.finished or not resume:
@@ -90,7 +90,7 @@ def run_together(
 ) -> None:
     """Run several configs of one shape in one stack, each in its folder, to the end. Hold their locks.
 
-    An error is written into every folder before it is raised. A run that diverges is over; the others go on.
+    An error is written into every folder before it is raised. A run that diverges ends; the others continue.
     If something was compiled or captured wrongly, the runs start again from the beginning without it.
     """
     started = time.monotonic()
@@ -121,7 +121,7 @@ def run_together(
 
 
 class Recorder:
-    """Writes records, and checkpoints when they are due, of runs that go together."""
+    """Writes records, and checkpoints when they are due, of runs in one stack."""
 
     def __init__(
         self, attempts: Sequence["Attempt"], on_round: OnRound | None, cadence: Cadence, keep: bool
@@ -159,13 +159,13 @@ class Recorder:
 
 @dataclass(eq=False)
 class Attempt:
-    """One run that this process carries out."""
+    """One run that this process trains."""
 
     config: RunConfig
     run: RunDirectory
     device: str
     began: int = 0
-    """The round of the checkpoint that it goes on from."""
+    """The round of the checkpoint that it resumes from."""
     diverged: str | None = None
 
     @classmethod
@@ -190,7 +190,7 @@ class Attempt:
         return _round(self.run.checkpoint_path)
 
     def checkpoint(self) -> State | None:
-        """The state to go on from; records after it are deleted. Without a state, the run starts again."""
+        """The state to resume from; records after it are deleted. Without a state, the run starts again."""
         state = _read(self.run.checkpoint_path)
         if state is not None:
             training = self.config.training.build()
@@ -235,10 +235,10 @@ def _picture(identity: str, network: Network) -> str:
 
 
 def _states(attempts: Sequence[Attempt]) -> list[State] | None:
-    """The states that the runs go on from, which must be of one round."""
+    """The states that the runs resume from; all must be of one round."""
     states = [attempt.checkpoint() for attempt in attempts]
     if len({attempt.began for attempt in attempts}) > 1:
-        raise RunError("runs that go together must stand at one round; run them one by one")
+        raise RunError("runs in one stack must be at the same round; run them one by one")
     return [state for state in states if state is not None] or None
 
 
@@ -338,7 +338,7 @@ def _out_of_memory() -> Iterator[None]:
         reason = (str(error).splitlines() or ["no reason given"])[0].rpartition("DefaultCPUAllocator: ")[2]
         raise RunError(
             f"out of memory: {reason}\n"
-            "use fewer workers, a smaller batch or model; `run --plan` says what is needed"
+            "use fewer workers, a smaller batch or model; `run --plan` prints the memory needed"
         ) from error
 
 

@@ -20,7 +20,7 @@ Progress = Callable[[str, int, int], None]
 """(what is being done, rounds done, rounds in all)"""
 
 TOGETHER = 16  # more runs at a time gain nothing on one GPU
-MEMORY_SHARE = 0.7  # of what is free, for runs that go together
+MEMORY_SHARE = 0.7  # share of the free memory for one stack
 
 
 @dataclass(kw_only=True)
@@ -35,7 +35,7 @@ class SweepOutcome:
     failed: dict[str, str] = field(default_factory=dict)
     """{folder: why}, in this call"""
     elsewhere: list[RunDirectory] = field(default_factory=list)
-    """Runs that other processes carry out."""
+    """Runs that other processes train."""
 
 
 def run_unfinished(
@@ -47,7 +47,7 @@ def run_unfinished(
     progress: Progress | None = None,
     cadence: Cadence | None = None,
 ) -> SweepOutcome:
-    """Run every config that is not finished under `root`. If a run fails, the others go on.
+    """Run every config that is not finished under `root`. If a run fails, the others continue.
 
     `together` stacks runs of one shape on a GPU. `wait` waits until other processes have finished their runs,
     and takes over the runs of processes that died.
@@ -78,7 +78,7 @@ def run_unfinished(
 def _run_batch(
     attempts: Sequence[Attempt], counter: "_RoundCounter", cadence: Cadence | None, outcome: SweepOutcome
 ) -> None:
-    """Run a batch: runs that stand at the same round in one stack; if that fails, one by one."""
+    """Run a batch: runs that are at the same round in one stack; if that fails, one by one."""
     ordered = sorted(attempts, key=lambda attempt: attempt.checkpoint_round())
     for _, group in groupby(ordered, key=lambda attempt: attempt.checkpoint_round()):
         members = list(group)

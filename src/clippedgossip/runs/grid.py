@@ -1,4 +1,4 @@
-"""A sweep: one config, and lists of what to vary in it."""
+"""A sweep: one config, and lists of values for some of its keys."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
@@ -20,7 +20,7 @@ def load_sweep(path: Path | str, overrides: Sequence[str] = ()) -> list[RunConfi
     text, raw = read(path)
     grid, also = raw.pop("grid", {}), raw.pop("also", [])
     raw = _on_base(raw, path)
-    override(raw, overrides)  # one that cannot be read is no single run's
+    override(raw, overrides)  # a file that cannot be read is not an error of one run
     if not isinstance(grid, dict) or not isinstance(also, list):
         raise ConfigError(f"{path}: [grid] must be a section and [[also]] a list of sections")
     axes = dict(_axes(grid, path))

@@ -14,7 +14,7 @@ STATES: tuple[State, ...] = ("finished", "diverged", "running", "failed", "stopp
 
 @dataclass(frozen=True, kw_only=True)
 class RunStatus:
-    """One run. A `diverged` run is over, a `stopped` run can go on, a `new` run was never started."""
+    """One run. A `diverged` run is over, a `stopped` run can be resumed, a `new` run was never started."""
 
     run: Path
     state: State

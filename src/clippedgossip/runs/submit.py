@@ -1,4 +1,4 @@
-"""Hand the parts of a sweep to submitit: processes here, or jobs of a Slurm cluster."""
+"""Submit the parts of a sweep through submitit: as processes here, or as jobs of a Slurm cluster."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,7 +24,7 @@ def launch(
     """Submit `jobs` parts; the jobs, each of which gives the failures of its part: {folder: why}.
 
     `parameters` are submitit's own, such as {"slurm_partition": "gpu", "gpus_per_node": 1}. Logs lie in
-    root/jobs. A job that is killed or times out leaves nothing locked: launch again, and it goes on.
+    root/jobs. A job that is killed or times out leaves no locks: launch again, and it resumes.
     """
     try:
         import submitit
@@ -39,7 +39,7 @@ def launch(
         reason = str(error).splitlines()[0]
         raise RunError(
             f"submitit cannot use the launcher {launcher!r}: {reason}\n"
-            "mend the --parameter, or take --launcher local, which needs no cluster"
+            "correct the --parameter, or take --launcher local, which needs no cluster"
         ) from error
     parts = [shard(configs, f"{part}/{jobs}") for part in range(1, min(jobs, len(configs)) + 1)]
     return [executor.submit(work, part, str(root)) for part in parts]
