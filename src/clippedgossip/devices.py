@@ -114,8 +114,8 @@ def distrust(kind: Hashable) -> str | None:
     _COMPILED.pop(kind, None)
     times = _DISTRUST[kind] = _DISTRUST.get(kind, 0) + 1
     if kind == CAPTURE:
-        return "left uncaptured, right and slower" if times == 1 else None
-    return {1: "compiled for each size alone", 2: "left uncompiled, right and slower"}.get(times)
+        return "not captured: correct, but slower" if times == 1 else None
+    return {1: "compiled for each size alone", 2: "not compiled: correct, but slower"}.get(times)
 
 
 def trusted(kind: Hashable) -> bool:

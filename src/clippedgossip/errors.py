@@ -9,10 +9,10 @@ class ClippedGossipError(Exception):
 
 
 class UserError(ClippedGossipError):
-    """Something the user can mend; the command line prints it and exits with code 2."""
+    """An error that the user can correct; the command line prints it and exits with code 2."""
 
     missing: tuple[str, ...] = ()
-    """Parameters that were not given, such as `rule.faulty=1`, for those who know how they are given."""
+    """Parameters that were not given, such as `rule.faulty=1`. The command line turns them into options."""
 
 
 class NetworkError(UserError):
@@ -20,7 +20,7 @@ class NetworkError(UserError):
 
 
 class RuleError(UserError):
-    """A rule asked for something its neighbourhood cannot give."""
+    """A rule whose parameters do not fit its neighbourhood."""
 
 
 class AttackError(UserError):
@@ -28,7 +28,7 @@ class AttackError(UserError):
 
 
 class ConfigError(UserError):
-    """A configuration that cannot be understood."""
+    """A configuration that is not valid."""
 
 
 class DataError(UserError):
@@ -36,11 +36,12 @@ class DataError(UserError):
 
 
 class RunError(UserError):
-    """A run that cannot start or go on."""
+    """A run that cannot start or continue."""
 
 
 class MiscompiledError(RunError):
-    """Rounds that were compiled or captured wrongly; started again, the run does without what was wrong."""
+    """Rounds that were compiled or captured wrongly. If the run starts again, it does not use what was
+    wrong."""
 
 
 class PeerError(UserError):
@@ -48,7 +49,7 @@ class PeerError(UserError):
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
-    """Two lines for a name nobody knows: the nearest match, and all there are."""
+    """Two lines for an unknown name: the nearest known name, and all known names."""
     known = sorted(known)
     near = get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]!r}?" if near else ""

@@ -1,6 +1,6 @@
 """Runs on disk: the record of a round, and the folder of a run, whose name contains the hash of its config.
 
-Records hold no clock, no host and no path, so two runs of one config have the same bytes.
+Records contain no time, no host and no path, so two runs of one config have the same bytes.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ from clippedgossip.files import (
 )
 
 FORMAT = "2"
-"""Of a run's folder. Version 0.1 wrote none; what it wrote is read."""
+"""Format of a run's folder. Version 0.1 wrote no format; its folders are read."""
 State = Literal["new", "running", "stopped", "failed", "diverged", "finished"]
 
 
@@ -119,7 +119,7 @@ class RunDirectory:
 
     @classmethod
     def existing(cls, path: Path | str) -> Self:
-        """A run that exists and has records. Otherwise an error says what it lacks."""
+        """A run that exists and has records. Otherwise an error says what is missing."""
         run = cls(Path(path))
         wanted = {file.name: file.is_file() for file in (run.config_path, run.records_path)}
         if not run.path.is_dir():

@@ -89,7 +89,7 @@ def test_random_generators_follow_their_seed() -> None:
         ("small-world", {"neighbours": 10}, "2..9"),
         ("consensus-chain", {"beta": 0.7}, "2/3"),
         ("consensus-chain", {"beta": 0.35, "delta": 0.4}, "0 <= delta"),
-        ("hub-dumbbell", {"delta": 0.9}, "hub's own weight"),
+        ("hub-dumbbell", {"delta": 0.9}, "hub's self-weight"),
     ],
 )
 def test_mistakes_are_named(name: str, values: dict[str, object], message: str) -> None:

@@ -132,7 +132,7 @@ def test_rounding_is_no_fault(precision: str, compile_with: Compile) -> None:
 @pytest.mark.parametrize("fault", WRONG)
 def test_a_round_that_is_wrong_ends_a_run_and_says_so(fault: str, compile_with: Compile) -> None:
     compile_with(BadCompiler(fault, after=4))  # once before the first round
-    said = r"the gradient of \S+, off by .*, where rounding explains .* in round 4\nstarted again, .* alone"
+    said = r"the gradient of \S+, off by .*, where rounding explains .* in round 4\nif the run .* alone"
     with pytest.raises(MiscompiledError, match=said):
         models(setup())
 
@@ -300,7 +300,7 @@ def test_a_round_that_is_repeated_wrongly_is_left_uncaptured(
     config = small_run()
     right = execute(config, tmp_path / "right")
     replay = Replay(monkeypatch, spoil)
-    said = f"repeats what was captured of round 2 wrongly: {fault}, off by .*\nstarted again, .* uncaptured"
+    said = f"replays round 2 wrongly: {fault}, off by .*\nif the run starts again, .* not captured"
     with pytest.warns(RuntimeWarning, match=said):
         found = execute(config, tmp_path / "found")
     assert replay.rounds == 2
@@ -315,7 +315,7 @@ def test_gradients_that_are_wrong_captured_alone_are_right_in_the_end(
     Replay(monkeypatch, spoil_gradients)
     with pytest.warns(RuntimeWarning) as warned:
         found = execute(config, tmp_path / "found")
-    ways = ["for each size alone", "left uncompiled", "left uncaptured"]
+    ways = ["for each size alone", "not compiled", "not captured"]
     assert all(way in str(w.message) for way, w in zip(ways, warned, strict=True))
     assert found.records_path.read_bytes() == right.records_path.read_bytes()
 
@@ -392,7 +392,7 @@ def test_rounds_of_a_module_of_one_s_own_are_not_captured() -> None:
 def test_there_are_only_so_many_other_ways() -> None:
     kind = ("a kind", object())
     said = [devices.distrust(kind) for _ in range(5)]
-    assert said == ["compiled for each size alone", "left uncompiled, right and slower", None, None, None]
+    assert said == ["compiled for each size alone", "not compiled: correct, but slower", None, None, None]
 
 
 def test_a_run_that_goes_on_from_a_checkpoint_is_compared_again(compile_with: Compile) -> None:

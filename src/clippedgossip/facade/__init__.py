@@ -1,4 +1,4 @@
-"""What a newcomer calls: train one run, or compare many."""
+"""The first functions that a user calls: train one run, or compare many."""
 
 from clippedgossip.facade.comparison import Comparison, compare
 from clippedgossip.facade.recorded_run import RecordedRun

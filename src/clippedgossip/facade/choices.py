@@ -1,4 +1,5 @@
-"""What a caller chose, checked before the first round: objects, or the words that a config uses."""
+"""The arguments of `train` and `compare`, checked before the first round: objects, or names and tables as in
+a config."""
 
 import copy
 import dataclasses
@@ -133,7 +134,7 @@ class Choices:
         )
 
     def recorded(self, setup: Setup) -> RecordedRun:
-        """The run, nothing of it recorded yet."""
+        """The run, without records yet."""
         description = self._described(setup)
         attack = description.get("attack", {}).get("name", "none")
         rule = description["rule"]["name"]
@@ -162,14 +163,14 @@ class Choices:
     def _rule(self, rule: RuleLike) -> Rule:
         if isinstance(rule, str | Mapping):
             return RuleConfig.from_value(rule).build(self.network)
-        return rule  # Setup refuses what is no rule
+        return rule  # Setup refuses anything that is not a rule
 
     def _attack(self, attack: AttackLike) -> Attack | None:
         count = len(self.network.byzantine)
         if attack is None and count:
             raise ConfigError(
                 f"the network has {count} Byzantine node{'s' if count > 1 else ''}, but there is no attack\n"
-                'give attack=cg.attacks.Dissensus() or another, or attack="none" for nodes that behave'
+                'give attack=cg.attacks.Dissensus() or another, or attack="none" to follow the protocol'
             )
         if isinstance(attack, str | Mapping):
             return AttackConfig.from_value(attack).build()
@@ -256,7 +257,7 @@ def _called(model: Callable[[], nn.Module]) -> object:
 
 
 def _whole(value: Any) -> Any:
-    """numpy's whole numbers as Python's; anything else as it is, for whoever checks it."""
+    """numpy's integers as Python's; anything else as it is, to be checked later."""
     return int(value) if isinstance(value, Integral) else value
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 PANELS = 4  # side by side in a plot
 SMALL = 50_000
-"""Parameters up to which a stack of runs is faster on a CPU as well; larger models gain nothing by it."""
+"""Parameters up to which a stack of runs is faster on a CPU as well; larger models do not gain from it."""
 
 
 def compare(
@@ -101,14 +101,14 @@ def compare(
         run.rule, run.attack = rule, run.attack if run.attack == "none" else attack
         key = (run.rule, run.attack, run.seed)
         seen[key] += 1
-        if seen[key] > 1:  # rules that no parameter tells apart
+        if seen[key] > 1:  # rules with equal parameters
             run.rule += f" #{seen[key]}"
     return Comparison(runs, device=choices.device, progress=progress)
 
 
 class Comparison:
-    """Runs that differ in rule, attack and seed. They train when `finish()` is called or a result is asked
-    for. After Ctrl-C it answers with what was recorded; `finish()` trains what is unfinished."""
+    """Runs that differ in rule, attack and seed. They train when `finish()` is called or a result is read.
+    After Ctrl-C the results are those recorded so far; `finish()` trains what is unfinished."""
 
     def __init__(self, runs: Sequence[RecordedRun], *, device: str = "cpu", progress: bool = True) -> None:
         self.device = device

@@ -1,4 +1,4 @@
-"""What a run recorded, and what is made of it: rows of a data frame, curves, a page."""
+"""The records of a run as a data frame, as curves, as a page."""
 
 import warnings
 from collections.abc import Mapping, Sequence

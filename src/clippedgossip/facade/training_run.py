@@ -57,7 +57,7 @@ def train(
         for record in run:
             print(record.round, record.metrics["accuracy"]["all"])
 
-    Words are what a config says: a name, or a table such as {"name": "clipped-gossip", "radius": 0.5};
+    "Words" below are what a config has: a name, or a table such as {"name": "clipped-gossip", "radius": 0.5};
     `package.module:Name` names one of your own. `data` is a `tasks.DataSet`, four tensors or arrays (x, y,
     x_test, y_test), or words. `model` is a module (a copy is trained, its present weights are the start), a
     function that makes one (each seed then starts from other weights), or words. `rule` and `attack` are
@@ -65,7 +65,7 @@ def train(
     node: a list in the order of the regular nodes, or {label: rows}. `device="auto"` is the GPU where there
     is one.
 
-    Nothing is trained yet: iterate over the run, call `finish()`, or ask it for a result.
+    Nothing is trained yet: iterate over the run, call `finish()`, or read a result.
     """
     choices = Choices.of(
         network,
@@ -89,8 +89,8 @@ def train(
 class TrainingRun:
     """A run that trains as it is iterated over; iterating again gives the same records.
 
-    A run that has not begun trains to its end when it is asked for a result. A run that was stopped (by
-    `break` or Ctrl-C) answers with what it has recorded; another loop, or `finish()`, goes on from there.
+    If a result is read before the run has begun, it trains to its end first. If it was stopped (by `break` or
+    Ctrl-C), its results are those recorded so far; another loop, or `finish()`, continues from there.
     """
 
     def __init__(self, recorded: RecordedRun, *, device: str = "cpu", progress: bool = True) -> None:
@@ -248,5 +248,5 @@ def new_axes() -> "Axes":
 
 
 def shown_progress(wanted: bool) -> AbstractContextManager[Callable[[str, int, int], None]]:
-    """A line on a terminal or in a notebook; silence in a pipe, or where it is not wanted."""
+    """A line on a terminal or in a notebook; nothing in a pipe, or with progress=False."""
     return progress_line() if wanted else nullcontext(lambda label, done, total: None)

@@ -41,7 +41,7 @@ class Options:
     source: Path | None = None
     """Results to draw from, a file or a folder. Nothing is run then."""
     lenient: bool = False
-    """If data or results of an experiment are not there, say so on its page and go on."""
+    """If data or results of an experiment are not there, say so on its page and continue."""
 
     @property
     def seed_count(self) -> int:
@@ -194,7 +194,7 @@ def load(name: str) -> Experiment[Any]:
 def prepare(
     experiments: Iterable[str | Experiment[Any]], options: Options, progress: Progress
 ) -> list[Prepared]:
-    """Do all unfinished runs of these experiments, in one go."""
+    """Do all unfinished runs of these experiments together."""
     chosen = [load(entry) if isinstance(entry, str) else entry for entry in experiments]
     needs = [experiment.needs(options) for experiment in chosen]
     configs = [config for need in needs for config in need.configs]

@@ -1,4 +1,4 @@
-"""Ours: the weights with the largest γ, and whether training gains what γ promises."""
+"""Not in the paper: the weights with the largest γ, and whether training gains from them."""
 
 from collections.abc import Iterator, Mapping
 from functools import cache

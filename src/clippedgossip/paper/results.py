@@ -332,7 +332,7 @@ def _in_processes(
         if any(worker.returncode for worker in workers):
             said.seek(0)
             last = (said.read().strip().splitlines() or ["it gave no reason"])[-1]
-            goes_on = "" if "same command again" in last else "\nrun the same command again: it goes on"
+            goes_on = "" if "same command again" in last else "\nrun the same command again to resume"
             raise RunError(f"a worker process ended early: {last}{goes_on}")
 
 

@@ -73,7 +73,7 @@ class Stack:
     ) -> None:
         self.training = setups[0].training
         if any(setup.training != self.training for setup in setups):
-            raise RunError("runs that go together must share their [training] section")
+            raise RunError("runs in one stack must have the same [training] section")
         for setup in setups:
             refuse_disconnected(setup.network)
         self.device = find_device(device)
@@ -167,14 +167,14 @@ class Stack:
         )
 
     def state(self, index: int) -> State:
-        """A copy of what one run needs to go on from this round."""
+        """A copy of what one run needs to resume from this round."""
         return State(self.round, {name: tensor.clone() for name, tensor in self._stored(index).items()})
 
     def restore(self, states: Sequence[State]) -> None:
-        """Go on from these states, one for each run."""
+        """Resume from these states, one for each run."""
         rounds = {state.round for state in states}
         if len(rounds) != 1 or len(states) != len(self.setups):
-            raise RunError(f"runs that go together must stand at one round, these stand at {sorted(rounds)}")
+            raise RunError(f"runs in one stack must be at the same round; these are at {sorted(rounds)}")
         self.round = rounds.pop()
         for index, state in enumerate(states):
             for name, tensor in self._stored(index).items():
@@ -210,7 +210,7 @@ class LocalStep:
 
     def __init__(self, workers: Workers) -> None:
         self.workers = workers
-        # Compiled separately: a compiler that sees both draws each image anew for every pixel that uses it.
+        # Compiled separately: compiled together, each image is computed again for every pixel that uses it.
         self.draw, self.gradients = workers.compiled("draw"), workers.compiled("gradients")
 
     def __call__(self, models: Tensor, momentum: Tensor, half: Tensor, losses: Tensor, clock: Clock) -> None:
@@ -291,7 +291,8 @@ class Mixer:
         return Context(round=round, rounds=rounds, seed=self.seed)
 
     def make_message_losses(self) -> Callable[[Neighborhood], Tensor]:
-        """What gives (b, k+1) losses of own and received models on each node's own fresh sample, for Mozi."""
+        """A function that gives (b, k+1) losses of own and received models on each node's fresh sample, for
+        Mozi."""
         return MessageLosses(self.workers, slice(self.part.start, self.part.start + self.regular))
 
 

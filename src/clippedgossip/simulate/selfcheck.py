@@ -1,4 +1,5 @@
-"""The self-check: compare what a GPU computed with plain code. Compilers have been wrong without an error.
+"""The self-check: compare results of a GPU with plain code. Compilers have produced wrong code without an
+error.
 
 Compiled functions are compared before the first round. Then rounds 1, 2, 4, 8, … and the last are compared,
 each for eight workers: gradients and losses with uncompiled ones; in a round that was replayed from a CUDA
@@ -29,9 +30,9 @@ FLIPPED = 10
 rounding switches on or off changes a large part of it. On an H200 in bfloat16 one worker was off by 0.075,
 its uncompiled gradient by 0.008; of 215 workers the furthest was off by 0.18 in this parameter."""
 FEW = 2
-"""If no more workers than this are off, nothing follows for most workers."""
+"""If at most this many workers are off, it does not count as most of the workers."""
 MIXING = 1e-5
-"""Mixing done again may be off by this share of a model's size."""
+"""Repeated mixing may be off by this share of a model's size."""
 STRIDE = 7919
 """Rows move by this much from round to round. It is a prime, so that all rows are compared in time."""
 SLACK = 2
@@ -53,10 +54,11 @@ class Discrepancy(NamedTuple):
 
 @torch.no_grad()
 def check_compiled(workers: Workers, models: Tensor) -> None:
-    """Compile `draw` and `gradients` and compare them with plain code; what is wrong is compiled otherwise.
+    """Compile `draw` and `gradients` and compare them with plain code; what is wrong is compiled in another
+    way.
 
-    Give the models that the runs start from, also when runs go on from a checkpoint: then they go on with the
-    functions that they had before.
+    Give the models that the runs start from, also if they resume from a checkpoint: then they use the same
+    functions as before.
     """
     start = torch.zeros((), dtype=torch.int64, device=models.device)
     reference = Reference.made(workers, models, start)
@@ -115,7 +117,7 @@ class SelfCheck:
         if found is not None:
             batch = reference.wrong_batch()
             said, now = _distrust(stack.workers, "draw" if batch else "gradients", batch or found)
-            raise MiscompiledError(f"{said} in round {stack.round + 1}\nstarted again, the run has it {now}")
+            raise MiscompiledError(f"{said} in round {stack.round + 1}\nif the run starts again, it is {now}")
 
     def _check_replay(self, reference: "Reference") -> None:
         """The rest of a round that was replayed from a CUDA graph."""
@@ -127,8 +129,8 @@ class SelfCheck:
         if found is not None:
             distrust(CAPTURE)
             raise MiscompiledError(
-                f"PyTorch {torch.__version__} repeats what was captured of round {stack.round + 1} wrongly: "
-                f"{found}\nstarted again, the run has its rounds left uncaptured, right and slower"
+                f"PyTorch {torch.__version__} replays round {stack.round + 1} wrongly: "
+                f"{found}\nif the run starts again, its rounds are not captured: correct, but slower"
             )
 
     def _wrong_mixing(self, mixer: "Mixer", part: slice) -> Discrepancy | None:
@@ -145,11 +147,12 @@ class SelfCheck:
 
 
 def _distrust(workers: Workers, name: str, found: Discrepancy) -> tuple[str, str]:
-    """What is wrong, and how it is computed from now on. If it is wrong uncompiled too, capturing may be."""
+    """What is wrong, and how it is computed from now on. If uncompiled code is wrong too, capturing may be
+    the cause."""
     now = distrust(workers.kind(name)) or distrust(CAPTURE)
     if now is None:
         raise RunError(
-            f"uncompiled too, PyTorch {torch.__version__} has this GPU compute wrongly {found}\n"
+            f"PyTorch {torch.__version__} computes wrongly on this GPU, also uncompiled: {found}\n"
             "take --device cpu, or another version of PyTorch"
         )
     wrong = f"PyTorch {torch.__version__} compiles `{name}` wrongly for this GPU and these sizes"
@@ -159,7 +162,8 @@ def _distrust(workers: Workers, name: str, found: Discrepancy) -> tuple[str, str
 class Reference:
     """Some workers' batch, gradients and losses of a round, uncompiled, also in float64.
 
-    Each round has other workers. Each worker is compared by itself, so that one that diverges hides no other.
+    Each round has other workers. Each worker is compared by itself, so that a worker that diverges does not
+    hide another.
     """
 
     @torch.no_grad()

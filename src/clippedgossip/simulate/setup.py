@@ -1,5 +1,5 @@
-"""What a training run is made of: network, rule, attack, and a task in which the nodes that train share the
-data; and the checks before it starts: nodes, connectivity, memory."""
+"""The parts of a training run: network, rule, attack, and a task that divides the data among the nodes that
+train. Also the checks before it starts: nodes, connectivity, memory."""
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,7 +36,7 @@ RANK_COPIES = 7  # one more, for the exchange between ranks
 class Setup:
     """A run: the network, the task, the rule and the attack.
 
-    The task's nodes are the regular ones, followed by the Byzantine ones if the attack has them train.
+    The task's nodes are the regular ones, followed by the Byzantine ones if the attack trains.
     """
 
     network: Network
@@ -78,11 +78,11 @@ def network_task(
     augment: bool = False,
     poison: Poison | None = None,
 ) -> Task:
-    """The regular nodes share the data. Byzantine nodes share it too if the attack has them train.
+    """The data are divided among the regular nodes, and the Byzantine nodes if the attack trains.
 
     With `byzantine_share` Byzantine nodes hold a share even if they do not train on it. With
-    `byzantine_copies` those that train hold a copy of a regular neighbour's share. Those that train do so on
-    batches that went through `poison`.
+    `byzantine_copies` those that train hold a copy of a regular neighbour's share. `poison` changes the
+    batches of those that train.
     """
     regular, byzantine = network.regular.tolist(), network.byzantine.tolist()
     trains = attack is not None and attack.trains
@@ -112,8 +112,8 @@ def network_task(
     if attack is not None and attack.flips_labels:
         if poison is not None:
             raise ConfigError(
-                f"{type(attack).__name__} is a poison already; drop data.poison\n"
-                'or take the attack "none", which trains on what data.poison makes'
+                f"{type(attack).__name__} poisons the data itself; remove data.poison\n"
+                'or take the attack "none", which trains on data changed by data.poison'
             )
         poison = FlipLabels(classes=data.classes)
     return make_task(
@@ -165,7 +165,8 @@ def _victim(network: Network, node: int) -> int:
 
 
 def clique_places(network: Network, holders: list[int]) -> list[list[int]]:
-    """Places in `holders`, clique by clique; who is in none joins the one most of its neighbours are in."""
+    """Places in `holders`, clique by clique. A node in no clique is put into that of most of its
+    neighbours."""
     if not network.groups:
         raise ConfigError(
             "partition 'clique' needs a network with groups, such as 'dumbbell'; a file names them in the "
@@ -200,12 +201,12 @@ def refuse_disconnected(network: Network) -> None:
 
 
 def models_bytes(workers: int, parameters: int, messages: int = 0, *, over_ranks: bool = False) -> int:
-    """Of the workers' models in all their copies, and of messages that are written out."""
+    """Of all copies of the workers' models, and of the messages that are computed."""
     return ((RANK_COPIES if over_ranks else MODEL_COPIES) * workers + 2 * messages) * parameters * 4
 
 
 def setup_bytes(setup: Setup) -> int:
-    """What one run takes in a stack, roughly: its models, the messages, what its batches leave."""
+    """The memory of one run in a stack, roughly: its models, messages and activations."""
     task, module = setup.task, setup.task.module
     kept = 0
     if isinstance(module, nn.Sequential) and layers.supported(module):
@@ -215,7 +216,7 @@ def setup_bytes(setup: Setup) -> int:
 
 
 def messages(network: Network, rule: Rule, attack: Attack | None) -> int:
-    """How many messages of Byzantine nodes are written out in a round; none if coefficients are enough."""
+    """How many messages of Byzantine nodes are computed in a round; none if coefficients are enough."""
     byzantine = np.zeros(network.n, dtype=bool)
     byzantine[network.byzantine] = True
     receiver = np.repeat(np.arange(network.n), network.degrees)

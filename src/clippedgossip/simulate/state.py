@@ -1,4 +1,4 @@
-"""What a checkpoint holds: with it a run goes on to the identical result."""
+"""A checkpoint: a run that resumes from it has the same result."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from clippedgossip.errors import RunError
 from clippedgossip.records import Round
 
 FORMAT = "2"
-"""Of a checkpoint. Version 0.1 wrote none; what it wrote is read."""
+"""Format of a checkpoint. Version 0.1 wrote no format; its checkpoints are read."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""Random crop and flip of a batch of images, drawn from counters and done where the images lie."""
+"""Random crop and flip of a batch of images, drawn from counters, on the device of the images."""
 
 import torch
 from torch import Tensor

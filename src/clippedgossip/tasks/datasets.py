@@ -26,8 +26,8 @@ Data = Tensor | NDArray[Any]
 class DataSet:
     """Images (count, channels, height, width) or rows of features, with labels 0 … classes-1.
 
-    Inputs are kept as they came (bytes, for the images), a quarter of the floats' memory; `normalise` gives
-    what a model sees. `mean` and `std` are per channel, in the units of the raw inputs.
+    Inputs are kept in their own dtype (bytes, for images: a quarter of the memory of floats); `normalise`
+    gives the inputs of a model. `mean` and `std` are per channel, in the units of the raw inputs.
     """
 
     name: str
@@ -101,11 +101,11 @@ class DataSet:
         return self.normalise(self.train_x), self.train_y, self.normalise(self.test_x), self.test_y
 
     def take(self, train: int, test: int | None = None, *, seed: int = 0) -> "DataSet":
-        """A random part of it, the same for the same seed."""
+        """A random part of the data, the same for the same seed."""
         test = len(self.test_y) if test is None else test
         for part, count, have in (("train", train, len(self.train_y)), ("test", test, len(self.test_y))):
             if not 1 <= count <= have:
-                raise DataError(f"{self.name} has {have} {part} samples; {count} cannot be taken")
+                raise DataError(f"{self.name} has {have} {part} samples, not {count}")
         rows = torch.randperm(len(self.train_y), generator=generator(seed, "take", 0))[:train]
         held = torch.randperm(len(self.test_y), generator=generator(seed, "take", 1))[:test]
         return replace(
@@ -117,7 +117,7 @@ class DataSet:
         )
 
     def part(self, samples: int | None, test_samples: int | None) -> "DataSet":
-        """So many of its samples, all if not said; the draw is the same for every run."""
+        """This number of samples, all by default; the same for every run."""
         if samples is None and test_samples is None:
             return self
         return self.take(len(self.train_y) if samples is None else samples, test_samples)
@@ -138,7 +138,7 @@ def _labels(y: Data, part: str) -> Tensor:
 
 
 def _tensor(values: Data, what: str) -> Tensor:
-    """A tensor of whatever PyTorch or numpy can read; copied only if it must be."""
+    """A tensor from anything that PyTorch or numpy can read; copied only if necessary."""
     if isinstance(values, Tensor):
         return values.detach()
     try:
@@ -157,9 +157,9 @@ def moved_tensors(owner: object, device: torch.device | str) -> dict[str, Any]:
 
 
 def load(name: str, root: Path | str | None = None) -> DataSet:
-    """A data set by name. Nothing is sent over the network: `fetch` does that.
+    """A data set by name. It is never downloaded here: `fetch` does that.
 
-    What is not in the cache yet is taken over from `root` or the folder CLIPPEDGOSSIP_DATA names.
+    If it is not in the cache, it is copied from `root` or from the folder that CLIPPEDGOSSIP_DATA names.
     """
     return _digits() if name == EMBEDDED else load_spec(find_spec(name), root)
 
@@ -182,7 +182,7 @@ DATASET = Kind(
 def load_part(
     name: str, root: str | None = None, samples: int | None = None, test_samples: int | None = None
 ) -> DataSet:
-    """A data set, or so much of it; the draw is the same for every run. Kept, so that runs of one process
+    """A data set or a part of it, the same part for every run. It is cached, so that runs of one process
     share one copy."""
     return load(name, root).part(samples, test_samples)
 

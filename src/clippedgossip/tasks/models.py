@@ -26,7 +26,7 @@ def mlp(shape: Shape, classes: int, width: int = 64) -> nn.Module:
 
 
 def deep_mlp(shape: Shape, classes: int, width: int = 32, depth: int = 6) -> nn.Module:
-    """Six narrow hidden layers: deep enough that workers who do not agree end in minima of their own."""
+    """Six narrow hidden layers: deep enough that workers without consensus end in different minima."""
     layers: list[nn.Module] = [nn.Flatten()]
     for features in (math.prod(shape), *[width] * (depth - 1)):
         layers += [nn.Linear(features, width), nn.ReLU()]
@@ -112,7 +112,7 @@ def initialise(module: nn.Module, seed: int, *, he: tuple[type[nn.Module], ...] 
     """Draw the parameters of every linear and convolutional layer, in place, without the global generator.
 
     The law is PyTorch's own, U(-1/√fan_in, 1/√fan_in). Layers of the types in `he` take the usual law of
-    VGG instead, N(0, 2/fan_out) and biases 0: the first lets the signal die in a deep net that has no
+    VGG instead, N(0, 2/fan_out) and biases 0: with the first the signal vanishes in a deep net without
     normalisation, and N(0, 2/fan_in) diverges at the paper's step size.
     """
     for place, layer in enumerate(module.modules()):

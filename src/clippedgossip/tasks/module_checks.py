@@ -42,7 +42,7 @@ def _check_parameters(module: nn.Module) -> None:
 def _check_outputs(module: nn.Module, data: DataSet, loss: Loss) -> None:
     was_training = module.training
     module.eval()
-    count = 3 if data.classes == 2 else 2  # unlike the number of classes, so that a swap is noticed
+    count = 3 if data.classes == 2 else 2  # not the number of classes, so that swapped dimensions are noticed
     x, y = data.normalise(data.train_x[:count]), data.train_y[:count]
     try:
         outputs = module(x)

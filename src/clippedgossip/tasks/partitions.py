@@ -1,4 +1,4 @@
-"""Who trains on what: index tensors, one per node, that share out all samples and overlap nowhere."""
+"""Which node holds which samples: one index tensor for each node; together they hold every sample once."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -42,12 +42,12 @@ def partition(
     alpha: float = 0.5,
     classes: int | None = None,
 ) -> list[Tensor]:
-    """Share out the samples among `nodes` nodes (all that train, Byzantine ones included).
+    """Divide the samples among `nodes` nodes (all that train, Byzantine ones included).
 
     `iid`: equal random shares. `sorted`: sorted by label, cut into equal shards. `clique`: the classes are
-    cut into one range per group of `groups`, each range shared out at random inside its group. `dirichlet`:
-    each class shared out by proportions drawn from Dirichlet(alpha). `classes`: one node per class group.
-    A function of the user's own, (labels, nodes, seed=…) -> one list of rows per node, does as it likes.
+    cut into one range per group of `groups`, each range divided at random inside its group. `dirichlet`:
+    each class divided by proportions drawn from Dirichlet(alpha). `classes`: one node per class group.
+    A function of the user's own, (labels, nodes, seed=…) -> one list of rows per node, may do anything.
     """
     labels = torch.as_tensor(labels)
     if isinstance(how, str) and how not in SCHEMES:
@@ -73,7 +73,9 @@ def _checked(shares: object, nodes: int, samples: int) -> list[Tensor]:
     try:
         found = [torch.as_tensor(share).cpu().long().flatten() for share in shares]
     except (TypeError, ValueError, RuntimeError) as error:
-        raise DataError(f"the partition returned shares that are no rows: {error}\n{fix}") from error
+        raise DataError(
+            f"the partition returned shares that are not lists of rows: {error}\n{fix}"
+        ) from error
     for node, share in enumerate(found):
         if not len(share) or int(share.min()) < 0 or int(share.max()) >= samples:
             raise DataError(
@@ -110,7 +112,7 @@ def _dirichlet(request: _Request) -> list[Tensor]:
     if not 0 < request.alpha <= LARGEST:
         raise DataError(
             f"alpha is {request.alpha}; Dirichlet's alpha must be positive, such as 0.1 or 1, and at most "
-            f"{LARGEST:g}, where shares are all but equal"
+            f"{LARGEST:g}, where shares are almost equal"
         )
     import numpy as np
 
@@ -174,7 +176,7 @@ def _samples_of(request: _Request, owned: list[int], owner: str) -> Tensor:
     absent = [label for label in owned if counts[label] == 0]
     if absent:
         raise DataError(
-            f"class {absent[0]} has no sample, but {owner} was promised classes {owned[0]} to {owned[-1]}; "
+            f"class {absent[0]} has no sample, but {owner} needs classes {owned[0]} to {owned[-1]}; "
             "take a larger part of the data"
         )
     return torch.isin(request.labels, torch.tensor(owned)).nonzero().flatten()
@@ -192,7 +194,7 @@ def _check_groups(request: _Request) -> Groups:
 
 
 def _feed_the_empty(shares: list[Tensor]) -> list[Tensor]:
-    """A worker that drew nothing takes one sample from the richest: everyone must be able to train."""
+    """A worker without samples gets one from the worker that has most: every worker must be able to train."""
     for node in range(len(shares)):
         if not len(shares[node]):
             richest = max(range(len(shares)), key=lambda other: len(shares[other]))

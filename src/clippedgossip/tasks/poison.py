@@ -1,4 +1,4 @@
-"""Poisoned data: pure functions of one batch and the round, applied to what a corrupted node trains on."""
+"""Poisoned data: pure functions of one batch and the round, applied to the batches of Byzantine nodes."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -28,7 +28,7 @@ class FlipLabels:
 
 @dataclass(frozen=True, kw_only=True)
 class RotateLabels:
-    """Labels that move on by one class in every round, so that no round teaches what the last one did."""
+    """Labels that shift by one class in every round, so that every round teaches something else."""
 
     classes: int
 

@@ -1,6 +1,6 @@
-"""A task: the data, who holds what, the model and its loss, laid out for an engine.
+"""A task: the data, the share of each node, the model and its loss, as an engine needs them.
 
-A model's parameters are one flat vector, and back, without copying: nodes exchange and mix parameters only.
+A model's parameters are views of one flat vector, without copying: nodes exchange and mix parameters only.
 Buffers are not part of the vector, so `make_task` refuses a model that changes its buffers in training (such
 as the running statistics of batch normalisation).
 """

@@ -22,7 +22,7 @@ Move = Callable[..., dist.Work | None]
 
 
 class LostRanks(RunError):
-    """Some of the processes are gone, so the run cannot go on."""
+    """Some of the processes have ended, so the run cannot continue."""
 
 
 class Ranks:

@@ -18,9 +18,9 @@ from clippedgossip.tasks.workers import Workers
 
 
 class SliceMixer(Mixer):
-    """Applies unchanged rules and attacks to this rank's coordinates.
+    """Applies the same rules and attacks as one process does, to this rank's coordinates.
 
-    Their sums over coordinates are summed over the ranks too, so all ranks come to the same coefficients.
+    Sums over coordinates are also summed over the ranks, so all ranks compute the same coefficients.
     Mozi needs more: its losses need whole models, so each message goes to the rank that has its receiver.
     """
 
