@@ -155,7 +155,7 @@ def test_a_gpu_that_is_wrong_uncompiled_too_ends_the_run(
     monkeypatch.setattr(
         Reference, "wrong_gradients", lambda self, found, *rest: check(self, [2 * g for g in found], *rest)
     )
-    with pytest.warns(RuntimeWarning), pytest.raises(RunError, match=r"uncompiled too.*\ntake --device cpu"):
+    with pytest.warns(RuntimeWarning), pytest.raises(RunError, match=r"also uncompiled.*\ntake --device cpu"):
         models(setup())
 
 
