@@ -1,4 +1,4 @@
-"""The diagnosis in words, for eighty columns, a pipe and no colour."""
+"""The diagnosis as plain text of eighty columns, without colour."""
 
 from collections.abc import Hashable, Iterable
 from math import inf
@@ -226,7 +226,9 @@ def _edges(audit: Audit) -> str:
     waiting: list[tuple[int, int]] = []
     best = network.spectral_gap
     for suggestion in suggestions:
-        waiting.append(suggestion.edge)  # one that does nothing alone goes with the one it waits for
+        waiting.append(
+            suggestion.edge
+        )  # an edge that gains nothing alone is shown with the next one that does
         if suggestion.gamma_after > best * (1 + GAIN):
             gamma = number(suggestion.gamma_after, exact=suggestion.exact)
             rows.append(f"{_paragraph(_edge_list(network, waiting), '    '):<22}  γ = {gamma}")

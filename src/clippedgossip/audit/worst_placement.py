@@ -23,18 +23,18 @@ EXHAUSTIVE = 3e8  # multiplications that trying every placement may cost
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """A set of regular nodes turned Byzantine (node indices) and what is left of the network then."""
+    """A set of regular nodes that become Byzantine (node indices), and the network without them."""
 
     nodes: tuple[int, ...]
     gamma: float
-    exact: bool  # False: γ is only an upper bound
+    exact: bool  # False if γ is only an upper bound
     delta_max: float
-    separated: int  # regular nodes that lose the largest part
+    separated: int  # regular nodes that are cut off from the largest part
     method: Literal["exhaustive", "greedy"]
 
     @property
     def ratio(self) -> float:
-        """δ_max/γ² of what is left; infinite if it falls apart."""
+        """δ_max/γ² of the remaining network; infinite if it is disconnected."""
         return self.delta_max / self.gamma**2 if self.gamma > 0 else inf
 
     @property
@@ -44,9 +44,10 @@ class Placement:
 
 
 def worst_placement(network: Network, more_byzantine: int = 1, cut: Cut | None = None) -> Placement | None:
-    """The b regular nodes whose turning hurts most; None if nothing would be left to hurt.
+    """The b regular nodes that would do most harm as Byzantine nodes; None if too few regular nodes would
+    remain.
 
-    All placements are tried where that is cheap; otherwise a greedy search, helped by the weakest cut.
+    All placements are tried if that is cheap. Otherwise a greedy search starts also from the weakest cut.
     """
     if more_byzantine < 0:
         raise NetworkError(f"more_byzantine is {more_byzantine}; it must be at least 0")
@@ -131,7 +132,7 @@ def _cut_off(left: Floats) -> Ints:
 
 
 def _greedy(network: Network, more_byzantine: int, start: tuple[int, ...]) -> Placement:
-    """One after the other, each where it hurts most; a node that takes the network apart comes first."""
+    """One after the other, each where it does most harm; a node that disconnects the network comes first."""
     turned = list(start)
     guess = network.gap.fiedler
     m = len(network.regular)
@@ -161,7 +162,7 @@ def _tries(m: int) -> int:
 
 
 def _separated(w: spectrum.Csr) -> Ints:
-    """Nodes cut off by the loss of each; 0 throughout if the graph is apart already."""
+    """Nodes cut off by the loss of each node; all 0 if the graph is already disconnected."""
     if csgraph.connected_components(w, directed=False)[0] > 1:
         return np.zeros(w.shape[0], dtype=np.int64)
     return separated_by(w.indptr.astype(np.int64), w.indices.astype(np.int64))
@@ -183,7 +184,8 @@ def _estimate(w: spectrum.Csr, v: Floats, delta: Floats) -> Floats:
 
 
 def _bottlenecks(network: Network, more_byzantine: int, cut: Cut | None) -> list[tuple[int, ...]]:
-    """Small sets that do much: around one node, around a lonely one, on the ends of the weakest cut."""
+    """Small sets that do much harm: around one node, around a node of low degree, at the ends of the weakest
+    cut."""
     indptr, indices, values, _ = network.regular_csr
     degrees = np.diff(indptr)
     by_weight = np.lexsort((-values, rows_of(indptr)))

@@ -1,4 +1,4 @@
-"""What every node of a network received in a round, and the geometry rules ask of it."""
+"""What every node of a network received in a round, and the distances and products that rules need."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -31,7 +31,7 @@ class Context:
     round: int | Tensor = 0
     rounds: int | None = None
     seed: int = 0
-    byzantine: Tensor | None = None  # (*batch, k) who lies: for the oracle radius alone
+    byzantine: Tensor | None = None  # (*batch, k) which senders are Byzantine, for the oracle radius
     nodes: Tensor | None = None  # (*batch,) who mixes, and
     senders: Tensor | None = None  # (*batch, k) who sent: rules that draw derive their draws from them
     offset: int = 0  # the slice's first coordinate
@@ -228,7 +228,7 @@ class Inbox:
         rows += 0 if self.extra is None else len(self.extra)
         spread = coefficients.new_zeros(len(slots), rows).scatter_add_(1, slots, coefficients)
         fine = self.ok[slots[:, :1]]
-        spread = torch.where(fine, spread, torch.nan)  # a diverged node stays so, whatever it hears
+        spread = torch.where(fine, spread, torch.nan)  # a diverged node stays so, whatever it receives
         parts = [spread[:, :n]]
         ok = self.ok[:n]
         if self.linear is not None:

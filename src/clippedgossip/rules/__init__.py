@@ -110,6 +110,6 @@ RADIUS = Kind(
 
 
 def make_rule(name: str, **parameters: Any) -> Rule:
-    """A rule from its name and parameters, in the words of a config; nothing mistyped is let through."""
+    """A rule from its name and parameters, as in a config. An unknown name or parameter is an error."""
     rule: Rule = made(RULE, name, parameters)
     return rule

@@ -43,7 +43,7 @@ class Balance(LinearRule):
         return torch.exp(-self.kappa * now / last)
 
     def bound(self, seen: Seen) -> Bound:
-        """Nobody who is accepted is further than γ e^{−κ t/T} ‖x_i‖."""
+        """No accepted model is further away than γ e^{−κ t/T} ‖x_i‖."""
         now, last = int(seen.context.round), seen.context.rounds
         decay = math.exp(-self.kappa * now / last) if last else 1.0
         return around_own(seen, (1 - self.self_weight) * self.gamma * decay * seen.own_norm)

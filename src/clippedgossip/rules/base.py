@@ -22,8 +22,8 @@ Loss = Callable[[Neighborhood], Tensor]
 
 @dataclass(frozen=True)
 class Rule(ABC):
-    """Pure, deterministic, blind to who is Byzantine. A message that is not finite counts as missing, and
-    the weight of a missing message goes to self: it stands as a copy of the node's own model."""
+    """Pure, deterministic, and without knowledge of which nodes are Byzantine. A message that is not finite
+    counts as not received. The weight of a message that is not received goes to the node's own model."""
 
     def __call__(
         self, own: Tensor, received: Tensor, weights: Tensor, context: Context | None = None
@@ -62,7 +62,7 @@ class Rule(ABC):
         return False
 
     def with_losses(self, loss_of: Loss) -> "Rule":
-        """The rule with the losses it lacks: `loss_of` gives (b, k+1), own model first."""
+        """The rule with the losses it needs: `loss_of` gives (b, k+1), own model first."""
         return self
 
     @abstractmethod
@@ -74,7 +74,7 @@ class Rule(ABC):
         return
 
     def caveat(self, neighbors: int) -> str | None:
-        """What the rule's theorem lacks on a node with so many neighbours; None if nothing."""
+        """Why the rule's theorem does not apply to a node with so many neighbours; None if it does."""
         return None
 
     def bound(self, seen: Seen) -> Bound:
@@ -100,7 +100,9 @@ class Rule(ABC):
 
     @staticmethod
     def _check_weights(weights: Tensor) -> None:
-        if not weights.numel() or weights.device.type != "cpu":  # a look at a GPU would stop it
+        if (
+            not weights.numel() or weights.device.type != "cpu"
+        ):  # reading a value would synchronise with the GPU
             return
         least, most = float(weights.min()), float(weights.sum(-1).max())
         if not least >= 0:
@@ -114,8 +116,8 @@ class Rule(ABC):
 
 @dataclass(frozen=True)
 class LinearRule(Rule):
-    """A rule whose output is a linear combination of the messages, by coefficients that depend on weights
-    and distances alone. It is a few lines on small matrices; the two heavy passes serve all nodes at once."""
+    """A rule whose output is a linear combination of the messages, with coefficients that depend on weights
+    and distances only. A rule works on small matrices; the models of all nodes are read in two passes."""
 
     @abstractmethod
     def coefficients(self, near: Neighborhood) -> Tensor:
@@ -134,9 +136,9 @@ class LinearRule(Rule):
 
 @dataclass(frozen=True)
 class CoordinateRule(Rule):
-    """A rule that treats every coordinate by itself."""
+    """A rule that works on each coordinate alone."""
 
-    weighted = False  # whether the weights matter, or only who is a neighbour
+    weighted = False  # whether the rule uses the weights, or only which nodes are neighbours
 
     @abstractmethod
     def combine(self, values: list[Tensor], weights: Tensor) -> Tensor:
@@ -213,9 +215,10 @@ class CoordinateRule(Rule):
         return rows, weights.to(inbox.models.dtype)
 
     def _alike(self, rows: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """Nodes that hear the same messages get the same result: (representatives, who copies which).
+        """Nodes that receive the same messages get the same result: (representatives, which one each node
+        copies).
 
-        On a complete graph without per-edge lies all nodes are alike, and the work is done once.
+        On a complete graph where all nodes receive the same messages, the work is done once.
         """
         order = rows.argsort(1)
         key = rows.gather(1, order).to(torch.float64)
@@ -239,7 +242,7 @@ def at_least(name: str, value: float, bound: float) -> None:
 
 
 def whole(name: str, value: int, bound: int) -> None:
-    """A number of things: what is not whole would be rounded one way here, another there."""
+    """A whole number: anything else might be rounded in different ways."""
     if not isinstance(value, Integral) or value < bound:
         raise RuleError(f"{name} is {value!r}; it must be a whole number, at least {bound}")
 

@@ -1,4 +1,4 @@
-"""What a rule promises: where a node's model is after mixing, whatever its Byzantine neighbours sent."""
+"""The guarantee of a rule: where a node's model is after mixing, whatever its Byzantine neighbours sent."""
 
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -11,7 +11,7 @@ from clippedgossip.mixing.inbox import Context
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Seen:
-    """One node's round as only an observer can see it: what it received, and which of it is Byzantine."""
+    """One node's round with all that is known of it: what it received, and which messages are Byzantine."""
 
     own: Tensor  # (d,) float64
     received: Tensor  # (k, d) float64
@@ -102,7 +102,7 @@ class Box:
         return torch.maximum(self.low - mixed.double(), mixed.double() - self.high).amax(-1)
 
     def wider(self, by: Tensor | float) -> "Box":
-        """With so much more room on every side."""
+        """The same, larger by this on every side."""
         return Box(low=self.low - by, high=self.high + by)
 
     @property

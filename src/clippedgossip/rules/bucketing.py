@@ -13,10 +13,10 @@ from clippedgossip.rules.premix import Premix
 
 @dataclass(frozen=True)
 class Bucketing(Premix):
-    """Shuffle what was received into buckets of at most s, average each, hand the averages to the rule
+    """Shuffle the received models into buckets of at most s, average each, and apply the rule to the averages
     (Karimireddy et al.; § techniques that improve information diffusion). Needs what its rule needs.
 
-    The shuffle derives from (seed, round, node, sender), so it is fresh each round and the same everywhere.
+    The shuffle depends on (seed, round, node, sender): it is new in each round, and the same in every engine.
     """
 
     size: int = 2
@@ -46,7 +46,7 @@ class Bucketing(Premix):
         return whole, (member * near.weights[:, None]).sum(2)
 
     def bound(self, seen: Seen) -> Bound:
-        """What the rule promises of the averages: one with a Byzantine member is Byzantine."""
+        """The bound of the rule on the averages: one with a Byzantine member is Byzantine."""
         context = seen.context
         layout = Layout.explicit(seen.weights[None], nodes=context.nodes, senders=context.senders)
         models = seen.own[None]

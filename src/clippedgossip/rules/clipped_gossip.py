@@ -1,4 +1,4 @@
-"""ClippedGossip, and how far a neighbour may pull: the clipping radius τ_i."""
+"""ClippedGossip and its clipping radius τ_i."""
 
 import math
 from abc import ABC, abstractmethod
@@ -21,7 +21,7 @@ class Radius(ABC):
         """(b, 1) τ_i."""
 
     def largest(self, seen: Seen) -> float | Unbounded:
-        """The largest τ_i that Byzantine messages can bring about."""
+        """The largest τ_i that Byzantine messages can cause."""
         return Unbounded("none is stated for its radius")
 
 
@@ -45,14 +45,14 @@ class Fixed(Radius):
 class Oracle(Radius):
     """τ_i² = (1/δ_i) Σ_{j∈R} W_ij ‖x_i − x_j‖², eq. (tau); ∞ where δ_i = 0.
 
-    Needs to know who is Byzantine: for theory and tests alone.
+    Needs to know which nodes are Byzantine: for theory and tests only.
     """
 
     def __call__(self, near: Neighborhood) -> Tensor:
         if near.byzantine is None:
             raise RuleError(
-                "the oracle radius must be told who is Byzantine: rule(…, Context(byzantine=mask))\n"
-                "or use Adaptive(delta_max=…), which need not know"
+                "the oracle radius needs to know the Byzantine nodes: rule(…, Context(byzantine=mask))\n"
+                "or use Adaptive(delta_max=…), which does not need this"
             )
         lies = near.byzantine
         delta = torch.where(lies, near.weights, 0.0).sum(1, keepdim=True)
@@ -60,7 +60,7 @@ class Oracle(Radius):
         return torch.where(delta > 0, (spread / delta).sqrt(), torch.inf)
 
     def largest(self, seen: Seen) -> float | Unbounded:
-        """τ_i itself: Byzantine messages have no part in it."""
+        """τ_i itself: it does not depend on Byzantine messages."""
         if not seen.faulty:
             return seen.spread
         spread = float((seen.weights[~seen.byzantine] * seen.regular_distances.square()).sum())

@@ -9,7 +9,7 @@ from clippedgossip.rules.bound import Bound, Seen, Unbounded
 
 @dataclass(frozen=True)
 class Gossip(LinearRule):
-    """x_i ← Σ_j W_ij x_j, eq. (Gossip). Needs nothing, resists nothing."""
+    """x_i ← Σ_j W_ij x_j, eq. (Gossip). Needs nothing; not robust."""
 
     def coefficients(self, near: Neighborhood) -> Tensor:
         return near.closed_weights

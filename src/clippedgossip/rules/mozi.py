@@ -41,7 +41,7 @@ class Mozi(LinearRule):
         if self.loss is not None:
             return self.loss(near.messages())
         raise RuleError(
-            "Mozi compares losses and was given none; pass loss=, a function from models to losses"
+            "Mozi compares losses and has no loss function; pass loss=, a function from models to losses"
         )
 
     def coefficients(self, near: Neighborhood) -> Tensor:
@@ -55,7 +55,8 @@ class Mozi(LinearRule):
         return torch.cat([1 - share.sum(1, keepdim=True), share], 1)
 
     def bound(self, seen: Seen) -> Bound:
-        """Nobody kept is further than the furthest regular neighbour, if as many go as are Byzantine."""
+        """No model that is kept is further away than the furthest regular neighbour, if at least as many are
+        dropped as are Byzantine."""
         neighbors = seen.count - 1
         dropped = neighbors - max(1, int(neighbors * self.keep + 1e-9))
         if seen.faulty > dropped:

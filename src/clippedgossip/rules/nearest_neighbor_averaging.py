@@ -11,8 +11,8 @@ from clippedgossip.rules.sorting import nearest, uniform_over
 
 @dataclass(frozen=True)
 class NNA(LinearRule):
-    """The mean of self and the received models but for the f furthest from self (MoNNA, Farhadkhani et al.).
-    Needs a bound f on the number of Byzantine neighbours."""
+    """The mean of the own and the received models, without the f furthest from the own one (MoNNA,
+    Farhadkhani et al.). Needs a bound f on the number of Byzantine neighbours."""
 
     faulty: int
 
@@ -28,7 +28,7 @@ class NNA(LinearRule):
         return uniform_over(torch.cat([near.closed_present[:, :1], kept], 1))
 
     def bound(self, seen: Seen) -> Bound:
-        """Nobody who is kept is further than the furthest regular neighbour."""
+        """No model that is kept is further away than the furthest regular neighbour."""
         if seen.faulty > self.faulty:
             return too_many(seen, self.faulty)
         return around_own(seen, seen.spread)

@@ -14,13 +14,13 @@ from clippedgossip.rules.base import CoordinateRule, LinearRule, Loss, Rule
 
 @dataclass(frozen=True)
 class Premix(LinearRule):
-    """Hands averages of the messages to another rule. Linear if that rule is."""
+    """Applies another rule to averages of the messages. It is linear if that rule is."""
 
     rule: Rule
 
     @property
     def innermost(self) -> Rule:
-        """The rule that sees the averages at last."""
+        """The innermost rule, which sees the averages."""
         return self.rule.innermost if isinstance(self.rule, Premix) else self.rule
 
     @property

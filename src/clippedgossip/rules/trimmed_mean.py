@@ -14,7 +14,7 @@ from clippedgossip.rules.sorting import middle, sorted_with_weights
 
 @dataclass(frozen=True)
 class Trimmed(CoordinateRule):
-    """A rule that drops as much from either end: as much at all nodes, or each node its own."""
+    """A rule that drops the same amount from either end: one amount for all nodes, or one for each node."""
 
     trim: Any
 
