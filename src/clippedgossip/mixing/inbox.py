@@ -391,6 +391,8 @@ class Neighborhood:
     @cached_property
     def own_norms(self) -> Tensor:
         """(b,) ‖x_i‖."""
+        if self.inbox.models.is_cuda:  # products in float32 would lose a short one beside a long centre
+            return self.inbox.reduce(kernels.row_squares(self.inbox.models[self.group])).sqrt()
         return self.inbox.norms[self.group]
 
     def message(self, place: int) -> Tensor:

@@ -23,6 +23,7 @@ PROGRAMS = 528  # four for each of an H200's multiprocessors
 BLOCK = 32  # coordinates at a time
 AGAIN = 16  # programs that share a row which is taken again
 FARTHEST = tl.constexpr(HUGE)
+UNDERFLOWN = tl.constexpr(2.0**-70)  # of a billion float32 squares some may be below 2⁻¹²⁶
 SHORTER = tl.constexpr(2.0**-88)  # 3.4e38 becomes 1.1e12
 UNIT = 2.0**-21  # error of a product of two rows, by their lengths; of the chunked ones 2⁻⁴⁶
 CERTAIN = (
@@ -237,6 +238,7 @@ def _squared_kernel(
         size = tl.load(sizes + other)
     distance = tl.sqrt(squared)
     unclear = unit * (mine + size) > certain * tl.maximum(distance, certain * norm) * (norm + distance)
+    unclear = unclear | (mine + size < UNDERFLOWN)
     tl.store(output + node * k + place, squared, mask=here)
     tl.store(uncertain + node * k + place, (unclear & (other != own)).to(tl.int8), mask=here)
 
