@@ -28,7 +28,7 @@ def test_the_interval_is_students(values: list[float]) -> None:
 def test_one_seed_has_no_interval_and_none_has_no_mean() -> None:
     one = estimate([0.964, None, math.nan])
     assert one is not None
-    assert (one.low, one.text(scale=100, unit=" %")) == (None, "96.4 %")
+    assert (one.low, one.text(scale=100)) == (None, "96.4")
     assert estimate([]) is None
     assert estimate([None]) is None
 
@@ -47,6 +47,6 @@ def test_a_seed_that_diverged_makes_no_mean_look_better() -> None:
     found = estimate([1.0, 2.0, math.inf, math.nan])
     assert found is not None
     assert (found.mean, found.count, found.diverged) == (math.inf, 3, 1)
-    assert found.text(scale=100, unit=" %") == "1 of 3 diverged"
+    assert found.text(scale=100) == "1 of 3 diverged"
     line = over_seeds("gossip", [{0: 1.0, 5: 2.0, 9: 3.0}, {0: 3.0, 5: math.inf}])
     assert list(line.y) == [2.0, None, None]

@@ -27,12 +27,12 @@ class Estimate:
             self.mean if self.high is None else self.high,
         )
 
-    def text(self, *, scale: float = 1.0, digits: int = 1, unit: str = "") -> str:
-        """`96.4 ± 0.3 %`, for one seed `96.4 %`; or `2 of 3 diverged`."""
+    def text(self, *, scale: float = 1.0, digits: int = 1) -> str:
+        """`96.4 ± 0.3`, for one seed `96.4`; or `2 of 3 diverged`."""
         if self.diverged:
             return f"{self.diverged} of {self.count} diverged"
         margin = "" if self.high is None else f" ± {(self.high - self.mean) * scale:.{digits}f}"
-        return f"{self.mean * scale:.{digits}f}{margin}{unit}"
+        return f"{self.mean * scale:.{digits}f}{margin}"
 
 
 @dataclass(frozen=True, kw_only=True)
