@@ -2,7 +2,9 @@
 otherwise; Hypothesis draws alike."""
 
 import os
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import settings
 
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -17,3 +19,14 @@ def pytest_configure() -> None:
     import torch  # after the environment is set: libraries look at it once
 
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """For tests that compare records byte for byte."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

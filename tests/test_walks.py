@@ -28,7 +28,7 @@ RING = str(ROOT / "examples" / "ring.toml")
     ids=["run", "reproduce"],
 )
 def test_a_walk_gets_no_longer(command: list[str], bound: int, passed: set[str]) -> None:
-    """The bounds may only fall: 30 files for a run and 45 for a figure are the aim."""
+    """The bounds may only fall; 45 files for a figure are the aim."""
     program = [sys.executable, str(ROOT / "tools" / "walk.py"), *command]
     done = subprocess.run(program, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -4,7 +4,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from clippedgossip import simulate, tasks
 from clippedgossip.cli import main
 from clippedgossip.runs import execute as runs
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 TINY = """
 network = {name = "dumbbell", clique = 2}
 data = {name = "digits", samples = 100, test_samples = 20}
@@ -25,14 +25,6 @@ rounds = 4
 batch = 2
 evaluate_every = 2
 """
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

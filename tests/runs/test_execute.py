@@ -24,6 +24,7 @@ from clippedgossip.simulate.state import Moment, State
 from clippedgossip.tasks import load
 from clippedgossip.tasks.stacked_layers import multiplications
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 TINY: dict[str, Any] = {
     "device": "cpu",
     "network": {"name": "ring", "nodes": 4, "byzantine": {"pendants": [0]}},
@@ -37,14 +38,6 @@ TINY: dict[str, Any] = {
 
 def tiny(**changes: Any) -> RunConfig:
     return RunConfig.from_mapping(TINY | changes)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 class Stop(Exception):
@@ -236,7 +229,7 @@ def test_a_failure_is_kept_and_then_forgotten(tmp_path: Path, monkeypatch: pytes
         raise DataError("no mnist here")
 
     with monkeypatch.context() as broken:
-        broken.setattr(runs, "build", no_data)
+        broken.setattr(RunConfig, "build", no_data)
         with pytest.raises(DataError, match="no mnist"):
             execute(tiny(), tmp_path)
     run = RunDirectory(next(tmp_path.iterdir()))

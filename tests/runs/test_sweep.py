@@ -5,7 +5,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from clippedgossip.runs.status import status, status_of_folder
 from clippedgossip.runs.submit import launch
 from clippedgossip.simulate.engine import train_together
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TINY = """
 device = "cpu"
@@ -37,14 +38,6 @@ rounds = 4
 batch = 2
 evaluate_every = 2
 """
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def sweep(folder: Path, grid: str, base: str = TINY) -> Path:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from clippedgossip import graphs
+import clippedgossip.graphs as graphs
 from clippedgossip.network import Network
 from clippedgossip.paper import page_parts as drawing
 from clippedgossip.paper.results import DISTANCE, Results

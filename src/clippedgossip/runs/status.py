@@ -1,6 +1,6 @@
 """The status of the runs of a sweep."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,14 +31,10 @@ def status(configs: Sequence[RunConfig], root: Path | str) -> list[RunStatus]:
 
 def status_of_folder(root: Path) -> list[RunStatus]:
     """The status of every run in a folder."""
-    found = [_status(RunDirectory(path)) for path in _runs(root)]
+    found = [_status(RunDirectory(path.parent)) for path in sorted(root.glob("*/config.json"))]
     if not found:
         raise RunError(f"{root} holds no runs; give a sweep's file or its folder")
     return found
-
-
-def _runs(root: Path) -> Iterator[Path]:
-    yield from sorted(path.parent for path in root.glob("*/config.json"))
 
 
 def _status(run: RunDirectory) -> RunStatus:
