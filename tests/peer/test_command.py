@@ -317,7 +317,7 @@ def test_interrupt_stops_everyone(tmp_path: Path) -> None:
         terminal.interrupt()
         assert terminal.ended() == 0, "the way to stop it is no failure"
     assert "Traceback" not in terminal.said
-    assert "--resume` goes on from here" in terminal.said
+    assert "--resume` resumes from here" in terminal.said
     stopped = [row["round"] for row in json.loads(here("status", net, "--json"))]
     resumed = json.loads(peer("up", net, "--resume", "--rounds", 1, "--json"))
     assert [row["rounds"] for row in resumed] == stopped

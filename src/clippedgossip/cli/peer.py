@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from clippedgossip.peer.local_network import LocalNetwork
     from clippedgossip.runs.config import RunConfig
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON alone.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")]
 Folder = Annotated[Path, typer.Argument(help="The peer's folder.")]
 
 
 def register(app: typer.Typer) -> None:
     """Add the `peer` commands."""
     group = typer.Typer(
-        help="Train over a real network with people you need not trust.", no_args_is_help=True
+        help="Train over a real network with peers that you need not trust.", no_args_is_help=True
     )
     for name, command in (
         ("network", network),
@@ -62,10 +62,14 @@ def network(
     partition: Annotated[
         str | None, typer.Option(help="iid (default), sorted, clique, dirichlet, classes.")
     ] = None,
-    rule: Annotated[str | None, typer.Option(help="What everyone mixes with; clipped-gossip.")] = None,
-    radius: Annotated[float | None, typer.Option(help="Clipping radius; 1.")] = None,
-    rounds: Annotated[int | None, typer.Option(help="Rounds to train; 200.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of data, model and batches; 0.")] = None,
+    rule: Annotated[
+        str | None, typer.Option(help="The rule of all peers. The default is clipped-gossip.")
+    ] = None,
+    radius: Annotated[float | None, typer.Option(help="Clipping radius. The default is 1.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Rounds to train. The default is 200.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of data, model and batches. The default is 0.")
+    ] = None,
 ) -> None:
     """Write a network of peers for this machine: one folder each, with identity and config.
 
@@ -139,14 +143,14 @@ def _first_run(kind: str) -> dict[str, Any]:
 
 def up(
     net: Annotated[Path, typer.Argument(help="A folder written by `peer network`.")],
-    rounds: Annotated[int | None, typer.Option(help="End after so many rounds.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="End after this number of rounds.")] = None,
     misbehave: Annotated[
         list[str],
         typer.Option(
             metavar="PEER=HOW", help="Make a peer Byzantine, such as 3=bit-flipping; can be repeated."
         ),
     ] = [],  # noqa: B006  # typer copies it
-    resume: Annotated[bool, typer.Option(help="Go on from the checkpoints of an earlier start.")] = False,
+    resume: Annotated[bool, typer.Option(help="Resume from the checkpoints of an earlier start.")] = False,
     as_json: Json = False,
 ) -> None:
     """Start all peers of a network on this machine and watch them; Ctrl-C stops them.
@@ -177,7 +181,7 @@ def up(
     if interrupted and any(
         row["rounds"] < config.rounds for row, config in zip(peers.rows(), configs, strict=True)
     ):
-        print(f"stopped; `clippedgossip peer up {net} --resume` goes on from here", file=sys.stderr)
+        print(f"stopped; `clippedgossip peer up {net} --resume` resumes from here", file=sys.stderr)
     if failed:
         print(f"error: ended badly: {failed}; see log.jsonl in their folders", file=sys.stderr)
         raise typer.Exit(1)
@@ -222,7 +226,7 @@ def add(
     fingerprint: Annotated[str, typer.Argument(help="What its `peer init` printed.")],
     folder: Annotated[Path, typer.Option("--dir", help="This peer's folder.")] = Path(),
 ) -> None:
-    """Pin a neighbour: from now on it, and nobody else by that name, is listened to."""
+    """Pin the certificate of a neighbour. No other certificate is accepted under its name."""
     from dataclasses import replace
 
     from clippedgossip.errors import PeerError
@@ -248,11 +252,11 @@ def add(
 
 def start(
     folder: Folder = Path(),
-    rounds: Annotated[int | None, typer.Option(help="End after so many rounds.")] = None,
-    resume: Annotated[bool, typer.Option(help="Go on from the checkpoint of an earlier start.")] = True,
+    rounds: Annotated[int | None, typer.Option(help="End after this number of rounds.")] = None,
+    resume: Annotated[bool, typer.Option(help="Resume from the checkpoint of an earlier start.")] = True,
     as_json: Json = False,
 ) -> None:
-    """Run this peer until its rounds are done; Ctrl-C stops it, and it goes on where it stopped."""
+    """Run this peer until its rounds are done. Ctrl-C stops it; the same command resumes."""
     from dataclasses import asdict
 
     from clippedgossip.errors import PeerError
@@ -283,7 +287,7 @@ def start(
     if outcome.resumed is not None and outcome.resumed >= mine.rounds:
         print(
             f"run {mine.run!r} was complete already, at round {outcome.resumed}; "
-            f"`--rounds {2 * outcome.resumed}` goes on, `--no-resume` starts anew",
+            f"`--rounds {2 * outcome.resumed}` makes it longer, `--no-resume` starts again",
             file=sys.stderr,
         )
     if not outcome.saved:
@@ -299,7 +303,7 @@ def status(
     folder: Annotated[Path, typer.Argument(help="A peer's folder, or a network's.")] = Path(),
     as_json: Json = False,
 ) -> None:
-    """Where a peer, or every peer of a network, stands."""
+    """Show the status of a peer, or of every peer of a network."""
     from clippedgossip.report.terminal import show_peers
 
     found = _statuses(folder)
@@ -314,11 +318,13 @@ def health(
     folder: Annotated[Path, typer.Argument(help="A peer's folder, or a network's.")] = Path(),
     longest: Annotated[
         float,
-        typer.Option("--age", help="Seconds without a round, or any neighbour, that are too many."),
+        typer.Option(
+            "--age", help="Seconds without a round, or without a message, after which the exit code is 1."
+        ),
     ] = 120.0,
     as_json: Json = False,
 ) -> None:
-    """Exit code 0 if the peer runs, does rounds and hears neighbours, or has finished; else 1, and why."""
+    """Exit code 0 if the peer runs, does rounds and receives messages, or has finished; else 1, and why."""
     from clippedgossip.peer.telemetry import unhealthy
 
     found = {name: unhealthy(row, longest) for name, row in _statuses(folder).items()}
@@ -356,7 +362,7 @@ def _statuses(folder: Path) -> dict[str, dict[str, Any] | None]:
 def drill(
     faults: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[FAULT]…", help="kill, stop, partition, …; all if not said."),
+        typer.Argument(metavar="[FAULT]…", help="kill, stop, partition, …. The default is all."),
     ] = None,
     network: Annotated[str, typer.Option(help="ring, torus, or chords (a ring with triangles).")] = "ring",
     peers: Annotated[int, typer.Option(help="Peers in the network.")] = 8,
@@ -364,7 +370,7 @@ def drill(
     out: Annotated[Path | None, typer.Option(help="Write the table here as well (Markdown).")] = None,
     as_json: Json = False,
 ) -> None:
-    """Do to a network of real processes what the world may do to it, and see how it comes through."""
+    """Inject faults into a network of real processes, and show the result of each."""
     from dataclasses import asdict
 
     from clippedgossip.errors import ConfigError, unknown_name
