@@ -201,6 +201,78 @@ PLAIN: dict[str, dict[str, Any]] = {
 }
 
 
+WRONG = """
+import torch
+from dataclasses import dataclass
+from clippedgossip.attacks import FreeAttack
+from clippedgossip.rules import LinearRule, Radius
+
+@dataclass(frozen=True)
+class Short(LinearRule):
+    def coefficients(self, near): return torch.zeros(3)
+
+@dataclass(frozen=True)
+class NoArgument(LinearRule):
+    def coefficients(self): return torch.zeros(3)
+
+@dataclass(frozen=True)
+class Wide(Radius):
+    def __call__(self, near): return torch.zeros(3, 1, 7)
+
+class Nothing:
+    def __call__(self, x, y, round): return None
+
+class OneArgument:
+    def __call__(self, x): return x
+
+@dataclass(frozen=True)
+class Rows(FreeAttack):
+    def messages(self, view): return torch.zeros(3)
+
+@dataclass(frozen=True)
+class Nobody(FreeAttack):
+    def messages(self, view): return None
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ("rule=wrong:Short", "raised where Short of"),
+        ("rule=wrong:NoArgument", "raised where NoArgument of"),
+        ("rule={name='clipped-gossip', radius='wrong:Wide'}", "raised where Wide of"),
+        ("data.poison=wrong:Nothing", "raised where Nothing of"),
+        ("data.poison=wrong:OneArgument", "raised where OneArgument of"),
+        ("attack=wrong:Rows", "the messages of Rows are shape (3,)"),
+        ("attack=wrong:Nobody", "the messages of Nobody are NoneType"),
+    ],
+)
+def test_what_it_returns_wrongly_is_said_in_two_lines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], change: str, says: str
+) -> None:
+    (tmp_path / "wrong.py").write_text(WRONG)
+    config = tmp_path / "run.toml"
+    config.write_text(
+        'network = {name = "complete", nodes = 5, byzantine = [4]}\ndata = {name = "digits", samples = 50}\n'
+        'model = "linear"\nrule = "gossip"\nattack = "none"\ntraining = {rounds = 2}\n'
+    )
+    with pytest.raises(SystemExit) as end:
+        main(["run", str(config), "--out", str(tmp_path / "runs"), change])
+    said = capsys.readouterr().err
+    assert (end.value.code, said.count("\n")) == (2, 2), said
+    assert says in said
+    assert "wrong.py" in said or "messages of" in said
+
+
+def test_a_module_named_like_one_of_python_is_refused(tmp_path: Path) -> None:
+    """It would replace the one that everything else imports."""
+    for name in ("json", "numpy"):
+        (tmp_path / f"{name}.py").write_text("class Rule: pass\n")
+        with pytest.raises(ConfigError, match=f"'{name}' is also a module of Python"):
+            own.load(f"{name}:Rule", tmp_path)
+    assert json.loads("1") == 1
+
+
 def test_commands_look_in_the_current_folder(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,12 +7,14 @@ import ast
 import importlib
 import importlib.util
 import sys
+import sysconfig
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 from clippedgossip.errors import ConfigError, UserError, unknown_name
@@ -42,7 +44,13 @@ def load(reference: str, folder: Path | None = None) -> tuple[Callable[..., Any]
     if not module_name or not name or not all(part.isidentifier() for part in module_name.split(".")):
         raise ConfigError("cannot be found: write package.module:Name, such as mine:MyRule")
     folder = (Path() if folder is None else folder).resolve()
-    beside = _beside(folder, module_name.partition(".")[0])
+    top = module_name.partition(".")[0]
+    beside = _beside(folder, top)
+    if beside and _taken(top):
+        raise ConfigError(
+            f"cannot be imported: {top!r} is also a module of Python or of an installed package\n"
+            f"rename the one in {folder}"
+        )
     sys.path.insert(0, str(folder))
     try:
         importlib.invalidate_caches()
@@ -96,16 +104,36 @@ def raised(error: BaseException) -> str:
 
 
 def blamed(error: BaseException) -> str | None:
-    """Two lines about an error that came from the user's own code; None if it did not."""
+    """Two lines about an error that the user's own code raised or caused by what it returned; else None."""
     if isinstance(error, UserError):
         return None
     files = {str(origin.file) for origin in _LOADED.values()}
-    frames = traceback.extract_tb(error.__traceback__)
-    mine = next((frame for frame in reversed(frames) if frame.filename in files), None)
-    if mine is None:
-        return None
-    said = " ".join(str(error).split())
-    return f"{type(error).__name__}: {said}\nraised by {mine.filename}, line {mine.lineno}"
+    frames = list(traceback.walk_tb(error.__traceback__))[::-1]
+    said = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    for frame, line in frames:
+        if frame.f_code.co_filename in files:
+            return f"{said}\nraised by {frame.f_code.co_filename}, line {line}"
+    for depth, (frame, _) in enumerate(frames):
+        used = _used(frame.f_locals, everything=depth == 0)
+        if used is not None:
+            name, file = used
+            return f"{said}\nraised where {name} of {file} is used: see what it takes and what it returns"
+    return None
+
+
+def _used(variables: Mapping[str, object], *, everything: bool) -> tuple[str, Path] | None:
+    """Name and file of an own thing whose method runs, or that a rule or an attack holds; where the error was
+    raised, any variable counts."""
+    files = {name: origin.file for origin in _LOADED.values() for name in origin.modules}
+    this = variables.get("self")
+    held = everything or type(this).__module__.startswith(("clippedgossip.rules.", "clippedgossip.attacks."))
+    candidates = [this, *(variables.values() if everything else ())]
+    candidates += getattr(this, "__dict__", {}).values() if held else ()
+    for candidate in candidates:
+        kind = candidate if isinstance(candidate, FunctionType) else type(candidate)
+        if kind.__module__ in files:
+            return kind.__name__, files[kind.__module__]
+    return None
 
 
 def _is_own(file: str) -> bool:
@@ -115,6 +143,14 @@ def _is_own(file: str) -> bool:
 
 def _beside(folder: Path, top: str) -> bool:
     return (folder / f"{top}.py").is_file() or (folder / top).is_dir()
+
+
+def _taken(top: str) -> bool:
+    """Whether others import a module of this name, so that it must not be replaced by one beside a config."""
+    file = getattr(sys.modules.get(top), "__file__", None) or ""
+    installed = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    ours = any(top == name.partition(".")[0] for origin in _LOADED.values() for name in origin.modules)
+    return top in sys.stdlib_module_names or (not ours and any(file.startswith(place) for place in installed))
 
 
 def _forget(origin: Origin, old: Origin | None, folder: Path | None) -> None:
