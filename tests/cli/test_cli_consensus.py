@@ -178,3 +178,14 @@ def test_reproduce_prints_rows_alone_and_writes_its_page(tmp_path: Path) -> None
     assert [round(error) for error in published][::2] == [937, 3373, 4918]
     page = tmp_path / "out" / "consensus" / "index.html"
     assert page.read_text(encoding="utf-8").count("✓") >= 28
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["{adaptive=0.2}", '{name="adaptive",delta_max=0.2}', '{adaptive="0.2"}', "{adaptive='byzantine'}"],
+)
+def test_a_rule_option_is_written_as_in_a_config(said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    rounds = ["consensus", "complete", "--nodes", "5", "--byzantine", "4", "--rounds", "2", "--json"]
+    one = run([*rounds, "--rule-option", f"radius={said}"], capsys)
+    same = run([*rounds, "--rule-option", "radius=adaptive", "--rule-option", "radius.delta_max=0.2"], capsys)
+    assert (one[0], json.loads(one[1])["error"]) == (0, json.loads(same[1])["error"])

@@ -131,3 +131,9 @@ def test_a_mistake_is_told_before_the_first_run(
     with pytest.raises(ConfigError, match=message) as told:
         cg.compare(network, data, model, **(SHORT | options))
     assert len(str(told.value).splitlines()) <= 2
+
+
+@pytest.mark.parametrize("seeds", [None, 1.5, "3", True, [True], [0.5]])
+def test_seeds_are_a_number_or_numbers(network: Network, data: DataSet, model: nn.Module, seeds: Any) -> None:
+    with pytest.raises(ConfigError, match=r"seeds? is .*(seeds=|whole number)"):
+        cg.compare(network, data, model, rules=["gossip"], attacks=["alie"], seeds=seeds, **SHORT)

@@ -252,7 +252,7 @@ def test_the_override_that_brought_it_about_is_named_and_no_other(tmp_path: Path
     path = written(tmp_path, TOML)
     with pytest.raises(ConfigError, match=r"^override 'training.rounds=0': .*rounds is 0"):
         load_config(path, ["training.rounds=9", "training.batch=2", "training.rounds=0", "training.lr=1"])
-    with pytest.raises(ConfigError, match=r"^override 'rule.name=median': unknown .*'rule'"):
+    with pytest.raises(ConfigError, match=r"^override 'rule.name=median' keeps .*: unknown .*'rule'"):
         load_config(path, ["seed=2", "rule.name=median", "training.lr=1"])
     broken = written(tmp_path, TOML.replace("= 0.1", "= -0.1"))
     with pytest.raises(ConfigError, match=r"run\.toml, line \d+: .*learning rate is -0.1"):

@@ -333,3 +333,13 @@ def test_a_launcher_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "submitit", None)
     with pytest.raises(RunError, match=r"clippedgossip\[sweep\]"):
         launch(three(tmp_path), tmp_path / "runs", launcher="local")
+
+
+def test_a_mistake_in_a_grid_is_told_in_two_lines(tmp_path: Path) -> None:
+    """Also where the message of the run itself has two."""
+    (tmp_path / "sweep.toml").write_text(f'{TINY}\n[grid]\nrule = ["gosip"]\n')
+    with pytest.raises(ConfigError) as error:
+        load_sweep(tmp_path / "sweep.toml")
+    first, second = str(error.value).split("\n")
+    assert "did you mean 'gossip'? (in the run with rule = 'gosip')" in first
+    assert second.startswith("known: ")

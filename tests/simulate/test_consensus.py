@@ -9,7 +9,7 @@ import torch
 
 from clippedgossip import graphs
 from clippedgossip.attacks import Dissensus, Gaussian, LabelFlipping
-from clippedgossip.errors import NetworkError, RuleError, RunError
+from clippedgossip.errors import ConfigError, NetworkError, RuleError, RunError
 from clippedgossip.network import Network
 from clippedgossip.paper.consensus_chains import START
 from clippedgossip.rules import ClippedGossip, Gossip, TrimmedMean
@@ -96,3 +96,20 @@ def test_what_cannot_run_is_refused_before_round_one(
 ) -> None:
     with pytest.raises(kind, match=says):
         run()
+
+
+def test_rule_and_attack_go_by_the_words_of_a_config() -> None:
+    network = Network(nx.petersen_graph(), byzantine=[3])
+    words = consensus(
+        network,
+        {"name": "trimmed-mean", "trim": "byzantine"},
+        start_of(network),
+        attack="dissensus",
+        rounds=3,
+    )
+    objects = consensus(network, TrimmedMean(trim=1), start_of(network), attack=Dissensus(), rounds=3)
+    assert [now.error for now in words] == [now.error for now in objects]
+    with pytest.raises(ConfigError, match="did you mean 'gossip'"):
+        consensus(network, "gosip", start_of(network))
+    with pytest.raises(ConfigError, match="rule is a int"):
+        consensus(network, 3, start_of(network))  # type: ignore[arg-type]

@@ -87,7 +87,7 @@ def consensus(
     """Let the nodes of a network look for their average while some of them are Byzantine.
 
     Examples: `clippedgossip consensus torus --random-byzantine 1 --rule median --attack alie`, or
-    `--rule clipped-gossip --rule-option radius=adaptive --rule-option delta_max=0.2`.
+    `--rule clipped-gossip --rule-option radius={adaptive=0.2}`.
     """
     networks.check_source(network)
     options = networks.parse_options(context, network)
@@ -163,13 +163,14 @@ def _checked(kind: type[T], name: str, options: list[str] | None, flag: str) -> 
 
 def _pairs(options: list[str] | None, flag: str) -> dict[str, Any]:
     from clippedgossip.decode import put
+    from clippedgossip.runs.config import toml_value
 
     found: dict[str, Any] = {}
     for option in sorted(options or [], key=lambda option: "." in option.partition("=")[0]):
         key, sign, value = option.partition("=")
         if not sign or not key:
             raise ConfigError(f"{flag} is {option!r}; it is written key=value, such as radius=0.5")
-        put(found, key.strip(), value.strip())
+        put(found, key.strip(), toml_value(value.strip()))
     return found
 
 

@@ -257,7 +257,9 @@ def _called(model: Callable[[], nn.Module]) -> object:
 
 
 def _whole(value: Any) -> Any:
-    """numpy's integers as Python's; anything else as it is, to be checked later."""
+    """numpy's integers as Python's, True as text; anything else as it is, to be checked later."""
+    if isinstance(value, bool):
+        return str(value)
     return int(value) if isinstance(value, Integral) else value
 
 

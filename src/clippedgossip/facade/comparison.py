@@ -83,7 +83,7 @@ def compare(
     wanted = {
         "rules": _several("rules", rules, '["gossip", cg.rules.ClippedGossip(1.0)]'),
         "attacks": _several("attacks", attacks, "[cg.attacks.Dissensus()]"),
-        "seeds": list(range(seeds)) if isinstance(seeds, int) else list(seeds),
+        "seeds": _several("seeds", range(seeds) if type(seeds) is int else seeds, "[0, 1, 2], or seeds=3"),
     }
     for name, values in wanted.items():
         if not values:

@@ -319,9 +319,9 @@ def from_raw(
 def _keeps_others(entry: str, problem: KeyProblem) -> str:
     """A hint for a user who names another network, rule, …."""
     section, dot, value = entry.partition(".name=")
-    if not dot or "unknown parameter of network" not in str(problem):
+    if not dot or "unknown parameter of" not in str(problem):
         return ""
-    other = f'{section}={{name="{_value(value)}"}}'
+    other = f'{section}={{name="{toml_value(value)}"}}'
     return f" keeps the other keys of [{section}], {other} does not"
 
 
@@ -357,11 +357,12 @@ def override(raw: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]
         key, equals, value = text.partition("=")
         if not equals or not re.fullmatch(r"[\w-]+(\.[\w-]+)*", key.strip()):
             raise ConfigError(f"cannot read the override {text!r}; write key=value, such as training.lr=0.1")
-        put(changed, key.strip(), _value(value.strip()))
+        put(changed, key.strip(), toml_value(value.strip()))
     return changed
 
 
-def _value(text: str) -> Any:
+def toml_value(text: str) -> Any:
+    """A value as TOML writes it; what is no TOML is text."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:

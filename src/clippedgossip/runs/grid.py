@@ -34,7 +34,8 @@ def load_sweep(path: Path | str, overrides: Sequence[str] = ()) -> list[RunConfi
             config = from_raw(raw, source=path, text=text, overrides=overrides, point=point)
         except ConfigError as error:
             said = ", ".join(f"{key} = {value!r}" for key, value in point.items())
-            raise ConfigError(f"{error}\n(in the run with {said})") from error
+            first, *rest = str(error).split("\n")
+            raise ConfigError("\n".join([f"{first} (in the run with {said})", *rest])) from error
         configs.setdefault(canonical(config.to_mapping()), config)
     return list(configs.values())
 

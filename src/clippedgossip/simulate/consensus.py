@@ -1,7 +1,8 @@
 """Robust consensus: every regular node holds a vector, and mixing should bring all vectors to their mean."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from clippedgossip.mixing.inbox import Context, Inbox
 from clippedgossip.mixing.slots import Layout
 from clippedgossip.network import Network
 from clippedgossip.rules import Rule
+from clippedgossip.settings import AttackConfig, RuleConfig, must_be
 from clippedgossip.simulate.engine import byzantine_rows
 from clippedgossip.simulate.setup import refuse_disconnected
 
@@ -29,14 +31,22 @@ class ConsensusRound:
 
 def consensus(
     network: Network,
-    rule: Rule,
+    rule: Rule | str | Mapping[str, Any],
     initial: Tensor,
     *,
-    attack: Attack | None = None,
+    attack: Attack | str | Mapping[str, Any] | None = None,
     rounds: int = 100,
     seed: int = 0,
 ) -> Iterator[ConsensusRound]:
-    """Start from `initial`, (n, d) or (regular, d), and mix. Without an attack Byzantine nodes are silent."""
+    """Start from `initial`, (n, d) or (regular, d), and mix. Without an attack Byzantine nodes are silent.
+    Rule and attack are objects, or the words that a config uses."""
+    if isinstance(rule, str | Mapping):
+        rule = RuleConfig.from_value(rule).build(network)
+    if isinstance(attack, str | Mapping):
+        attack = AttackConfig.from_value(attack).build()
+    must_be("rule", rule, Rule, "rules.ClippedGossip()")
+    if attack is not None:
+        must_be("attack", attack, Attack, "attacks.Dissensus()")
     refuse_disconnected(network)
     if attack is not None and attack.flips_labels and len(network.byzantine):
         raise RunError(

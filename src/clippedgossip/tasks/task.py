@@ -182,7 +182,10 @@ def _checked_shares(ids: Sequence[int], shares: Sequence[Data | Sequence[int]], 
     """The shares as tensors of row numbers: one for each worker, none empty, all within the data."""
     if len(ids) != len(shares) or len(set(ids)) != len(ids):
         raise DataError(f"{len(shares)} shares for {len(set(ids))} different workers; give one share to each")
-    rows = [torch.as_tensor(share).cpu() for share in shares]
+    try:
+        rows = [torch.as_tensor(share).cpu() for share in shares]
+    except (TypeError, ValueError, RuntimeError) as error:  # text, None, lists of several lengths
+        raise DataError(f"the shares are no rows: {error}\nlist the numbers of each worker's rows") from None
     for node, row in zip(ids, rows, strict=True):
         if row.ndim == 1 and not len(row):
             raise DataError(f"worker {node} holds no samples; use fewer workers or another partition")
@@ -192,7 +195,8 @@ def _checked_shares(ids: Sequence[int], shares: Sequence[Data | Sequence[int]], 
                 "list the numbers of its rows (of a mask: mask.nonzero().flatten())"
             )
         if int(row.min()) < 0 or int(row.max()) >= samples:
-            raise DataError(f"worker {node} holds rows outside 0 to {samples - 1}")
+            wrong = int(row.min()) if int(row.min()) < 0 else int(row.max())
+            raise DataError(f"worker {node} holds row {wrong}; rows go from 0 to {samples - 1}")
     return [row.long() for row in rows]
 
 
