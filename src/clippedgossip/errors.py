@@ -53,4 +53,4 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
     known = sorted(known)
     near = get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    return f"unknown {kind} {name!r}{hint}\nknown: {', '.join(known)}"
+    return f"unknown {kind} {name!r}{hint}\nknown: {', '.join(known) or 'none'}"

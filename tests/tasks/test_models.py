@@ -253,7 +253,7 @@ def test_a_users_own_module_and_tensors() -> None:
         ({"loss": "nil"}, "did you mean 'nll'"),
         ({"batch": 0}, "at least 1"),
         ({"shares": [torch.arange(3), torch.arange(0)]}, "worker 1 holds no samples"),
-        ({"shares": [torch.tensor([40])]}, "outside 0 to 39"),
+        ({"shares": [torch.tensor([40])]}, "rows go from 0 to 39"),
         ({"nodes": [0, 0]}, "one share to each"),
         ({"poisoned": [7]}, "worker 7 is to be poisoned"),
         ({"poisoned": [1]}, "no poison is given"),
