@@ -142,14 +142,14 @@ class FreeAttack(Attack):
 
     def inbox(self, view: View) -> Inbox:
         messages = self.messages(view)
-        wanted = (len(view.victims), view.models.shape[1])
+        wanted = (len(view.receivers), view.models.shape[1])
         if not isinstance(messages, Tensor) or messages.shape != wanted:
             found = (
                 f"shape {tuple(messages.shape)}" if isinstance(messages, Tensor) else type(messages).__name__
             )
             raise AttackError(
                 f"the messages of {type(self).__name__} are {found}; give a tensor of shape {wanted},\n"
-                "one row for each edge from a Byzantine to a regular node; view.models[view.victims] has it"
+                "one row for each edge from a Byzantine to a regular node; view.models[view.receivers] has it"
             )
         messages = messages.to(view.models.dtype)
         return Inbox(layout=view.layout, models=view.models, extra=messages, context=view.context)
