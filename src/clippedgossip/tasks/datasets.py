@@ -105,7 +105,7 @@ class DataSet:
         test = len(self.test_y) if test is None else test
         for part, count, have in (("train", train, len(self.train_y)), ("test", test, len(self.test_y))):
             if not 1 <= count <= have:
-                raise DataError(f"{self.name} has {have} {part} samples, not {count}")
+                raise DataError(f"{self.name} has {have} {part} samples; {count} cannot be taken")
         rows = torch.randperm(len(self.train_y), generator=generator(seed, "take", 0))[:train]
         held = torch.randperm(len(self.test_y), generator=generator(seed, "take", 1))[:test]
         return replace(
