@@ -284,7 +284,7 @@ def test_a_factory_starts_every_seed_from_other_weights(network: Network, data: 
         ({"partition": [[0, 1]] * 8 + [[]]}, "node 9 holds no samples"),
         ({"partition": {0: [0, 1]}}, "node 1 has no share"),
         ({"partition": {7: [0, 1]}}, "node 7 does not train"),
-        ({"partition": [[0, 1]] * 8 + [[600]]}, "outside 0 to 499"),
+        ({"partition": [[0, 1]] * 8 + [[600]]}, "row 600; rows go from 0 to 499"),
         ({"partition": 3}, "partition is 3"),
         ({"lr": "fast"}, "lr is 'fast'; it must be a number"),
         ({"lr": -1.0}, "must be above 0"),
