@@ -316,7 +316,8 @@ def test_gradients_that_are_wrong_captured_alone_are_right_in_the_end(
     with pytest.warns(RuntimeWarning) as warned:
         found = execute(config, tmp_path / "found")
     ways = ["for each size alone", "not compiled", "not captured"]
-    assert all(way in str(w.message) for way, w in zip(ways, warned, strict=True))
+    said = [str(w.message) for w in warned if w.category is RuntimeWarning]  # PyTorch warns of other things
+    assert all(way in words for way, words in zip(ways, said, strict=True))
     assert found.records_path.read_bytes() == right.records_path.read_bytes()
 
 
