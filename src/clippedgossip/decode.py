@@ -238,7 +238,7 @@ class Thing:
             raise KeyProblem(
                 self.path, str(within(self.path[: -1 if self.kind.number else None], error))
             ) from error
-        except Exception as error:
+        except Exception as error:  # the user's own class may raise anything
             if self.origin is None:
                 raise
             raise KeyProblem(self.path, f"{self._called}{own.raised(error)}") from error

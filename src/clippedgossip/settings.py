@@ -112,7 +112,7 @@ class Named:
 
     @classmethod
     def kind(cls) -> Kind:
-        """What is named; asked for when it is needed, as this loads PyTorch."""
+        """What is named, said by each subclass; asked for when it is needed, as this loads PyTorch."""
         raise NotImplementedError
 
     @classmethod

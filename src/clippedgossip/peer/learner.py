@@ -192,7 +192,7 @@ def make_learner(config: Config) -> Learner:
         made = make(config)
     except UserError:
         raise
-    except Exception as error:
+    except Exception as error:  # the user's own function may raise anything
         raise ConfigError(f"learner {entry!r} of {origin.file} {own.raised(error)}") from error
     if not isinstance(made, Learner):
         raise ConfigError(

@@ -318,7 +318,7 @@ def _failures_written(attempts: Sequence[Attempt]) -> Iterator[None]:
     """Write an error into the folder of every run before it is raised."""
     try:
         yield
-    except Exception as error:
+    except Exception as error:  # whatever it is, the folder names it; then it is raised again
         reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
         reason = blamed(error) or reason
         for attempt in attempts:
