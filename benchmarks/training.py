@@ -132,7 +132,7 @@ def main() -> None:
 
 def stages(stack: Stack, device: str) -> dict[str, Work]:
     def local() -> None:
-        stack.local_step(stack.models, stack.momentum, stack.half, stack.losses, stack.clock)
+        stack.step()
 
     def mixing() -> None:
         for mixer, part in zip(stack.mixers, stack.parts, strict=True):

@@ -15,7 +15,7 @@ DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob
 PUBLIC = {
     "clippedgossip": """
         Network Peer Setup Training __version__ attacks audit compare consensus errors graphs rules
-        simulate tasks theory train
+        simulate step tasks theory train
     """,
     "clippedgossip.attacks": """
         ALIE ATTACKS Attack BitFlipping Dissensus FreeAttack Gaussian IPM LabelFlipping

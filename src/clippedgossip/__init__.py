@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from clippedgossip import attacks, audit, errors, graphs, rules, simulate, tasks, theory
+    from clippedgossip import attacks, audit, errors, graphs, rules, simulate, step, tasks, theory
     from clippedgossip.facade import compare, train
     from clippedgossip.network import Network
     from clippedgossip.peer import Peer
@@ -30,6 +30,7 @@ __all__ = [
     "graphs",
     "rules",
     "simulate",
+    "step",
     "tasks",
     "theory",
     "train",

@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
 import clippedgossip.decode as decode
 from clippedgossip.decode import KeyProblem, Kind, Thing
 from clippedgossip.errors import ConfigError, RuleError, unknown_name
-from clippedgossip.step import HeavyBall, LearningRate, Momentum, momentum_of
+from clippedgossip.step import (
+    OPTIMIZER,
+    SHARED,
+    HeavyBall,
+    LearningRate,
+    Optimizer,
+    RateSchedule,
+    momentum_of,
+)
 
 if TYPE_CHECKING:
     from torch import nn
@@ -26,7 +34,7 @@ if TYPE_CHECKING:
     from clippedgossip.tasks import DataSet, Poison
 
 Precision = Literal["float32", "tf32", "bfloat16"]
-LEAST = {"rounds": 1, "evaluate_every": 1, "evaluate_last": 0, "evaluate_last_every": 1}
+LEAST = {"rounds": 1, "local_steps": 1, "evaluate_every": 1, "evaluate_last": 0, "evaluate_last_every": 1}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,14 +47,15 @@ class Schedule:
     evaluate_last_every: int = 10  # ... evaluated this often
     evaluate_nodes: bool = True  # single nodes' accuracies (mean, worst) as well as the groups' averages
     precision: Precision = "float32"  # of the gradients' products; models, momentum and mixing are float32
+    local_steps: int = 1  # H, between two exchanges; the paper's theory is for 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Training(Schedule):
-    """Algorithm 1's numbers."""
+    """Algorithm 1's numbers. The paper's theory covers its momentum, one local step and a constant η."""
 
     lr: LearningRate = field(default_factory=LearningRate)
-    momentum: Momentum = field(default_factory=HeavyBall)
+    optimizer: Optimizer = field(default_factory=HeavyBall)
 
     def __post_init__(self) -> None:
         for name, least in LEAST.items():
@@ -54,9 +63,13 @@ class Training(Schedule):
             if not isinstance(value, int) or value < least:
                 raise ConfigError(f"{name} is {value!r}; it must be a whole number, at least {least}")
         must_be("lr", self.lr, LearningRate, "LearningRate(initial=0.01)")
-        must_be("momentum", self.momentum, Momentum, "HeavyBall(0.9)")
+        must_be("optimizer", self.optimizer, Optimizer, "HeavyBall(0.9)")
         if self.precision not in get_args(Precision):
             raise ConfigError(unknown_name("precision", str(self.precision), get_args(Precision)))
+
+    def rate(self, round: int) -> float:
+        """η of a round."""
+        return self.lr.at(round, self.rounds)
 
     def evaluates_nodes(self, round: int) -> bool:
         """Whether single nodes are evaluated as well: not in between, in the last rounds."""
@@ -72,31 +85,75 @@ class Training(Schedule):
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig(Schedule):
     """`[training]`. `momentum` is the weight of the old momentum in either form: PyTorch's
-    m ← β m + g, or the paper's m ← β m + (1−β) g with β = 1 − α."""
+    m ← β m + g, or the paper's m ← β m + (1−β) g with β = 1 − α. It is the default optimizer."""
 
     batch: int = 32
     lr: float = 0.01
     lr_drops: tuple[int, ...] = ()
     lr_factor: float = 0.1
-    momentum: float = 0.9
-    momentum_form: Literal["pytorch", "paper"] = "pytorch"
+    lr_schedule: RateSchedule = "drops"
+    lr_warmup: int = 0
+    optimizer: str | Mapping[str, Any] | None = None
+    momentum: float | None = None
+    momentum_form: Literal["pytorch", "paper"] | None = None
+    weight_decay: float = 0.0
+    clip_gradient: float | None = None
 
     def __post_init__(self) -> None:
-        for name, least in {"batch": 1, **LEAST}.items():
+        for name, least in {"batch": 1, "lr_warmup": 0, **LEAST}.items():
             count = getattr(self, name)
             if count < least:
                 raise KeyProblem(
                     ("training", name), f"training.{name} is {count}; it must be at least {least}"
                 )
+        if self.lr_schedule == "constant" and not self.lr_drops:
+            object.__setattr__(self, "lr_schedule", "drops")  # without drops it is constant
+        for name, default in MOMENTUM.items():
+            if self._other is None:
+                said = getattr(self, name)
+                object.__setattr__(self, name, default if said is None else said)
+            elif getattr(self, name) is not None:
+                raise KeyProblem(
+                    ("training", name),
+                    f"training.{name} goes with the optimizer 'momentum', the default, alone; drop it",
+                )
+        object.__setattr__(self, "optimizer", None if self._other is None else self._other.plain())
         self.build()
 
     def build(self) -> Training:
         schedule = {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(Schedule)}
-        rate = LearningRate(initial=self.lr, drops=self.lr_drops, factor=self.lr_factor)
-        return Training(lr=rate, momentum=momentum_of(self.momentum_form, self.momentum), **schedule)
+        rate = LearningRate(
+            initial=self.lr,
+            drops=self.lr_drops,
+            factor=self.lr_factor,
+            schedule=self.lr_schedule,
+            warmup=self.lr_warmup,
+        )
+        shared = {name: getattr(self, name) for name in SHARED}
+        made = (
+            momentum_of(str(self.momentum_form), float(self.momentum or 0.0), **shared)
+            if self._other is None
+            else self._other.build(offered=shared)
+        )
+        return Training(lr=rate, optimizer=made, **schedule)
+
+    @property
+    def _other(self) -> Thing | None:
+        """An optimizer other than Algorithm 1's momentum."""
+        if self.optimizer is None or self.optimizer == "momentum":
+            return None
+        return decode.decode(OPTIMIZER, self.optimizer, ("training", "optimizer"))
 
     def to_mapping(self) -> dict[str, Any]:
-        return present(self)
+        """What version 0.1 had is always there; what came later stands only where it is not the default, so
+        that a run keeps its name."""
+        said = present(self)
+        return {key: value for key, value in said.items() if key not in LATER or value != LATER[key]}
+
+
+MOMENTUM = {"momentum": 0.9, "momentum_form": "pytorch"}
+LATER: Mapping[str, Any] = {"local_steps": 1, "lr_schedule": "drops", "lr_warmup": 0, "weight_decay": 0.0}
+"""Keys that came after version 0.1, with their defaults."""
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ def test_iterating_trains_and_iterating_again_gives_the_same_records(
 def test_it_is_the_run_of_a_setup(network: Network, data: DataSet, model: nn.Module) -> None:
     run = start(network, data, model, rule=cg.rules.ClippedGossip(0.5), momentum=0.8, seed=3, batch=16)
     training = cg.Training(
-        rounds=6, evaluate_every=2, evaluate_last=0, lr=LearningRate(initial=0.3), momentum=HeavyBall(0.8)
+        rounds=6, evaluate_every=2, evaluate_last=0, lr=LearningRate(initial=0.3), optimizer=HeavyBall(0.8)
     )
     attack = cg.attacks.Dissensus()
     setup = cg.Setup(
@@ -173,7 +173,7 @@ def test_a_run_that_diverges_ends_with_a_warning_and_keeps_its_records(
         ({"attack": "alie"}, {"attack": cg.attacks.ALIE()}),
         ({"attack": "label-flipping"}, {"attack": cg.attacks.LabelFlipping()}),
         ({"lr": 0.3}, {"lr": LearningRate(initial=0.3)}),
-        ({"momentum": Averaged(0.1)}, {"momentum": Averaged(alpha=0.1)}),
+        ({"momentum": Averaged(0.1)}, {"optimizer": Averaged(alpha=0.1)}),
         ({"partition": "dirichlet"}, {"partition": {"name": "dirichlet", "alpha": 0.5}}),
     ],
     ids=str,

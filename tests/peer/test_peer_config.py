@@ -81,7 +81,7 @@ def test_dump_round_trip() -> None:
         (("rounds = 30", "rounds = true"), "training.rounds is true; it must be a whole number"),
         (("rounds = 30", "lr_drop = [9]"), "did you mean 'lr_drops'"),
         (("rounds = 30", "momentum = 1.0"), "at least 0 and below 1"),
-        (("rounds = 30", "momentum_form = 'papers'"), "did you mean 'paper'"),
+        (("rounds = 30", "momentum_form = 'papers'"), "it must be 'pytorch' or 'paper'"),
         (("rounds = 30", "precision = 'tf32'"), "line 7: .*peers have float32 alone"),
         (("format = 2", "format = 2\nrounds = 30"), "rounds is a key of format 1\nwrite it in .training."),
         (("format = 2", "format = 3"), "this version reads 1 to 2"),

@@ -365,9 +365,9 @@ def test_a_file_is_known_by_its_content(tmp_path: Path) -> None:
 
 
 def test_both_momentum_forms() -> None:
-    assert config(training={"momentum": 0.8}).training.build().momentum == HeavyBall(0.8)
+    assert config(training={"momentum": 0.8}).training.build().optimizer == HeavyBall(0.8)
     paper = config(training={"momentum": 0.8, "momentum_form": "paper"})
-    assert paper.training.build().momentum == Averaged(0.2)
+    assert paper.training.build().optimizer == Averaged(0.2)
 
 
 def test_byzantine_nodes_need_an_attack() -> None:

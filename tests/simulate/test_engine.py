@@ -53,7 +53,7 @@ def lines(moments: Iterable[Moment]) -> list[str]:
 
 @pytest.mark.parametrize("momentum", [HeavyBall(beta=0.9), Averaged(alpha=0.1)])
 def test_two_rounds_are_algorithm_1_written_out(momentum: HeavyBall | Averaged) -> None:
-    run = setup(Gossip(), momentum=momentum, lr=LearningRate(initial=0.1), rounds=2)
+    run = setup(Gossip(), optimizer=momentum, lr=LearningRate(initial=0.1), rounds=2)
     task, workers = run.task, Workers([run.task])
     weights = torch.tensor(run.network.weights)
     models = task.initial().double().expand(7, -1).clone()
@@ -188,7 +188,7 @@ def test_a_setup_says_what_does_not_fit(part: dict[str, Any], said: str) -> None
         ({"rounds": 2.5}, "rounds is 2.5; it must be a whole number"),
         ({"evaluate_every": 0}, "at least 1"),
         ({"lr": 0.1}, r"lr is a float; give a LearningRate: lr=LearningRate\(initial=0.01\)"),
-        ({"momentum": 0.9}, "give a Momentum"),
+        ({"optimizer": 0.9}, "give a Optimizer"),
         ({"precision": "fp16"}, "fp16"),
     ],
 )

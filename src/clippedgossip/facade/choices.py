@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from clippedgossip.attacks import Attack
-from clippedgossip.decode import plain_of
+from clippedgossip.decode import decode, plain_of
 from clippedgossip.devices import find_device
 from clippedgossip.errors import ConfigError, DataError, unknown_name
 from clippedgossip.facade.recorded_run import RecordedRun
@@ -20,7 +20,7 @@ from clippedgossip.network import Network
 from clippedgossip.rules import Rule
 from clippedgossip.settings import AttackConfig, DataConfig, ModelConfig, Precision, RuleConfig, Training
 from clippedgossip.simulate.setup import Setup, Shares, network_task
-from clippedgossip.step import HeavyBall, LearningRate, Momentum
+from clippedgossip.step import OPTIMIZER, HeavyBall, LearningRate, Momentum, Optimizer
 from clippedgossip.tasks import SCHEMES, DataSet
 from clippedgossip.tasks.task import Loss
 
@@ -31,6 +31,7 @@ AttackLike = Attack | Words | None
 DataLike = DataSet | Words | Sequence[Any]
 ModelLike = nn.Module | Words | Callable[[], nn.Module]
 Partition = Words | Shares
+OptimizerLike = Optimizer | Words | None
 SHARING = ("alpha", "byzantine_share", "byzantine_copies")
 """Keys of a config's [data] that may stand in the table of a partition."""
 
@@ -62,7 +63,11 @@ class Choices:
         rounds: int,
         batch: int,
         lr: float | LearningRate,
-        momentum: float | Momentum,
+        momentum: float | Momentum | None,
+        optimizer: OptimizerLike,
+        weight_decay: float,
+        clip_gradient: float | None,
+        local_steps: int,
         evaluate_every: int,
         precision: Precision,
         loss: str | Loss | None,
@@ -79,11 +84,8 @@ class Choices:
         training = Training(
             rounds=_whole(rounds),
             lr=lr if isinstance(lr, LearningRate) else LearningRate(initial=_number("lr", lr, "0.1")),
-            momentum=(
-                momentum
-                if isinstance(momentum, Momentum)
-                else HeavyBall(_number("momentum", momentum, "0.9"))
-            ),
+            optimizer=_optimizer(optimizer, momentum, weight_decay=weight_decay, clip_gradient=clip_gradient),
+            local_steps=_whole(local_steps),
             evaluate_every=_whole(evaluate_every),
             evaluate_last=0,
             precision=precision,
@@ -179,6 +181,24 @@ class Choices:
                 f"attack is a {_kind(attack)}; give an Attack: attack=cg.attacks.Dissensus(), or its name"
             )
         return attack
+
+
+def _optimizer(optimizer: OptimizerLike, momentum: float | Momentum | None, **shared: Any) -> Optimizer:
+    """The optimizer: an object, a name or a table; or momentum, which is Algorithm 1's."""
+    given = optimizer if isinstance(optimizer, Optimizer) else momentum
+    if isinstance(given, Optimizer):
+        if any(shared.values()) or (given is optimizer and momentum is not None):
+            raise ConfigError(
+                f"{type(given).__name__} is given as an object, so its numbers are its own\n"
+                f"leave momentum, weight_decay and clip_gradient out: {type(given).__name__}(weight_decay=…)"
+            )
+        return given
+    if optimizer is None or optimizer == "momentum":
+        return HeavyBall(0.9 if momentum is None else _number("momentum", momentum, "0.9"), **shared)
+    if momentum is not None:
+        raise ConfigError("momentum is the default optimizer; with another one leave momentum out")
+    made: Optimizer = decode(OPTIMIZER, optimizer, ("optimizer",)).build(offered=shared)
+    return made
 
 
 def _table(thing: Rule | Attack) -> dict[str, Any]:

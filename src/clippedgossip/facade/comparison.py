@@ -12,7 +12,15 @@ import torch
 from clippedgossip import simulate
 from clippedgossip.devices import free_memory
 from clippedgossip.errors import ConfigError, MiscompiledError
-from clippedgossip.facade.choices import AttackLike, Choices, DataLike, ModelLike, Partition, RuleLike
+from clippedgossip.facade.choices import (
+    AttackLike,
+    Choices,
+    DataLike,
+    ModelLike,
+    OptimizerLike,
+    Partition,
+    RuleLike,
+)
 from clippedgossip.facade.recorded_run import RecordedRun, data_frame, draw_accuracy, row, write_report
 from clippedgossip.facade.training_run import shown_progress
 from clippedgossip.network import Network
@@ -47,7 +55,11 @@ def compare(
     rounds: int = 900,
     batch: int = 32,
     lr: float | LearningRate = 0.01,
-    momentum: float | Momentum = 0.9,
+    momentum: float | Momentum | None = None,
+    optimizer: OptimizerLike = None,
+    weight_decay: float = 0.0,
+    clip_gradient: float | None = None,
+    local_steps: int = 1,
     loss: str | Loss | None = None,
     augment: bool = False,
     evaluate_every: int = 10,
@@ -74,6 +86,10 @@ def compare(
         batch=batch,
         lr=lr,
         momentum=momentum,
+        optimizer=optimizer,
+        weight_decay=weight_decay,
+        clip_gradient=clip_gradient,
+        local_steps=local_steps,
         evaluate_every=evaluate_every,
         precision=precision,
         loss=loss,

@@ -11,7 +11,15 @@ from torch import Tensor, nn
 
 from clippedgossip import simulate
 from clippedgossip.errors import MiscompiledError, RunError, unknown_name
-from clippedgossip.facade.choices import AttackLike, Choices, DataLike, ModelLike, Partition, RuleLike
+from clippedgossip.facade.choices import (
+    AttackLike,
+    Choices,
+    DataLike,
+    ModelLike,
+    OptimizerLike,
+    Partition,
+    RuleLike,
+)
 from clippedgossip.facade.recorded_run import RecordedRun, data_frame, draw_accuracy, row, write_report
 from clippedgossip.network import Network
 from clippedgossip.records import Round
@@ -41,7 +49,11 @@ def train(
     rounds: int = 900,
     batch: int = 32,
     lr: float | LearningRate = 0.01,
-    momentum: float | Momentum = 0.9,
+    momentum: float | Momentum | None = None,
+    optimizer: OptimizerLike = None,
+    weight_decay: float = 0.0,
+    clip_gradient: float | None = None,
+    local_steps: int = 1,
     loss: str | Loss | None = None,
     augment: bool = False,
     evaluate_every: int = 10,
@@ -65,6 +77,10 @@ def train(
     node: a list in the order of the regular nodes, or {label: rows}. `device="auto"` is the GPU where there
     is one.
 
+    `optimizer` is Algorithm 1's momentum (0.9 unless `momentum` says otherwise), an object of `cg.step`, or
+    words: "sgd", "adamw". Each worker takes `local_steps` steps between two exchanges. The paper's theory is
+    for momentum, one local step and a constant learning rate.
+
     Nothing is trained yet: iterate over the run, call `finish()`, or read a result.
     """
     choices = Choices.of(
@@ -76,6 +92,10 @@ def train(
         batch=batch,
         lr=lr,
         momentum=momentum,
+        optimizer=optimizer,
+        weight_decay=weight_decay,
+        clip_gradient=clip_gradient,
+        local_steps=local_steps,
         evaluate_every=evaluate_every,
         precision=precision,
         loss=loss,

@@ -187,7 +187,7 @@ def _extra(report: Mixed) -> dict[str, Any]:
 
 def _facts(config: Config) -> dict[str, Any]:
     """What identifies a run of a peer: no paths, no addresses."""
-    training = asdict(config.training)
+    training = config.training.to_mapping()
     facts = {key: getattr(config, key) for key in ("name", "run", "seed", "misbehave")} | {
         "rule": dict(config.rule),
         "wire": asdict(config.wire),

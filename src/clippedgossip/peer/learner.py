@@ -12,7 +12,7 @@ from clippedgossip.errors import ConfigError, UserError
 from clippedgossip.peer import wire_tensors as tensors
 from clippedgossip.peer.peer_config import Config
 from clippedgossip.peer.peer_mixing import Losses, ModuleLoss, module_losses
-from clippedgossip.step import half_step
+from clippedgossip.step import LocalStep
 from clippedgossip.tasks.task import Task
 from clippedgossip.tasks.workers import Workers
 
@@ -125,11 +125,10 @@ class TaskLearner:
     def __init__(self, config: Config) -> None:
         self.task = task_of(config)
         self.workers = Workers([self.task])
-        training = config.training.build()
-        self.lr, self.momentum = training.lr, training.momentum
+        self.training = config.training.build()
+        self.local_step = LocalStep(self.workers, self.training.optimizer, self.training.local_steps)
         self.x = self.task.initial().clone()
-        self.m = torch.zeros_like(self.x)
-        self.begun = False
+        self.done = 0  # local steps of this peer
 
     @property
     def length(self) -> int:
@@ -142,12 +141,11 @@ class TaskLearner:
         return tuple(f"{name} {shape}" for name, shape in zip(layout.names, shapes, strict=True))
 
     def step(self, round: int) -> Tensor:
-        models, half = self.x[None], torch.empty_like(self.x)[None]
-        x, y = self.workers.draw(self.workers.shares, round)
-        gradients, _ = self.workers.gradients(self.workers.shares, models, x, y, round)
-        keep, gain = (torch.tensor(number) for number in self.momentum.gain(not self.begun))
-        half_step(models, self.m[None], half, gradients, (keep, gain), torch.tensor(self.lr.at(round)))
-        self.begun = True
+        models, half, losses = self.x[None], torch.empty_like(self.x)[None], torch.zeros(1)
+        for h in range(self.training.local_steps):
+            self.local_step.set(round, h, self.training.rate(round), self.done)
+            self.local_step(models, half, losses)
+            models, self.done = half, self.done + 1
         return half[0]
 
     def losses(self, models: Tensor, round: int) -> Tensor:
@@ -163,12 +161,20 @@ class TaskLearner:
         return float(self.workers.accuracies(self.x[None])[0])
 
     def state(self) -> dict[str, Tensor]:
-        return {"x": self.x, "m": self.m, "begun": torch.tensor(self.begun)}
+        slots = {f"optimizer.{name}": slot[0] for name, slot in self.local_step.state.items()}
+        return {"x": self.x, **slots, "done": torch.tensor(self.done)}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         if state["x"].shape != self.x.shape:
             raise ValueError(f"it has {len(state['x'])} coordinates, the model has {len(self.x)}")
-        self.x, self.m, self.begun = state["x"].clone(), state["m"].clone(), bool(state.get("begun", True))
+        self.x = state["x"].clone()
+        former = int(state.get("begun", torch.tensor(True)))  # version 0.1 kept its momentum as "m"
+        self.done = int(state["done"]) if "done" in state else former
+        for name, slot in self.local_step.state.items():
+            held = state.get(f"optimizer.{name}", state.get("m"))
+            if held is None:
+                raise ValueError(f"it was written by another optimizer: it has no {name}")
+            slot.copy_(held)
 
 
 def make_learner(config: Config) -> Learner:

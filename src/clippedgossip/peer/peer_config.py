@@ -289,10 +289,12 @@ def _section(key: str, part: Any) -> list[str]:
     elif isinstance(part, ModelConfig):
         said = part.to_mapping()
     else:
+        default = type(part)()
         said = {
             f.name: getattr(part, f.name)
             for f in fields(part)
-            if f.name in _ALWAYS.get(key, ()) or (not f.metadata and getattr(part, f.name) != f.default)
+            if f.name in _ALWAYS.get(key, ())
+            or (not f.metadata and getattr(part, f.name) != getattr(default, f.name))
         }
         said |= getattr(part, "parameters", {})
     return ["", f"[{key}]", *(f"{_key(k)} = {_toml(v)}" for k, v in said.items())] if said else []
@@ -344,7 +346,7 @@ def check(config: Config) -> None:
         raise ConfigError(unknown_name("misbehaviour", config.misbehave, MISBEHAVIOURS))
     for part, key, low, high in _RANGES:
         value = getattr(getattr(config, part) if part else config, key)
-        if not math.isfinite(value) or not low <= value <= high:
+        if value is not None and not (math.isfinite(value) and low <= value <= high):
             path = (part, key) if part else (key,)
             raise KeyProblem(path, f"{'.'.join(path)} is {value}; choose {low:g} to {high:g}")
     for part, low_key, high_key in (
@@ -364,6 +366,7 @@ _RANGES = (
     ("training", "rounds", 1, 2**53),
     ("training", "evaluate_every", 1, 10**6),
     ("training", "batch", 1, 10**6),
+    ("training", "local_steps", 1, 10**6),
     ("training", "lr", 1e-12, 10**6),
     ("training", "lr_factor", 0, 10**6),
     ("training", "momentum", 0, 0.999999),

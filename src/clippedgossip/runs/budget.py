@@ -96,7 +96,8 @@ def plan(config: RunConfig, *, ranks: int = 1, device: str = "cpu") -> Plan:
     )  # 2 operations each, forward once, backward twice
     rule = config.rule.build(network)
     rows = n + messages(network, rule, attack)
-    copies = models_bytes(n, d, rows - n, over_ranks=ranks > 1)
+    slots, steps = len(config.training.build().optimizer.slots), config.training.local_steps
+    copies = models_bytes(n, d, rows - n, over_ranks=ranks > 1, slots=slots)
     return Plan(
         workers=n,
         parameters=d,
@@ -105,8 +106,8 @@ def plan(config: RunConfig, *, ranks: int = 1, device: str = "cpu") -> Plan:
         activations_bytes=at_once * batch * layers.activation_elements(module, shape) * itemsize,
         data_bytes=(train + test) * (math.prod(shape) + 8),
         traffic_bytes=_traffic(rule, attack, network, rows, mine * d * 4, ranks),
-        gathered_bytes=2 * n * d * 4 if ranks > 1 else 0,
-        operations=mine * gradient + 2 * 2 * rows * n * d / ranks,
+        gathered_bytes=(1 + slots) * n * d * 4 if ranks > 1 else 0,
+        operations=steps * mine * gradient + 2 * 2 * rows * n * d / ranks,
         touched_bytes=2 * copies / ranks,
     )
 

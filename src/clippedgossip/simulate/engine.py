@@ -25,7 +25,7 @@ from clippedgossip.rules import ClippedGossip, CSPlus, LinearRule
 from clippedgossip.simulate.selfcheck import SelfCheck, check_compiled
 from clippedgossip.simulate.setup import Setup, refuse_disconnected, refuse_what_does_not_fit
 from clippedgossip.simulate.state import Moment, State
-from clippedgossip.step import half_step
+from clippedgossip.step import LocalStep
 from clippedgossip.tasks.workers import Workers, WorkerShares
 
 PASS_BYTES = 64 << 20
@@ -86,7 +86,7 @@ class Stack:
         self.parts = self.workers.parts  # each run's rows
         refuse_what_does_not_fit(self.workers, self.setups, self.device)
         rows, size = len(self.workers), self.workers.task.layout.size
-        self.models, self.momentum, self.half = (aligned_zeros(rows, size, self.device) for _ in range(3))
+        self.models, self.half = (aligned_zeros(rows, size, self.device) for _ in range(2))
         self.losses = torch.zeros(rows, device=self.device)
         for setup, part in zip(self.setups, self.parts, strict=True):
             self.models[part] = setup.task.initial()
@@ -95,28 +95,44 @@ class Stack:
         ]
         if self.workers.compiles:
             check_compiled(self.workers, self.models)
-        self.local_step = LocalStep(self.workers)
-        self.clock = Clock(self.device)
+        self.local_step = LocalStep(self.workers, self.training.optimizer, self.training.local_steps)
+        self.clock = self.local_step.clock
         self.round = 0
         if states is not None:
             self.restore(states)
-        self.captured = CapturedWork(self.first_part, self._changed) if self.captures else None
+        self.captured = CapturedWork(self.last_part, self._changed) if self.captures else None
+        self.captured_step = CapturedWork(self.step, self._changed) if self.captures else None
         self.check = SelfCheck(self) if self.workers.compiles else None
 
     def advance(self) -> None:
         """One round of Algorithm 1."""
-        self.clock.set(
-            self.round, self.training.lr.at(self.round), self.training.momentum.gain(self.round == 0)
-        )
+        rate, last = self.training.rate(self.round), self.training.local_steps - 1
+        if last:
+            self.half.copy_(self.models)
+            self.losses.zero_()
+        for h in range(last):
+            self.local_step.set(self.round, h, rate)
+            (self.captured_step or self.step)()
+        self.local_step.set(self.round, last, rate)
         with self.check.round() if self.check else nullcontext():
-            (self.captured or self.first_part)()
+            (self.captured or self.last_part)()
             self.mix(capturable=False)
         self.round += 1
 
+    @property
+    def stepping(self) -> Tensor:
+        """The models that a local step starts from."""
+        return self.models if self.training.local_steps == 1 else self.half
+
     @torch.no_grad()
-    def first_part(self) -> None:
-        """The part of a round that a CUDA graph can hold: the local steps, and the mixing of most rules."""
-        self.local_step(self.models, self.momentum, self.half, self.losses, self.clock)
+    def step(self) -> None:
+        """One local step of all workers."""
+        self.local_step(self.stepping, self.half, self.losses)
+
+    @torch.no_grad()
+    def last_part(self) -> None:
+        """The part of a round that a CUDA graph can hold: the last local step, and most rules' mixing."""
+        self.step()
         self.mix(capturable=True)
 
     @torch.no_grad()
@@ -140,9 +156,9 @@ class Stack:
         """The tensors that a round changes."""
         return [
             self.models,
-            self.momentum,
             self.half,
             self.losses,
+            *self.local_step.state.values(),
             *(mixer.metrics.clips for mixer in self.mixers),
         ]
 
@@ -162,7 +178,7 @@ class Stack:
             node_accuracies=self.workers.accuracies(models) if training.evaluates_nodes(self.round) else None,
             losses=losses,
             distances=squared_distances(models),
-            lr=training.lr.at(self.round - 1),
+            lr=training.rate(self.round - 1),
             last=self.round == training.rounds,
         )
 
@@ -185,49 +201,9 @@ class Stack:
         part = self.parts[index]
         return {
             "models": self.models[part],
-            "momentum": self.momentum[part],
+            **{name: slot[part] for name, slot in self.local_step.state.items()},
             "clips": self.mixers[index].metrics.clips,
         }
-
-
-class Clock:
-    """The numbers that change from round to round, as tensors, so that a captured round can read them."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.round = torch.zeros((), dtype=torch.int64, device=device)
-        self.lr, self.keep, self.gain = (torch.zeros((), device=device) for _ in range(3))
-
-    def set(self, round: int, lr: float, gain: tuple[float, float]) -> None:
-        """Go to a round, with its learning rate and its (a, b) of m ← a·m + b·g."""
-        self.round.fill_(round)
-        self.lr.fill_(lr)
-        self.keep.fill_(gain[0])
-        self.gain.fill_(gain[1])
-
-
-class LocalStep:
-    """The local step of all workers, Algorithm 1 up to the exchange. Make it after `check_compiled`."""
-
-    def __init__(self, workers: Workers) -> None:
-        self.workers = workers
-        # Compiled separately: compiled together, each image is computed again for every pixel that uses it.
-        self.draw, self.gradients = workers.compiled("draw"), workers.compiled("gradients")
-
-    def __call__(self, models: Tensor, momentum: Tensor, half: Tensor, losses: Tensor, clock: Clock) -> None:
-        """m ← a·m + b·g(x) and x½ ← x − η m, written into `momentum` and `half`; the losses into `losses`."""
-        workers, shares, gain = self.workers, self.workers.shares, (clock.keep, clock.gain)
-        x, y = self.draw(shares, clock.round)
-        if workers.stacks:
-            gradients, found = self.gradients(shares, models, x, y, clock.round)
-            half_step(models, momentum, half, gradients, gain, clock.lr)
-        else:
-
-            def step(i: int, gradient: Sequence[Tensor]) -> None:
-                row, pieces = slice(i, i + 1), [piece[None] for piece in gradient]
-                half_step(models[row], momentum[row], half[row], pieces, gain, clock.lr)
-
-            found = workers.one_by_one(shares, models, x, y, clock.round, step)
-        losses.copy_(found)
 
 
 class Mixer:

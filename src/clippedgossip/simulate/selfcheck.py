@@ -7,7 +7,7 @@ graph also the half-steps, and the mixing of all runs.
 """
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from clippedgossip.devices import CAPTURE, aligned_zeros, distrust
 from clippedgossip.errors import MiscompiledError, RunError
+from clippedgossip.step import LocalStep
 from clippedgossip.tasks.workers import Workers
 
 if TYPE_CHECKING:
@@ -83,17 +84,20 @@ class SelfCheck:
     def round(self) -> Iterator[None]:
         """Put this around a round: `with check.round(): …`. Most rounds are not compared."""
         stack = self.stack
-        reference = Reference.made(stack.workers, stack.models, stack.clock.round) if self._due else None
+        reference = Reference.made(stack.workers, stack.stepping, stack.clock.step) if self._due else None
         if reference is None:
             yield
             return
-        momentum = stack.momentum[reference.rows]
+        slots = [slot[reference.rows] for slot in stack.local_step.state.values()]
         replayed = stack.captured is not None and stack.captured.replays
         yield
         with suppress(torch.OutOfMemoryError), torch.no_grad():  # the run may need all the memory
-            self._check_gradients(reference, momentum)
+            assert stack.local_step.found is not None
+            gradients, losses = stack.local_step.found
+            mine = [piece[reference.rows] for piece in gradients]
+            self._check_gradients(reference, mine, losses[reference.rows])
             if replayed:
-                self._check_replay(reference)
+                self._check_replay(reference, mine, slots)
 
     @property
     def _due(self) -> bool:
@@ -102,28 +106,21 @@ class SelfCheck:
         done, last = self.stack.round - self.first, self.stack.round + 1 == self.stack.training.rounds
         return last or not done & (done + 1)
 
-    def _check_gradients(self, reference: "Reference", momentum: Tensor) -> None:
-        """The gradients are what changed the momentum: g = (m − a·m_before) / b."""
-        stack, rows = self.stack, reference.rows
-        keep, take = stack.training.momentum.gain(stack.round == 0)
-        kept = keep * momentum
-        rounding = SLACK * torch.finfo(kept.dtype).eps * kept.abs() / take
-        layout = stack.workers.task.layout
-        gradients, unsure = (
-            list(layout.views(vectors).values())
-            for vectors in ((stack.momentum[rows] - kept) / take, rounding)
-        )
-        found = reference.wrong_gradients(gradients, stack.losses[rows], unsure)
+    def _check_gradients(self, reference: "Reference", gradients: Sequence[Tensor], losses: Tensor) -> None:
+        stack = self.stack
+        found = reference.wrong_gradients(gradients, losses)
         if found is not None:
             batch = reference.wrong_batch()
             said, now = _distrust(stack.workers, "draw" if batch else "gradients", batch or found)
             raise MiscompiledError(f"{said} in round {stack.round + 1}\nif the run starts again, it is {now}")
 
-    def _check_replay(self, reference: "Reference") -> None:
+    def _check_replay(
+        self, reference: "Reference", gradients: Sequence[Tensor], slots: Sequence[Tensor]
+    ) -> None:
         """The rest of a round that was replayed from a CUDA graph."""
-        stack, rows = self.stack, reference.rows
-        lr = stack.training.lr.at(stack.round)
-        found = reference.wrong_half_step(stack.half[rows], stack.momentum[rows], lr)
+        stack, rows, local = self.stack, reference.rows, self.stack.local_step
+        given = {"the half-step": stack.half[rows]} | {name: slot[rows] for name, slot in local.state.items()}
+        found = reference.wrong_half_step(given, gradients, slots, local)
         for mixer, part in zip(stack.mixers, stack.parts, strict=True):
             found = found or self._wrong_mixing(mixer, part)
         if found is not None:
@@ -205,13 +202,8 @@ class Reference:
         pieces, losses = self.workers.compiled("gradients")(shares, models, x, y, self.round)
         return self.wrong_gradients([piece[self.rows] for piece in pieces], losses[self.rows])
 
-    def wrong_gradients(
-        self, gradients: Sequence[Tensor], losses: Tensor, unsure: Sequence[Tensor] | None = None
-    ) -> Discrepancy | None:
-        """Compare gradients, in pieces, and losses of these workers; returns the largest discrepancy.
-
-        `unsure`, in pieces too, is how far the gradients may be off for another reason.
-        """
+    def wrong_gradients(self, gradients: Sequence[Tensor], losses: Tensor) -> Discrepancy | None:
+        """Compare gradients, in pieces, and losses of these workers; returns the largest discrepancy."""
         sizes = [_norms(piece) for piece in self.exact]
         whole = torch.stack(sizes[:-1]).square().sum(0).sqrt()
         found = []
@@ -222,17 +214,40 @@ class Reference:
             flipped, allowed = FLIPPED * self.floor, SLACK * fair
             if given is losses:  # a ReLU that switches hardly changes the loss
                 flipped = self.floor
-            elif unsure is not None:
-                allowed = allowed + _norms(unsure[place]) / size
             found.append(_worst(self.names[place], off, self.floor + allowed, flipped + allowed))
         return max(filter(None, found), key=lambda one: one.off / one.allowed, default=None)
 
-    def wrong_half_step(self, half: Tensor, momentum: Tensor, lr: float) -> Discrepancy | None:
-        """Compare these workers' x½ with x − η m; both are rounded."""
-        size = _norms(self.models) + lr * _norms(momentum)
-        off = _norms(half.double() - (self.models.double() - lr * momentum.double())) / size.clamp_min(1e-9)
-        allowed = torch.where(torch.isfinite(size), 4 * torch.finfo(half.dtype).eps, torch.nan)
-        return _worst("the half-step", off, allowed, allowed)
+    def wrong_half_step(
+        self,
+        given: Mapping[str, Tensor],
+        gradients: Sequence[Tensor],
+        slots: Sequence[Tensor],
+        local: LocalStep,
+    ) -> Discrepancy | None:
+        """Compare these workers' x½ and the optimizer's slots with its step from the same gradients and the
+        former `slots`, in float64."""
+        plain, exact = (
+            self._updated([piece.to(dtype) for piece in (self.models, *slots)], gradients, local)
+            for dtype in (self.models.dtype, torch.float64)
+        )
+        for (name, found), rounded, right in zip(given.items(), plain, exact, strict=True):
+            size = (_norms(right) + _norms(self.models)).clamp_min(1e-9)
+            off, fair = _norms(found.double() - right) / size, _norms(rounded.double() - right) / size
+            allowed = torch.where(
+                torch.isfinite(size), 4 * torch.finfo(found.dtype).eps + SLACK * fair, torch.nan
+            )
+            if (wrong := _worst(name, off, allowed, allowed)) is not None:
+                return wrong
+        return None
+
+    def _updated(
+        self, held: Sequence[Tensor], gradients: Sequence[Tensor], local: LocalStep
+    ) -> Sequence[Tensor]:
+        models, *state = held
+        state, half = [slot.clone() for slot in state], torch.empty_like(models)
+        pieces = [piece.to(models.dtype) for piece in gradients]
+        local.optimizer.update(models, half, pieces, state, local.clock.lr, local.clock.numbers)
+        return [half, *state]
 
 
 def wrong_models(what: str, found: Tensor, expected: Tensor) -> Discrepancy | None:

@@ -28,8 +28,8 @@ from clippedgossip.tasks.workers import Workers
 Shares = Data | Sequence[Data | Sequence[int]] | Mapping[Hashable, Data | Sequence[int]]
 """The rows of each node that trains: in the order of the nodes, or by their labels."""
 
-MODEL_COPIES = 6  # models, momentum, half-steps, gradients, and two for their computation
-RANK_COPIES = 7  # one more, for the exchange between ranks
+MODEL_COPIES = 5  # models, half-steps, gradients, and two for their computation; and the optimizer's slots
+RANK_COPIES = 6  # one more, for the exchange between ranks
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -200,9 +200,12 @@ def refuse_disconnected(network: Network) -> None:
         )
 
 
-def models_bytes(workers: int, parameters: int, messages: int = 0, *, over_ranks: bool = False) -> int:
-    """Of all copies of the workers' models, and of the messages that are computed."""
-    return ((RANK_COPIES if over_ranks else MODEL_COPIES) * workers + 2 * messages) * parameters * 4
+def models_bytes(
+    workers: int, parameters: int, messages: int = 0, *, over_ranks: bool = False, slots: int = 1
+) -> int:
+    """Of all copies of the workers' models, the optimizer's slots, and the messages that are computed."""
+    copies = (RANK_COPIES if over_ranks else MODEL_COPIES) + slots
+    return (copies * workers + 2 * messages) * parameters * 4
 
 
 def setup_bytes(setup: Setup) -> int:
@@ -212,7 +215,8 @@ def setup_bytes(setup: Setup) -> int:
     if isinstance(module, nn.Sequential) and layers.supported(module):
         kept = len(task.nodes) * task.batch * layers.activation_elements(module, task.data.shape) * 4
     written = messages(setup.network, setup.rule, setup.attack)
-    return models_bytes(len(task.nodes), task.layout.size, written) + kept
+    slots = len(setup.training.optimizer.slots)
+    return models_bytes(len(task.nodes), task.layout.size, written, slots=slots) + kept
 
 
 def messages(network: Network, rule: Rule, attack: Attack | None) -> int:
@@ -233,8 +237,9 @@ def refuse_what_does_not_fit(
     """Raise if the workers of this process need more memory than is free. `ranks` is None on one device."""
     task, size = workers.task, workers.task.layout.size
     written = sum(messages(setup.network, setup.rule, setup.attack) for setup in setups)
+    slots = len(setups[0].training.optimizer.slots)
     needed = (
-        models_bytes(len(workers), size, over_ranks=ranks is not None)
+        models_bytes(len(workers), size, over_ranks=ranks is not None, slots=slots)
         + models_bytes(0, size, written) // (ranks or 1)
         + sum(x.numel() * x.element_size() for x in (task.data.train_x, task.data.test_x))
         + (len(workers) if workers.stacks else 1) * task.batch * workers.activation_bytes

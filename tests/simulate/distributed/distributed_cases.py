@@ -36,7 +36,7 @@ from clippedgossip.simulate.distributed.ranks import Ranks
 from clippedgossip.simulate.distributed.rendezvous import join
 from clippedgossip.simulate.distributed.shard import Shard, follow, train_distributed
 from clippedgossip.simulate.distributed.transpose import length
-from clippedgossip.step import LearningRate
+from clippedgossip.step import AdamW, LearningRate
 from clippedgossip.tasks import DataSet
 from tests.samples import sample_rule, sample_setup
 
@@ -118,6 +118,7 @@ def cases(chosen: Sequence[tuple[str, str]]) -> Iterator[tuple[str, Setup]]:
         yield f"{rule} under {attack}, sparse", setup(rule, attack, network=sparse())
     yield "no attack", setup(rounds=4, evaluate_last=4, evaluate_last_every=1, evaluate_nodes=False)
     yield "dropout and convolutions", setup("clipped-gossip", LabelFlipping(), model="cnn", shape=(1, 8, 8))
+    yield "local steps", setup(local_steps=3, optimizer=AdamW(clip_gradient=1.0), rounds=3)
     few = nn.Linear(1, 3, bias=False)  # coordinates: one of four ranks has none
     nn.init.zeros_(few.weight)
     yield "few coordinates", setup("bucketing", "alie", model=few, shape=(1,))

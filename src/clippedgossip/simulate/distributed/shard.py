@@ -13,10 +13,11 @@ from clippedgossip.simulate.distributed.same_run import disagreement, fingerprin
 from clippedgossip.simulate.distributed.shared_memory import SharedStack
 from clippedgossip.simulate.distributed.slice_exchange import SliceEvaluation, SliceMixer
 from clippedgossip.simulate.distributed.transpose import Transpose, length
-from clippedgossip.simulate.engine import Clock, LocalStep, set_product_precision
+from clippedgossip.simulate.engine import set_product_precision
 from clippedgossip.simulate.selfcheck import check_compiled
 from clippedgossip.simulate.setup import Setup, refuse_disconnected, refuse_what_does_not_fit
 from clippedgossip.simulate.state import Moment, State
+from clippedgossip.step import LocalStep
 from clippedgossip.tasks.workers import Workers
 
 BEGIN, ROUND, STATE = 0, 1, 2  # rank 0's commands
@@ -126,10 +127,9 @@ class Shard:
         refuse_what_does_not_fit(self.workers, [setup], device, ranks=ranks.size)
         self.mixer = SliceMixer(setup, self.workers, self.transpose)
         self.evaluation = SliceEvaluation(self.mixer.metrics, self.workers, self.transpose)
-        self.momentum = torch.zeros(len(task.nodes), size, device=device)
+        self.local_step: LocalStep
         self.losses = torch.zeros(len(task.nodes), device=device)
         self.round = 0
-        self.clock = Clock(device)
         if device.type == "cuda":
             set_product_precision(setup.training.precision)
 
@@ -137,7 +137,6 @@ class Shard:
     def advance(self) -> Round | None:
         """One round of Algorithm 1; returns its record if the round is evaluated."""
         training = self.training
-        self.clock.set(self.round, training.lr.at(self.round), training.momentum.gain(self.round == 0))
         self.step()
         self.to_slices()
         self.mix()
@@ -150,7 +149,12 @@ class Shard:
 
     def step(self) -> None:
         """The local steps of this rank's workers."""
-        self.local_step(self.models, self.momentum, self.half, self.losses, self.clock)
+        rate, steps, start = self.training.rate(self.round), self.training.local_steps, self.models
+        self.losses.zero_()
+        for h in range(steps):
+            self.local_step.set(self.round, h, rate)
+            self.local_step(start, self.half, self.losses)
+            start = self.half
 
     def to_slices(self) -> None:
         """The first all-to-all: x½ of own workers -> slices of all workers."""
@@ -162,7 +166,7 @@ class Shard:
     def mix(self) -> None:
         """x ← rule(x½) of all workers, on this rank's coordinates."""
         with full_precision():
-            self.mixer.mix(self.slices, self.mixed, self.clock.round, self.training.rounds)
+            self.mixer.mix(self.slices, self.mixed, self.local_step.clock.round, self.training.rounds)
 
     def to_models(self) -> None:
         """The second all-to-all: mixed slices of all workers -> models of own workers."""
@@ -176,7 +180,7 @@ class Shard:
         whole = (self.transpose.workers, self.transpose.size)
         for name, shape in (
             ("models", whole),
-            ("momentum", whole),
+            *((name, whole) for name in self.training.optimizer.slots),
             ("clips", self.mixer.metrics.clips.shape),
         ):
             state.fitting(name, shape)
@@ -187,7 +191,7 @@ class Shard:
         self.models.copy_(self.initial)
         if self.workers.compiles:
             check_compiled(self.workers, self.models)
-        self.local_step = LocalStep(self.workers)
+        self.local_step = LocalStep(self.workers, self.training.optimizer, self.training.local_steps)
         if self.ranks.rank == 0:
             self.round = 0 if state is None else state.round
             self.ranks.send_command(self.round)
@@ -197,7 +201,7 @@ class Shard:
         if self.round == 0:
             self.models.copy_(self.ranks.broadcast(self.initial))
             return
-        for name, own in (("models", self.models), ("momentum", self.momentum)):
+        for name, own in self._stored().items():
             self._scatter(None if state is None else state.tensors[name], own)
         self.mixer.metrics.clips.copy_(
             self.ranks.broadcast(self.mixer.metrics.clips if state is None else state.tensors["clips"])
@@ -207,7 +211,8 @@ class Shard:
         """Two buffers serve a whole round: the first holds x½, the second slices, the first mixed slices. The
         memory of the models is free between the local step and the second all-to-all."""
         transpose, device = self.transpose, self.device
-        shape, sliced = self.momentum.shape, (transpose.workers, length(transpose.own_columns))
+        shape = (length(transpose.own_rows), transpose.size)
+        sliced = (transpose.workers, length(transpose.own_columns))
         may_share = device.type == "cpu" and self.ranks.share_memory
         self.shared = SharedStack.on_one_host(transpose) if may_share else None
         first = torch.empty(transpose.buffer_size, device=device)
@@ -215,7 +220,7 @@ class Shard:
         if self.shared is not None:
             self.models, self.slices = self.shared.models, self.shared.slices
             return
-        self.models = torch.empty_like(self.momentum)
+        self.models = torch.empty(*shape, device=device)
         self._buffer = torch.empty(transpose.buffer_size, device=device)
         self.slices = _shaped(self._buffer, *sliced)
 
@@ -227,17 +232,21 @@ class Shard:
         return State(self.round, tensors)
 
     def gather(self) -> dict[str, Tensor]:
-        """Models and momentum of all workers, on rank 0; nothing on the others."""
+        """Models and the optimizer's slots of all workers, on rank 0; nothing on the others."""
         found: dict[str, Tensor] = {}
-        for name, own in (("models", self.models), ("momentum", self.momentum)):
+        for name, own in self._stored().items():
             if self.ranks.rank:
-                self.ranks.send(own, 0)
+                self.ranks.send(own.contiguous(), 0)
                 continue
             found[name] = torch.empty(self.transpose.workers, self.transpose.size)
             found[name][self.transpose.own_rows] = own.cpu()
             for source, rows in enumerate(self.transpose.rows[1:], 1):
                 self.ranks.receive(found[name][rows], source)
         return found | {"clips": self.mixer.metrics.clips.clone()} if found else found
+
+    def _stored(self) -> dict[str, Tensor]:
+        """This rank's rows of what a checkpoint holds."""
+        return {"models": self.models, **self.local_step.state}
 
     def _scatter(self, whole: Tensor | None, own: Tensor) -> None:
         """Rank 0's rows of all workers -> each rank's own rows."""

@@ -98,7 +98,7 @@ class SliceEvaluation:
             node_accuracies=of_nodes,
             losses=of_all,
             distances=distances,
-            lr=training.lr.at(round - 1),
+            lr=training.rate(round - 1),
             last=round == training.rounds,
         )
 
