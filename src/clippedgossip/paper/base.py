@@ -59,6 +59,8 @@ class Needs(Generic[Result]):
 
     read: Callable[[Progress], Result]
     configs: Sequence["RunConfig"] = ()
+    later: Callable[[], Sequence["RunConfig"]] = tuple
+    """Runs whose parameters depend on the results of `configs`."""
 
 
 class Experiment(ABC, Generic[Result]):
@@ -197,11 +199,11 @@ def prepare(
     """Do all unfinished runs of these experiments together."""
     chosen = [load(entry) if isinstance(entry, str) else entry for entry in experiments]
     needs = [experiment.needs(options) for experiment in chosen]
-    configs = [config for need in needs for config in need.configs]
-    if configs:
-        from clippedgossip.paper.results import run_all
+    for later in (False, True):
+        if configs := [config for need in needs for config in (need.later() if later else need.configs)]:
+            from clippedgossip.paper.results import run_all
 
-        run_all(configs, options.runs, device=options.device, workers=options.workers, progress=progress)
+            run_all(configs, options.runs, device=options.device, workers=options.workers, progress=progress)
     return [
         Prepared(experiment=experiment, options=options, read=need.read)
         for experiment, need in zip(chosen, needs, strict=True)

@@ -5,7 +5,14 @@ from collections.abc import Iterator
 import numpy as np
 
 from clippedgossip.paper.results import Results
-from clippedgossip.paper.training_figure import PAPER_ATTACKS, Case, Scale, TrainingExperiment, paper_rules
+from clippedgossip.paper.training_figure import (
+    PAPER_ATTACKS,
+    TUNED,
+    Case,
+    Scale,
+    TrainingExperiment,
+    paper_rules,
+)
 from clippedgossip.report.claims import NO_WORSE, Claim, Floats, best, check, worst
 from clippedgossip.runs.config import NetworkConfig
 
@@ -14,7 +21,8 @@ NETWORKS = {
     "torus": {"name": "torus", "byzantine": {"pendants_random": 2}, "seed": 0},
 }
 BRIDGED = {"name": "dumbbell", "clique": 5, "byzantine": {"pendants": [4, 5]}}
-ATTACKS = {name: PAPER_ATTACKS[name] for name in ("ALIE", "IPM", "BF", "LF", "dissensus")}
+ATTACKS = {name: PAPER_ATTACKS[name] for name in ("ALIE", "ALIE z=10", "IPM", "BF", "LF", "dissensus")}
+CALM = "dumbbell 5+5, no attack"
 ROBUST = ("ClippedGossip", "GM", "TM", "Mozi")
 
 
@@ -36,11 +44,15 @@ class MoreTopologies(TrainingExperiment):
     )
 
     def cases(self, scale: Scale) -> Iterator[Case]:
-        rules = paper_rules(scale.radius)
+        rules = paper_rules(TUNED)
         for where, network in NETWORKS.items():
             for attack, how in ATTACKS.items():
                 setting = f"{where}, {attack}"
                 yield from scale.cases(setting, rules, network=network, partition="sorted", attack=how)
+        calm = {
+            rule: how for rule, how in paper_rules(scale.radius, trim=1).items() if rule != "ClippedGossip"
+        }
+        yield from scale.cases(CALM, calm, network={"name": "dumbbell", "clique": 5}, partition="clique")
 
     def findings(self, result: Results) -> Iterator[Claim]:
         small, torus, bridged = (

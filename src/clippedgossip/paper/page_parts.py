@@ -112,6 +112,29 @@ def page_table(result: Results) -> Table:
     )
 
 
+def tuning(result: Results, measure: Measure) -> Table:
+    """The values that were tried for each parameter, with their accuracies. The chosen ones have a mark."""
+    tried, chosen = result.tried(measure), result.chosen(measure)
+    titles = {line.tuned[0]: line.setting.partition(",")[0] for line in result.tuning}
+    rows: list[list[Cell]] = [
+        [
+            titles[network],
+            rule,
+            "; ".join(
+                f"{value}: {100 * mean:.1f}" + (" ✓" if value == chosen[network, rule] else "")
+                for value, mean in values.items()
+            ),
+        ]
+        for (network, rule), values in tried.items()
+    ]
+    seeds = sorted({run.seed for line in result.tuning for run in line.runs})
+    caption = (
+        f"Mean accuracy in % over the attacks on the network, seeds {', '.join(map(str, seeds))}. These "
+        "seeds are not reported. The value with ✓ is the best and is used above."
+    )
+    return Table(["network", "rule", "values and accuracies"], rows, caption)
+
+
 def short_table(result: Results, measure: Measure, title: str) -> Table:
     """The reported accuracies, for a terminal. Settings or rules go across, whichever are fewer."""
     turned = len(result.settings) < len(result.rules)

@@ -11,12 +11,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,9 +30,6 @@ from clippedgossip.report.claims import Floats
 from clippedgossip.report.statistics import Estimate, Series, estimate, over_seeds
 from clippedgossip.runs.config import RunConfig
 from clippedgossip.runs.fill import run_unfinished
-
-if TYPE_CHECKING:
-    from clippedgossip.paper.training_figure import Case
 
 FORMAT = 1
 DIGITS = 5  # significant ones in the file
@@ -106,6 +103,20 @@ class Line:
     rule: str
     config: Mapping[str, Any]
     runs: Sequence[RunResult] = ()
+    value: str = ""
+    """Of a run that tunes a parameter: the value that was tried."""
+
+    @property
+    def tuned(self) -> tuple[str, str]:
+        """One value of the parameter is chosen for each network and rule."""
+        return json.dumps(self.config["network"], sort_keys=True), self.rule
+
+    def read(self, seeds: Iterable[int], root: Path) -> "tuple[Line, list[RunDirectory]]":
+        """The line with its finished runs under `root`, and the folders of all of them."""
+        folders = {seed: RunConfig.from_mapping({**self.config, "seed": seed}).run(root) for seed in seeds}
+        rounds = self.config["training"]["rounds"]
+        runs = [RunResult.read(folder, seed, rounds) for seed, folder in folders.items()]
+        return replace(self, runs=[run for run in runs if run is not None]), list(folders.values())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,31 +132,22 @@ class Results:
     """Why some runs have no result."""
     length: float = 1.0
     """The fraction of the rounds of the scale that was run."""
+    tuning: Sequence[Line] = ()
+    """The values that were tried for the parameters of rules, on seeds that are not reported."""
 
-    @classmethod
-    def read(cls, experiment: str, scale: str, cases: Sequence["Case"], seeds: int, root: Path) -> "Results":
-        """From the runs under `root`."""
-        lines = []
-        environments: dict[str, Mapping[str, Any]] = {}
-        troubles: dict[str, None] = {}
-        for case in cases:
-            runs = []
-            for seed in range(seeds):
-                run = case.seeded(seed).run(root)
-                result = RunResult.read(run, seed, case.config.training.rounds)
-                if result is not None:
-                    runs.append(result)
-                    environments[json.dumps(run.environment, sort_keys=True)] = run.environment
-                elif run.failure is not None:
-                    troubles[run.failure] = None
-            lines.append(Line(setting=case.setting, rule=case.rule, config=case.mapping, runs=runs))
-        return cls(
-            experiment=experiment,
-            scale=scale,
-            seeds=seeds,
-            lines=lines,
+    def read(self, root: Path) -> "Results":
+        """The same lines, with the runs under `root`."""
+        lines = [line.read(range(self.seeds), root) for line in self.lines]
+        folders = [folder for _, some in lines for folder in some]
+        environments = {
+            json.dumps(run.environment, sort_keys=True): run.environment for run in folders if run.finished
+        }
+        troubles = {run.failure: None for run in folders if not run.finished and run.failure is not None}
+        return replace(
+            self,
+            lines=[line for line, _ in lines],
             environments=list(environments.values()),
-            troubles=list(troubles),
+            troubles=[*self.troubles, *troubles],
         )
 
     @cached_property
@@ -183,6 +185,22 @@ class Results:
             values[run.seed] = number(run)
         return values
 
+    def tried(self, measure: Callable[[str], str]) -> dict[tuple[str, str], dict[str, float]]:
+        """For each network and rule, the values of its parameter that were tried and the mean accuracy of
+        each, over the settings of the network. A seed that diverged or was not run counts as 0."""
+        found: dict[tuple[str, str], dict[str, list[float]]] = {}
+        for line in self.tuning:
+            ends = [0.0 if run.diverged else run.end(measure(line.setting)) for run in line.runs]
+            found.setdefault(line.tuned, {}).setdefault(line.value, []).extend(ends or [0.0])
+        return {
+            key: {value: float(np.mean(ends)) for value, ends in values.items()}
+            for key, values in found.items()
+        }
+
+    def chosen(self, measure: Callable[[str], str]) -> dict[tuple[str, str], str]:
+        """The best value for each network and rule."""
+        return {key: max(values, key=values.__getitem__) for key, values in self.tried(measure).items()}
+
     def estimate(self, setting: str, rule: str, measure: str) -> Estimate | None:
         return estimate(self.final(setting, rule, measure).tolist())
 
@@ -205,6 +223,7 @@ class Results:
             "environments": list(self.environments),
             "troubles": list(self.troubles),
             "lines": [_line_to_json(line) for line in self.lines],
+            "tuning": [_line_to_json(line) for line in self.tuning],
         }
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -227,6 +246,7 @@ class Results:
                 environments=raw["environments"],
                 troubles=raw["troubles"],
                 lines=[_line_from_json(line) for line in raw["lines"]],
+                tuning=[_line_from_json(line) for line in raw.get("tuning", ())],
             )
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RunError(
@@ -239,6 +259,7 @@ def _line_to_json(line: Line) -> dict[str, Any]:
         "setting": line.setting,
         "rule": line.rule,
         "config": dict(line.config),
+        **({"value": line.value} if line.value else {}),
         "runs": [
             {
                 "seed": run.seed,
@@ -258,6 +279,7 @@ def _line_from_json(raw: Mapping[str, Any]) -> Line:
         setting=raw["setting"],
         rule=raw["rule"],
         config=raw["config"],
+        value=raw.get("value", ""),
         runs=[RunResult(**run) for run in raw["runs"]],
     )
 
