@@ -85,3 +85,22 @@ def test_one_term_for_one_thing() -> None:
             if re.search(rf"(?i)\b{word}\b", text):
                 found.setdefault(word, set()).add(name)
     assert not {f"{word} ({NOT_A_WORD[word]}): {sorted(names)}" for word, names in found.items()}
+
+
+def test_every_error_of_a_user_says_what_to_do() -> None:
+    """A message has a second line, or a part behind a semicolon. `sources` is left out: its errors stand
+    inside the message of `data fetch`, which says what to do."""
+    kinds = {name for name in _classes(SOURCE / "errors.py") if name != "ClippedGossipError"} | {"KeyProblem"}
+    elsewhere = re.compile(
+        r"unknown|raised\(|goes_on|say.format|_hint\(|message[,)]|within\(|\{(error|problem|why)\}['\"]"
+    )
+    silent = []
+    for path in MODULES:
+        raised = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Raise)]
+        for error in (node.exc for node in raised if path.parent.name != "sources"):
+            if isinstance(error, ast.Call) and getattr(error.func, "id", "") in kinds:
+                message = ast.unparse(error)
+                literal = any(isinstance(part, ast.JoinedStr) for part in ast.walk(error)) or " " in message
+                if literal and "\\n" not in message and ";" not in message and not elsewhere.search(message):
+                    silent.append(f"{path.relative_to(ROOT)}:{error.lineno}: {message}")
+    assert silent == []

@@ -1,6 +1,7 @@
 """Things of the user's own by `module:Name`: found, checked, digested, and blamed by file."""
 
 import json
+from dataclasses import fields
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,16 @@ import pytest
 
 from clippedgossip import own
 from clippedgossip.cli import main
-from clippedgossip.errors import ConfigError
+from clippedgossip.errors import ConfigError, DataError
+from clippedgossip.graphs.generators import NETWORK
 from clippedgossip.peer.peer_config import load
 from clippedgossip.peer.peer_mixing import describe_rule, rule_of
 from clippedgossip.records import RunDirectory, run_name
 from clippedgossip.rules import make_rule
-from clippedgossip.runs.config import RunConfig, load_config
+from clippedgossip.runs.config import NetworkConfig, RunConfig, load_config
 from clippedgossip.runs.execute import execute
+from clippedgossip.settings import DataConfig
+from clippedgossip.tasks.datasets import DATASET
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "own" / "own.toml"
 
@@ -162,7 +166,7 @@ def test_folders_have_modules_of_one_name(folder: Path, tmp_path_factory: pytest
         ("mine:Kep", r"is not in .*mine\.py: unknown name 'Kep'; did you mean 'Keep'"),
         ("minn:Keep", r"there is no module 'minn'\n.*beside the config"),
         ("mine:", "write package.module:Name"),
-        ("mine:number", r"mine\.py is a int and no rule\nmake it a subclass of clippedgossip.rules.Rule"),
+        ("mine:number", r"mine\.py is an int and no rule\nmake it a subclass of clippedgossip.rules.Rule"),
         ("mine:Echo", r"mine\.py is a class and no rule\n"),
         ("mine:Refuses", r"mine\.py raised KeyError: 'never'\nsee .*mine\.py, line 23"),
         ("broken:Rule", r"raised SyntaxError.*\nsee .*broken\.py, line 1"),
@@ -175,6 +179,54 @@ def test_what_is_wrong_is_said_with_its_file(folder: Path, name: str, says: str)
     with pytest.raises(ConfigError, match=says) as caught:
         config(folder, rule=name)
     assert len(str(caught.value).splitlines()) <= 2
+
+
+@pytest.mark.parametrize("kind", ["network", "data", "model", "rule", "attack", "partition", "poison"])
+@pytest.mark.parametrize("taken", ["name", "code"])
+def test_a_parameter_cannot_have_the_name_of_a_key(folder: Path, kind: str, taken: str) -> None:
+    (folder / "taking.py").write_text(f"def make(a=0, b=0, {taken}=3):\n    pass\n")
+    parts = {"partition": "data", "poison": "data"}
+    change: dict[str, Any] = {kind: "taking:make"}
+    if kind in parts:
+        change = {"data": TABLE["data"] | change}
+    with pytest.raises(ConfigError, match=rf"taking\.py has a parameter called '{taken}'.*\nrename"):
+        config(folder, **change)
+
+
+def test_the_keys_of_a_section_are_no_parameters(folder: Path) -> None:
+    assert {"name", *DATASET.reserved} == {entry.name for entry in fields(DataConfig) if not entry.metadata}
+    assert {"name", "seed", "parameters", "folder", *NETWORK.reserved} == {
+        entry.name for entry in fields(NetworkConfig)
+    }
+    (folder / "taking.py").write_text("def make(samples=3):\n    pass\n")
+    with pytest.raises(ConfigError, match="has a parameter called 'samples'"):
+        config(folder, data="taking:make")
+
+
+POISONS = {
+    "return x, y + 3": r"makes labels from \d+ to \d+ of torch.int64 in round 0\n.*from 0 to 2",
+    "return x, y - int(round == 9)": r"makes labels from -1 to \d of torch.int64 in round 9\n",
+    "return x, y.float()": r"makes .* of torch.float32 in round 0\nlabels are whole numbers",
+    "return x[:1], y": r"makes \[\(1, .* of inputs .*\n.*same shapes",
+    "return x": r"makes a Tensor of inputs .*\n.*same shapes",
+}
+
+
+@pytest.mark.parametrize("body", POISONS)
+def test_a_poison_is_tried_before_the_first_round(folder: Path, body: str) -> None:
+    (folder / "bad.py").write_text(f"class Bad:\n    def __call__(self, x, y, round):\n        {body}\n")
+    with pytest.raises(DataError, match=r"poison Bad of .*bad\.py " + POISONS[body]):
+        config(folder, data=TABLE["data"] | {"poison": "bad:Bad"}).build()
+
+
+def test_a_poison_that_goes_wrong_late_is_named(folder: Path) -> None:
+    late = "class Late:\n    def __call__(self, x, y, round):\n        return x, y + 9 * (round > 40)\n"
+    (folder / "late.py").write_text(late)
+    training = {"rounds": 50, "batch": 2}
+    mine = config(folder, data=TABLE["data"] | {"poison": "late:Late"}, model="linear", training=training)
+    with pytest.raises(IndexError) as caught:
+        execute(mine, folder / "runs")
+    assert f"raised where Late of {folder / 'late.py'} is used" in str(own.blamed(caught.value))
 
 
 def test_a_rule_that_raises_in_a_round_loses_nothing(
@@ -241,7 +293,7 @@ class Nobody(FreeAttack):
         ("rule=wrong:Short", "raised where Short of"),
         ("rule=wrong:NoArgument", "raised where NoArgument of"),
         ("rule={name='clipped-gossip', radius='wrong:Wide'}", "raised where Wide of"),
-        ("data.poison=wrong:Nothing", "raised where Nothing of"),
+        ("data.poison=wrong:Nothing", "poison Nothing of"),
         ("data.poison=wrong:OneArgument", "raised where OneArgument of"),
         ("attack=wrong:Rows", "the messages of Rows are shape (3,)"),
         ("attack=wrong:Nobody", "the messages of Nobody are NoneType"),

@@ -81,7 +81,7 @@ def test_what_json_cannot_hold_is_named() -> None:
 
 
 def test_a_record_without_a_round_is_refused() -> None:
-    with pytest.raises(RunError, match="whole number as 'round', got None"):
+    with pytest.raises(RunError, match="'round' is None; it must be a whole number"):
         Round.from_json({"loss": 1.0})
 
 

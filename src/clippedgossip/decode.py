@@ -18,7 +18,7 @@ from pathlib import Path as Folder
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import clippedgossip.own as own
-from clippedgossip.errors import ConfigError, UserError, unknown_name
+from clippedgossip.errors import ConfigError, UserError, article, kind_of, unknown_name
 
 Path = tuple[str, ...]
 T = TypeVar("T")
@@ -82,7 +82,8 @@ def section(kind: type[T], raw: Any, path: Path, **more: Any) -> T:
     missing = [entry.name for entry in entries if _required(entry) and entry.name not in values]
     if missing:
         where = f"[{_dotted(path)}]" if path else "the file"
-        raise KeyProblem(path, f"{where} needs a value for {', '.join(missing)}")
+        fix = ", ".join(f"{key} = …" for key in missing)
+        raise KeyProblem(path, f"{where} needs a value for {', '.join(missing)}\nadd {fix}")
     try:
         return kind(**values, **more)
     except UserError as error:
@@ -109,7 +110,7 @@ def describe(hint: Any) -> str:
         return f"a list, each entry {describe(arguments[0])}"
     if hint in WORDS:
         return WORDS[hint]
-    return "a section" if origin is Mapping or dataclasses.is_dataclass(hint) else f"a {hint.__name__}"
+    return "a section" if origin is Mapping or dataclasses.is_dataclass(hint) else article(hint.__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,6 +153,8 @@ class Kind:
     """How many arguments the program gives, in front of all others."""
     offered: tuple[str, ...] = ()
     """Parameters that the program gives to those that take them."""
+    reserved: tuple[str, ...] = ()
+    """Other keys of the section that names it; no parameter can have such a name."""
     number: str = ""
     """The name a bare number stands for; things of such a kind are written as short as they can be."""
     bounds: tuple[str, ...] = ()
@@ -243,7 +246,7 @@ class Thing:
                 raise
             raise KeyProblem(self.path, f"{self._called}{own.raised(error)}") from error
         if not isinstance(made, self.kind.base):
-            raise KeyProblem(self.path, f"{self._called}made a {type(made).__name__}\n{self.kind.fix}")
+            raise KeyProblem(self.path, f"{self._called}made {kind_of(made)}\n{self.kind.fix}")
         return made
 
     @property
@@ -277,6 +280,7 @@ def decode(kind: Kind, raw: Any, path: Path, folder: Folder | None = None) -> Th
     takes = parameters(make, kind)
     said = {_key(key): (key, what) for key, what in content.items()}
     if origin is not None:
+        _check_names(kind, name, takes, origin, path)
         _check_code(origin, said.pop("code", ("", None))[1], path)
     parts: dict[str, tuple[Kind, dict[str, Any]]] = {}
     beside: dict[str, str] = {}
@@ -290,7 +294,7 @@ def decode(kind: Kind, raw: Any, path: Path, folder: Folder | None = None) -> Th
     for key, (raw_key, _) in said.items():
         where = (*path, raw_key)
         if key not in takes and key not in beside:
-            sayable = [*(other for other in takes if not takes[other].of_python), *beside]
+            sayable = [*(other for other in takes if not takes[other].of_python), *beside, *kind.reserved]
             raise KeyProblem(where, unknown_name(f"parameter of {kind.word} {name!r}:", key, sayable))
         if key in beside and key in map(_key, parts[beside[key]][1]):
             both = f"{_dotted(where)} and {_dotted((*path, beside[key], key))}"
@@ -305,13 +309,30 @@ def decode(kind: Kind, raw: Any, path: Path, folder: Folder | None = None) -> Th
             values[key] = _parameter(kind, takes[key], what, (*path, raw_key))
     missing = [key for key, parameter in takes.items() if parameter.required and key not in values]
     if missing:
-        examples = (".".join((*path[1:], key)) + f"={_example(takes[key].hint)}" for key in missing)
+        said_so = {key: _example(takes[key].hint) for key in missing}
+        wanted = ", ".join(missing)
+        fix = ", ".join(f"{key}={said}" for key, said in said_so.items())
         raise KeyProblem(
-            path, f"{kind.word} {name!r} needs a value for {', '.join(missing)}", tuple(examples)
+            path,
+            f"{kind.word} {name!r} needs a value for {wanted}\ngive {wanted}, for example {fix}",
+            tuple(f"{'.'.join((*path[1:], key))}={said}" for key, said in said_so.items()),
         )
     defaults = {key: p.default for key, p in takes.items() if key not in values and p.default is not None}
     ordered = {key: {**defaults, **values}[key] for key in takes if key in values or key in defaults}
     return Thing(kind=kind, name=name, make=make, values=ordered, takes=takes, origin=origin, path=path)
+
+
+def _check_names(
+    kind: Kind, name: str, takes: Mapping[str, Parameter], origin: own.Origin, path: Path
+) -> None:
+    """Refuse a parameter that no config could set, as its key means something else."""
+    taken = next((key for key in takes if key in ("name", "code", *kind.reserved)), None)
+    if taken is not None:
+        raise KeyProblem(
+            path,
+            f"{kind.word} {name!r} of {origin.file} has a parameter called {taken!r}, but that key "
+            "has another meaning in a config\nrename the parameter",
+        )
 
 
 def _check_code(origin: own.Origin, promised: Any, path: Path) -> None:
@@ -380,7 +401,7 @@ def find(
     except UserError as error:
         raise KeyProblem((*path, "name"), f"{kind.word} {name!r} {error}") from error
     if not callable(make) or (isinstance(make, type) and not issubclass(make, kind.base)):
-        what = f"a {type(make).__name__}" if not isinstance(make, type) else "a class"
+        what = "a class" if isinstance(make, type) else kind_of(make)
         raise KeyProblem(
             (*path, "name"), f"{kind.word} {name!r} of {origin.file} is {what} and no {kind.word}\n{kind.fix}"
         )
@@ -430,7 +451,9 @@ def put(raw: dict[str, Any], key: str, said: Any) -> None:
         if isinstance(inner, str):
             inner = {"name": inner}
         if not isinstance(inner, dict):
-            raise ConfigError(f"cannot set {key}: {name} is {inner!r} and not a section")
+            raise ConfigError(
+                f"cannot set {key}: {name} is {inner!r} and not a section\nmake it one: {name} = {{…}}"
+            )
         raw[name] = inner
         raw = inner
     raw[last] = said
@@ -481,7 +504,9 @@ def _content(kind: Kind, raw: Any, path: Path, folder: Folder | None) -> dict[st
         ((name, said),) = content.items()
         takes = parameters(find(kind, str(name), path, folder)[1], kind)
         if not takes:
-            raise KeyProblem(path, f"{_dotted(path)}: {kind.word} {name!r} takes no parameters")
+            raise KeyProblem(
+                path, f'{_dotted(path)}: {kind.word} {name!r} takes no parameters\nwrite "{name}" alone'
+            )
         return {"name": name, next(iter(takes)): said}
     if "name" not in content:
         where = f"[{_dotted(path)}]" if path else f"the {kind.word}"

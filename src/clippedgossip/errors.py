@@ -48,6 +48,20 @@ class PeerError(UserError):
     """A peer whose identity, configuration or neighbours do not fit."""
 
 
+def kind_of(value: object) -> str:
+    """What a value is, for a message: "an int", "a Network", "the class Network itself"."""
+    if value is None:
+        return "None"
+    if isinstance(value, type):
+        return f"the class {value.__name__} itself"
+    return article(type(value).__name__)
+
+
+def article(noun: str) -> str:
+    """The noun with "a" or "an"."""
+    return f"{'an' if noun[0] in 'aeiouAEIOU' else 'a'} {noun}"
+
+
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
     """Two lines for an unknown name: the nearest known name, and all known names."""
     known = sorted(known)

@@ -185,4 +185,7 @@ def _plain(value: Any, non_finite: Callable[[float], str | None]) -> Any:
         }
     if hasattr(value, "tolist"):  # numpy and torch, scalars too
         return _plain(value.tolist(), non_finite)
-    raise RunError(f"{value!r} of type {type(value).__name__} cannot be written as JSON")
+    raise RunError(
+        f"{value!r} of type {type(value).__name__} cannot be written as JSON\n"
+        "give numbers, text, lists and mappings of these"
+    )

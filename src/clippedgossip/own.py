@@ -33,6 +33,9 @@ class Origin:
     """The folder beside a config that they lie in; None for installed ones."""
 
 
+HOLDERS = ("clippedgossip.rules.", "clippedgossip.attacks.", "clippedgossip.tasks.workers")
+"""Modules whose objects hold things that may be the user's own."""
+
 _LOADED: dict[str, Origin] = {}
 """By module, the code that was imported."""
 
@@ -42,7 +45,7 @@ def load(reference: str, folder: Path | None = None) -> tuple[Callable[..., Any]
     or on Python's path. A module that was edited since it was imported is imported anew."""
     module_name, _, name = reference.partition(":")
     if not module_name or not name or not all(part.isidentifier() for part in module_name.split(".")):
-        raise ConfigError("cannot be found: write package.module:Name, such as mine:MyRule")
+        raise ConfigError("cannot be found; write package.module:Name, such as mine:MyRule")
     folder = (Path() if folder is None else folder).resolve()
     top = module_name.partition(".")[0]
     beside = _beside(folder, top)
@@ -122,13 +125,14 @@ def blamed(error: BaseException) -> str | None:
 
 
 def _used(variables: Mapping[str, object], *, everything: bool) -> tuple[str, Path] | None:
-    """Name and file of an own thing whose method runs, or that a rule or an attack holds; where the error was
-    raised, any variable counts."""
+    """Name and file of an own thing whose method runs, or that a rule, an attack or the workers hold; where
+    the error was raised, any variable counts."""
     files = {name: origin.file for origin in _LOADED.values() for name in origin.modules}
     this = variables.get("self")
-    held = everything or type(this).__module__.startswith(("clippedgossip.rules.", "clippedgossip.attacks."))
+    held = everything or type(this).__module__.startswith(HOLDERS)
     candidates = [this, *(variables.values() if everything else ())]
-    candidates += getattr(this, "__dict__", {}).values() if held else ()
+    for value in getattr(this, "__dict__", {}).values() if held else ():
+        candidates += value if isinstance(value, tuple) else [value]
     for candidate in candidates:
         kind = candidate if isinstance(candidate, FunctionType) else type(candidate)
         if kind.__module__ in files:

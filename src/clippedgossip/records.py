@@ -78,7 +78,7 @@ class Round:
     def from_json(cls, record: Mapping[str, Any]) -> Self:
         number = record.get("round")
         if not isinstance(number, int) or isinstance(number, bool):
-            raise RunError(f"a record needs a whole number as 'round', got {number!r}")
+            raise RunError(f"a record's 'round' is {number!r}; it must be a whole number")
         if "peer" in record and "consensus_distance" in record:  # as version 0.1 called a peer's distance
             record = {**record, "neighbour_distance": record["consensus_distance"]}
             record = {name: value for name, value in record.items() if name != "consensus_distance"}
@@ -127,7 +127,7 @@ class RunDirectory:
             raise RunError(f"{run.path} {what}; a run is a folder with {' and '.join(wanted)}")
         if not wanted[run.config_path.name]:
             missing = " and ".join(name for name, there in wanted.items() if not there)
-            raise RunError(f"{run.path} is not a run: it has no {missing}")
+            raise RunError(f"{run.path} is not a run: it has no {missing}\ngive a folder that a run wrote")
         if not wanted[run.records_path.name] or next(run.records(), None) is None:
             raise RunError(f"{run.path} has no records yet\nstart the run, or wait for its first round")
         return run

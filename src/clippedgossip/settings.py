@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
 
 import clippedgossip.decode as decode
 from clippedgossip.decode import KeyProblem, Kind, Thing
-from clippedgossip.errors import ConfigError, RuleError, unknown_name
+from clippedgossip.errors import ConfigError, RuleError, article, kind_of, unknown_name
 from clippedgossip.step import (
     OPTIMIZER,
     SHARED,
@@ -423,8 +423,7 @@ def _own_data(key: str, folder: Path | None, samples: int | None, test_samples: 
 def must_be(name: str, value: object, kind: type[Any], example: str) -> None:
     """Refuse what is of another type."""
     if not isinstance(value, kind):
-        given = value.__name__ + " itself" if isinstance(value, type) else type(value).__name__
-        raise ConfigError(f"{name} is a {given}; give a {kind.__name__}: {name}={example}")
+        raise ConfigError(f"{name} is {kind_of(value)}; give {article(kind.__name__)}: {name}={example}")
 
 
 def present(section: Any) -> dict[str, Any]:

@@ -81,7 +81,7 @@ WRONG: dict[str, tuple[str, ...]] = {  # the command -> what its error must say
     "audit dumbbell --cliqe 4": ("'--cliqe'", "did you mean '--clique'"),
     "consensus ring --rule trimmed-mean --rule-option trm=1": ("'trm'", "did you mean 'trim'"),
     "consensus ring --rule trimmed-mean --rule-option trim=x": ("'x'", "whole number"),
-    "consensus ring --rule trimmed-mean": ("trimmed-mean", "needs a value for trim"),
+    "consensus ring --rule trimmed-mean": ("trimmed-mean", "needs a value for trim", "trim=1"),
     "consensus ring --attack-option epsilo=1": ("'epsilo'", "did you mean 'epsilon'"),
     f"run {EXAMPLE} training.rouns=3": ("'rouns'", "did you mean 'rounds'"),
     "run --sede 3": ("--sede", "--seed"),

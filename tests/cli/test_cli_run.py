@@ -192,6 +192,36 @@ def test_plan_runs_nothing(config: str, capsys: pytest.CaptureFixture[str]) -> N
     assert not Path("runs").exists()
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        'rule={name="trimmed-mean",trim=50}',
+        'rule={name="krum",faulty=3}',
+        'network={name="ring",nodes=4} data.partition="clique"',
+        "network.byzantine=[0]",
+        'network={name="ring",nodes=5,byzantine=[0,2]} attack="none"',
+        'data.poison="flip-labels"',
+        'network.byzantine=[0] attack="none" data.poison={name="trigger",target=10}',
+        "data.samples=3",
+        'data.partition="classes" network={name="ring",nodes=11}',
+        "model=cnn network.clique=0",
+    ],
+)
+def test_the_plan_refuses_what_the_run_refuses(
+    config: str, capsys: pytest.CaptureFixture[str], wrong: str
+) -> None:
+    assert cli("run", config, *wrong.split()) == 2
+    said = capsys.readouterr().err
+    assert cli("run", config, *wrong.split(), "--plan") == 2
+    assert capsys.readouterr().err == said
+
+
+def test_the_plan_needs_no_data_on_this_machine(config: str, capsys: pytest.CaptureFixture[str]) -> None:
+    missing = "data={name='cifar10'}"
+    assert cli("run", config, missing, "--plan") == 0
+    assert cli("run", config, missing, "rule={name='trimmed-mean',trim=50}", "--plan") == 2
+
+
 def test_sweep_and_its_status(config: str, capsys: pytest.CaptureFixture[str]) -> None:
     nothing: dict[str, Any] = {"diverged": {}, "failed": {}, "elsewhere": []}
     assert cli("sweep", "status", "sweep.toml") == 0

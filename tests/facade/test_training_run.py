@@ -31,6 +31,10 @@ def start(network: Any, data: Any, model: Any, **options: Any) -> TrainingRun:
     return cg.train(network, data, model, **{"attack": cg.attacks.Dissensus(), **SHORT, **options})
 
 
+UNTYPED: Any = start
+"""For calls that a type checker refuses."""
+
+
 def test_iterating_trains_and_iterating_again_gives_the_same_records(
     network: Network, data: DataSet, model: nn.Module
 ) -> None:
@@ -274,9 +278,9 @@ def test_a_factory_starts_every_seed_from_other_weights(network: Network, data: 
     [
         ({"attack": None}, "1 Byzantine node, but there is no attack"),
         ({"rule": "cliped-gossip"}, "did you mean 'clipped-gossip'"),
-        ({"rule": cg.rules.ClippedGossip}, "rule is a ClippedGossip itself"),
+        ({"rule": cg.rules.ClippedGossip}, "rule is the class ClippedGossip itself"),
         ({"attack": "disensus"}, "did you mean 'dissensus'"),
-        ({"attack": 3}, "attack is a int"),
+        ({"attack": 3}, "attack is an int"),
         ({"partition": "idd"}, "did you mean 'iid'"),
         ({"partition": {"name": "dirichlet", "alfa": 1}}, "did you mean 'alpha'"),
         ({"partition": {"name": "iid", "alpha": 1}}, "alpha goes with partition = 'dirichlet' alone"),
@@ -314,9 +318,13 @@ def test_a_mistake_is_told_before_the_first_round(
         (lambda n, d, m: OLD_STYLE(start(n, d, m).setup), r"cg.simulate.train\(setup\)"),
         (lambda n, d, m: start(n, (d.train_x, d.train_y), m), "data is a tuple of 2"),
         (lambda n, d, m: start(n, "digit", m), "did you mean 'digits'"),
+        (lambda n, d, m: start(n, {"name": "digits", "sample": 9}, m), "did you mean 'samples'"),
+        (lambda n, d, m: UNTYPED(n, d, m).report(3), "path is an int; give the name of a file"),
+        (lambda n, d, m: UNTYPED(n, d, m).report(None), "path is None; give the name of a file"),
+        (lambda n, d, m: UNTYPED(n, d, m).plot("loss"), "ax is a str; give matplotlib Axes"),
         (lambda n, d, m: start(n, d, "mpl"), "did you mean 'mlp'"),
-        (lambda n, d, m: start(n, d, 3), "model is a int"),
-        (lambda n, d, m: start(n, d, lambda: 3), "model makes a int"),
+        (lambda n, d, m: start(n, d, 3), "model is an int"),
+        (lambda n, d, m: start(n, d, lambda: 3), "model makes an int"),
         (lambda n, d, m: start(n, d, nn.Linear), r"calling model\(\) raised TypeError"),
         (lambda n, d, m: start(n, d, "cnn"), "model 'cnn' needs images"),
         (lambda n, d, m: start(n, d, nn.Linear(3, 2)), r"cannot take inputs of shape \(2,\)"),

@@ -168,8 +168,8 @@ def test_messages_tried_together_have_the_losses_they_have_one_by_one(
     [
         ({"network": nx.cycle_graph(5)}, "network is a Graph; give a Network: network=Network"),
         ({"rule": "clipped-gossip"}, "rule is a str; give a Rule"),
-        ({"rule": ClippedGossip}, "rule is a ClippedGossip itself; give a Rule"),
-        ({"attack": "alie"}, "attack is a str; give a Attack"),
+        ({"rule": ClippedGossip}, "rule is the class ClippedGossip itself; give a Rule"),
+        ({"attack": "alie"}, "attack is a str; give an Attack"),
         (
             {"network": Network(nx.circulant_graph(8, [1, 2]), byzantine=[3])},
             "regular nodes are 0, 1, 2, 4, 5",

@@ -129,7 +129,9 @@ class Attack(ABC):
 
     def with_strength(self, value: float) -> "Attack":
         if self.strength is None:
-            raise AttackError(f"{type(self).__name__} has no strength to tune")
+            raise AttackError(
+                f"{type(self).__name__} has no strength; tune one that has, such as IPM or dissensus"
+            )
         return replace(self, **{self.strength: value})
 
 

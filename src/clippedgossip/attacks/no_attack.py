@@ -10,7 +10,10 @@ from clippedgossip.errors import AttackError
 def own_models(view: View, attack: Attack) -> Tensor:
     """(e, d) the own model of each edge's sender."""
     if view.byzantine_models is None:
-        raise AttackError(f"{type(attack).__name__} needs byzantine_models, which the view has not")
+        raise AttackError(
+            f"{type(attack).__name__} sends the models of the Byzantine nodes, and the view has none\n"
+            "give byzantine_models to View"
+        )
     return view.byzantine_models[view.sender_rows]
 
 

@@ -28,5 +28,8 @@ class SpectralHeterogeneity(LinearAttack):
     def _mode(self, view: View) -> Tensor:
         mode = view.network.gap.fiedler
         if mode is None:
-            raise AttackError("the spectral attack needs at least two regular nodes that are connected")
+            raise AttackError(
+                "the spectral attack needs two regular nodes that are connected; this network has none\n"
+                "add an edge between regular nodes, or take another attack"
+            )
         return view.layout.remember("fiedler", lambda: mode)

@@ -21,7 +21,9 @@ class Tuned(Attack):
 
     def __post_init__(self) -> None:
         if self.attack.strength is None:
-            raise AttackError(f"{type(self.attack).__name__} has no strength to tune")
+            raise AttackError(
+                f"{type(self.attack).__name__} has no strength; tune one that has, such as IPM or dissensus"
+            )
         if not 0 < self.low < self.high:
             raise AttackError(f"the search runs from {self.low} to {self.high}; 0 < low < high is needed")
         if self.steps < 2:
@@ -51,7 +53,9 @@ class Tuned(Attack):
     def harm(self, view: View, strength: float) -> float:
         """Mean squared distance of the mixed models to the mean before mixing."""
         if view.rule is None:
-            raise AttackError("a tuned attack needs the rule that it is tuned against, and the view has none")
+            raise AttackError(
+                "a tuned attack is tuned against a rule, and the view has none\ngive rule=… to View"
+            )
         mixed = view.rule.mix(self.attack.with_strength(strength).inbox(view))
         apart = (mixed - view.models.mean(0)).double().square().sum(1)
         value = float(view.context.reduce(apart).mean())

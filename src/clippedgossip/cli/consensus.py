@@ -158,7 +158,7 @@ def _checked(kind: type[T], name: str, options: list[str] | None, flag: str) -> 
         if not error.missing:
             raise
         fix = " ".join(f"{flag} {part}" for part in error.missing)
-        raise ConfigError(f"{error}\nadd, for example, {fix}") from None
+        raise ConfigError(f"{str(error).splitlines()[0]}\nadd, for example, {fix}") from None
 
 
 def _pairs(options: list[str] | None, flag: str) -> dict[str, Any]:

@@ -86,7 +86,7 @@ def parse_options(context: typer.Context, source: str) -> dict[str, str]:
             value = "true"
         elif not value:
             if not rest or rest[0].startswith("--"):
-                raise NetworkError(f"--{name} needs a value ({mine[key].help})")
+                raise NetworkError(f"--{name} needs a value ({mine[key].help})\nadd it: --{name} VALUE")
             value = rest.pop(0)
         found[key] = value
     return found
@@ -157,7 +157,7 @@ def build_network(
     worst = worst_placement(network, worst_byzantine)
     if worst is None:
         raise NetworkError(
-            f"no worst place for {worst_byzantine} Byzantine nodes: give a connected network of more nodes"
+            f"no worst place for {worst_byzantine} Byzantine nodes\ngive a connected network of more nodes"
         )
     turned = [network.labels[i] for i in worst.nodes]
     return Network(graph, byzantine=turned, weights=chosen_weights, max_degree=max_degree)

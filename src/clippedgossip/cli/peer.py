@@ -422,5 +422,7 @@ def _pair(text: str, option: str) -> tuple[str, str]:
 
     match = re.fullmatch(r"([^=]+)=(.+)", text)
     if not match:
-        raise ConfigError(f"{option} {text!r} is not NAME=VALUE")
+        raise ConfigError(
+            f"{option} {text!r} is not NAME=VALUE\nwrite it so, such as {option} 3=bit-flipping"
+        )
     return match[1], match[2]

@@ -214,9 +214,10 @@ def _plan(config: "RunConfig", ranks: int, as_json: bool) -> None:
     from dataclasses import asdict
 
     from clippedgossip.devices import find_device, free_memory
-    from clippedgossip.runs.budget import LINK, measure, plan
+    from clippedgossip.runs.budget import LINK, check, measure, plan
 
     device = str(find_device(config.device))
+    check(config)
     planned = plan(config, ranks=ranks, device=device)
     ceilings, free = measure(device), free_memory(device)
     seconds = planned.seconds(ceilings)

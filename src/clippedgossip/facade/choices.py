@@ -14,7 +14,7 @@ from torch import nn
 from clippedgossip.attacks import Attack
 from clippedgossip.decode import decode, plain_of
 from clippedgossip.devices import find_device
-from clippedgossip.errors import ConfigError, DataError, unknown_name
+from clippedgossip.errors import ConfigError, DataError, kind_of, unknown_name
 from clippedgossip.facade.recorded_run import RecordedRun
 from clippedgossip.network import Network
 from clippedgossip.rules import Rule
@@ -80,7 +80,7 @@ class Choices:
                 "to run a Setup, call cg.simulate.train(setup)"
             )
         if not isinstance(network, Network):
-            raise ConfigError(f"network is a {_kind(network)}; give cg.Network(graph, byzantine=[…])")
+            raise ConfigError(f"network is {kind_of(network)}; give cg.Network(graph, byzantine=[…])")
         training = Training(
             rounds=_whole(rounds),
             lr=lr if isinstance(lr, LearningRate) else LearningRate(initial=_number("lr", lr, "0.1")),
@@ -178,7 +178,7 @@ class Choices:
             return AttackConfig.from_value(attack).build()
         if attack is not None and not isinstance(attack, Attack):
             raise ConfigError(
-                f"attack is a {_kind(attack)}; give an Attack: attack=cg.attacks.Dissensus(), or its name"
+                f"attack is {kind_of(attack)}; give an Attack: attack=cg.attacks.Dissensus(), or its name"
             )
         return attack
 
@@ -238,9 +238,9 @@ def _data(data: object) -> DataSet:
         return data.to("cpu")
     if isinstance(data, list | tuple) and len(data) == 4:
         return DataSet.of(*data)
-    given = f"{_kind(data)} of {len(data)}" if isinstance(data, list | tuple) else _kind(data)
+    given = kind_of(data) + (f" of {len(data)}" if isinstance(data, list | tuple) else "")
     raise DataError(
-        f"data is a {given}; give (x, y, x_test, y_test)\n"
+        f"data is {given}; give (x, y, x_test, y_test)\n"
         'or cg.tasks.DataSet.of(x, y, x_test, y_test), or a name such as "digits"'
     )
 
@@ -259,7 +259,7 @@ def _model(model: ModelLike, data: DataSet, seed: int) -> str | nn.Module:
     if not isinstance(made, nn.Module):
         what = "makes" if callable(model) else "is"
         raise DataError(
-            f"model {what} a {_kind(made)}; give a torch.nn.Module, a function that makes one,\n"
+            f"model {what} {kind_of(made)}; give a torch.nn.Module, a function that makes one,\n"
             'or a name such as "mlp"'
         )
     return made.cpu()
@@ -287,7 +287,3 @@ def _number(name: str, value: object, example: str) -> float:
     if isinstance(value, bool) or not isinstance(value, Real):
         raise ConfigError(f"{name} is {value!r}; it must be a number, such as {name}={example}")
     return float(value)
-
-
-def _kind(value: object) -> str:
-    return f"{value.__name__} itself" if isinstance(value, type) else type(value).__name__

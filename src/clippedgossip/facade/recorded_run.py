@@ -3,11 +3,12 @@
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from os import PathLike
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from clippedgossip.errors import RunError
+from clippedgossip.errors import RunError, kind_of
 from clippedgossip.files import write_atomic
 from clippedgossip.network import Network
 from clippedgossip.records import Round, RunDirectory
@@ -114,6 +115,9 @@ def write_report(runs: Sequence[RecordedRun], path: str | Path, *, device: str) 
     """One HTML page. Reports read runs from disk, so they are put into a temporary folder first."""
     from clippedgossip.report.run_report import report
 
+    if not isinstance(path, str | PathLike):
+        raise RunError(f'path is {kind_of(path)}; give the name of a file, such as "page.html"')
+    target = Path(path)
     if not any(run.records for run in runs):
         raise RunError("there is nothing to report yet: no run has a record\ncall finish() first")
     drawings: dict[Network, str] = {}
@@ -127,7 +131,6 @@ def write_report(runs: Sequence[RecordedRun], path: str | Path, *, device: str) 
             if run.finished:
                 place.write_summary({} if run.diverged is None else {"diverged": run.diverged})
         html = report([Path(folder)]).html
-    target = Path(path)
     try:
         write_atomic(target, html)
     except OSError as error:

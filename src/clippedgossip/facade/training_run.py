@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from clippedgossip import simulate
-from clippedgossip.errors import MiscompiledError, RunError, unknown_name
+from clippedgossip.errors import MiscompiledError, RunError, kind_of, unknown_name
 from clippedgossip.facade.choices import (
     AttackLike,
     Choices,
@@ -198,6 +198,8 @@ class TrainingRun:
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Accuracy against the round, on `ax` or on a new figure."""
+        if ax is not None and not hasattr(ax, "plot"):
+            raise RunError(f"ax is {kind_of(ax)}; give matplotlib Axes, or nothing for a new figure")
         self._begin()
         held = self._recorded
         title = f"against {held.attack}" if held.attack != "none" else ""

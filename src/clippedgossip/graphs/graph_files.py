@@ -36,7 +36,10 @@ def read_graph(path: str | Path) -> Graph:
             f"cannot read {path}: {_first_line(error)}\ncorrect the file, or write the graph again"
         ) from error
     except (nx.NetworkXException, KeyError, TypeError, ValueError) as error:
-        raise NetworkError(f"{path} is not a valid {path.suffix} graph: {_first_line(error)}") from error
+        raise NetworkError(
+            f"{path} is not a valid {path.suffix} graph: {_first_line(error)}\n"
+            "correct the file, or write the graph again"
+        ) from error
     if not graph:
         raise NetworkError(f"{path} holds no node; a network needs at least one")
     graph = _undirected(graph, path)
@@ -51,16 +54,21 @@ def _graphml(path: Path) -> Graph:
     return graph
 
 
+_FORM = "write the graph with networkx.node_link_data: a list of 'nodes' and one of 'links'"
+
+
 def _json(path: Path) -> Graph:
     data: Any = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(data, dict) or "nodes" not in data:
-        raise NetworkError(f"{path} is not in node-link form: it needs 'nodes' and 'links' (or 'edges')")
+        raise NetworkError(f"{path} is not in node-link form: it has no 'nodes'\n{_FORM}")
     edges = "edges" if "edges" in data else "links"
     if edges not in data:
-        raise NetworkError(f"{path} has no 'links' or 'edges' list")
+        raise NetworkError(f"{path} has no 'links' or 'edges'\n{_FORM}")
     graph: Graph = nx.node_link_graph(data, edges=edges)
     if len(graph) != len(data["nodes"]):
-        raise NetworkError(f"{path} links {len(graph)} nodes but 'nodes' does not list them all, each once")
+        raise NetworkError(
+            f"{path} links {len(graph)} nodes but 'nodes' does not list them all, each once\n{_FORM}"
+        )
     return graph
 
 

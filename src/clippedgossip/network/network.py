@@ -13,7 +13,7 @@ from scipy import sparse
 from scipy.sparse import csgraph
 
 import clippedgossip.graphs as graphs
-from clippedgossip.errors import NetworkError, unknown_name
+from clippedgossip.errors import NetworkError, kind_of, unknown_name
 from clippedgossip.graphs.generators import Graph
 from clippedgossip.network import spectrum
 from clippedgossip.network import weights as mixing
@@ -303,7 +303,9 @@ class Network:
 
 def _check_graph(graph: Graph) -> None:
     if not isinstance(graph, nx.Graph):
-        raise NetworkError(f"a network is built from a networkx graph, not {type(graph).__name__}")
+        raise NetworkError(
+            f"the graph is {kind_of(graph)}; give a networkx graph, such as nx.petersen_graph()"
+        )
     if graph.is_directed() or graph.is_multigraph():
         kind = "directed" if graph.is_directed() else "a multigraph"
         raise NetworkError(

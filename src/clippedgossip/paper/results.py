@@ -229,7 +229,9 @@ class Results:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomic(path, json.dumps(content, ensure_ascii=False, allow_nan=False) + "\n")
         except OSError as error:
-            raise RunError(f"cannot write {path}: {error.strerror or error}") from error
+            raise RunError(
+                f"cannot write {path}: {error.strerror or error}\ngive another folder, or make room"
+            ) from error
 
     @classmethod
     def load(cls, path: Path, experiment: str) -> "Results":
@@ -237,7 +239,9 @@ class Results:
         try:
             raw = json.loads(path.read_text(encoding="utf-8"))
             if raw["format"] != FORMAT or raw["experiment"] != experiment:
-                raise RunError(f"{path} holds results of {raw['experiment']!r}, not of {experiment!r}")
+                raise RunError(
+                    f"{path} holds results of {raw['experiment']!r}, not of {experiment!r}\ngive another file"
+                )
             return cls(
                 experiment=raw["experiment"],
                 scale=raw["scale"],

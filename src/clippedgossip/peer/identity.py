@@ -104,7 +104,7 @@ def read_certificate(pem: bytes) -> Certificate:
         algorithm = certificate.signature_hash_algorithm
         body, signature = certificate.tbs_certificate_bytes, certificate.signature
     except Exception as error:  # the library has a class for each thing that can be wrong with one
-        raise PeerError(f"not a certificate: {error}") from None
+        raise PeerError(f"not a certificate: {error}\nmake one with `clippedgossip peer init`") from None
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
         raise PeerError("certificate key is not P-256; make one with `clippedgossip peer init`")
     expected = {
@@ -158,7 +158,7 @@ def load(folder: Path) -> Identity:
     try:
         key = serialization.load_pem_private_key(pem, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise PeerError(f"{path} is not a private key: {error}") from None
+        raise PeerError(f"{path} is not a private key: {error}\nrestore it from a backup") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key:
         raise PeerError(
             f"{path} does not belong to {folder / CERTIFICATE_FILE}; restore the pair from a backup"

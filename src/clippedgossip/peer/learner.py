@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from clippedgossip import own, tasks
-from clippedgossip.errors import ConfigError, UserError
+from clippedgossip.errors import ConfigError, UserError, kind_of
 from clippedgossip.peer import wire_tensors as tensors
 from clippedgossip.peer.peer_config import Config
 from clippedgossip.peer.peer_mixing import Losses, ModuleLoss, module_losses
@@ -202,7 +202,7 @@ def make_learner(config: Config) -> Learner:
         raise ConfigError(f"learner {entry!r} of {origin.file} {own.raised(error)}") from error
     if not isinstance(made, Learner):
         raise ConfigError(
-            f"learner {entry!r} of {origin.file} made a {type(made).__name__}\n"
+            f"learner {entry!r} of {origin.file} made {kind_of(made)}\n"
             "return a Learner, such as ModuleLearner"
         )
     return made

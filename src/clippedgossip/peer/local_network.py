@@ -95,7 +95,10 @@ def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
             probe.bind((host, port))
             if port not in found:
                 found.append(port)
-    raise PeerError(f"no {count} free ports between {_PORTS.start} and {_PORTS.stop} on {host}")
+    raise PeerError(
+        f"no {count} free ports between {_PORTS.start} and {_PORTS.stop} on {host}\n"
+        "stop other programs, or use fewer peers"
+    )
 
 
 class LocalNetwork:

@@ -187,7 +187,10 @@ def parse(raw: bytes, *, folder: Path = Path(), source: str = CONFIG_FILE) -> Co
         text = raw.decode()
         said = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{source} is not TOML: {error}") from None
+        raise ConfigError(
+            f"{source} is not TOML: {error}\n"
+            "correct that line; `clippedgossip peer init` writes a file that is"
+        ) from None
     try:
         version = decode.value(int, said.pop("format", 1), ("format",))
         if not 1 <= version <= FORMAT:
@@ -322,11 +325,11 @@ def check(config: Config) -> None:
     for what, name in (("name", config.name), *(("neighbour", n.name) for n in config.neighbours)):
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", name):
             raise ConfigError(
-                f"{what} {name[:80]!r}: use 1 to 64 letters, digits, dots, dashes or underscores"
+                f"{what} is {name[:80]!r}; use 1 to 64 letters, digits, dots, dashes or underscores"
             )
     if not 1 <= len(config.run.encode()) <= 128 or not config.run.isprintable():
         raise ConfigError(
-            f"run {config.run[:80]!r}: use 1 to 128 printable bytes, the same for all peers of a run"
+            f"run is {config.run[:80]!r}; use 1 to 128 printable bytes, the same for all peers of a run"
         )
     for what in ("name", "fingerprint"):
         values = [getattr(n, what) for n in config.neighbours]

@@ -43,9 +43,9 @@ BESIDE = {
 def check_target(path: Path) -> None:
     """Refuse a file that cannot be written, before anything is computed."""
     if path.suffix.lower() not in FORMATS:
-        raise NetworkError(f"cannot draw to {path}: give a file ending in {', '.join(FORMATS)}")
+        raise NetworkError(f"cannot draw to {path}; give a file ending in {', '.join(FORMATS)}")
     if not path.parent.is_dir():
-        raise NetworkError(f"cannot draw to {path}: there is no folder {path.parent}")
+        raise NetworkError(f"cannot draw to {path}: there is no folder {path.parent}; make it first")
 
 
 def draw_audit(audit: Audit, path: Path, *, title: str = "") -> None:

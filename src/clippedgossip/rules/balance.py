@@ -36,7 +36,8 @@ class Balance(LinearRule):
             return 1.0
         if last is None:
             raise RuleError(
-                "BALANCE with kappa > 0 must know the number of rounds: Context(round=…, rounds=…)"
+                "BALANCE with kappa > 0 must know the number of rounds\n"
+                "give Context(round=…, rounds=…), or kappa=0"
             )
         if isinstance(now, int):
             return math.exp(-self.kappa * now / last)

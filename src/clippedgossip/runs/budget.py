@@ -9,12 +9,13 @@ import torch
 from torch import nn
 
 from clippedgossip.attacks import Attack, Tuned
-from clippedgossip.errors import RunError
+from clippedgossip.errors import DataError, RunError
 from clippedgossip.network import Network
 from clippedgossip.rules import Mozi, Rule
 from clippedgossip.rules.premix import Premix
 from clippedgossip.runs.config import RunConfig
-from clippedgossip.simulate.setup import messages, models_bytes
+from clippedgossip.simulate.setup import checked_layout, messages, models_bytes, refuse_disconnected
+from clippedgossip.tasks import DataSet
 from clippedgossip.tasks import stacked_layers as layers
 
 SAMPLES = {  # data set: samples to train on and to test on, shape of one, in bytes
@@ -110,6 +111,26 @@ def plan(config: RunConfig, *, ranks: int = 1, device: str = "cpu") -> Plan:
         operations=steps * mine * gradient + 2 * 2 * rows * n * d / ranks,
         touched_bytes=2 * copies / ranks,
     )
+
+
+def check(config: RunConfig) -> None:
+    """Refuse what the run would refuse before its first round. Samples of the same shape stand for data that
+    are not on this machine."""
+    wanted = config.data
+    try:
+        data = wanted.load()
+    except DataError:
+        if wanted.name not in SAMPLES:
+            raise
+        train, test, shape = SAMPLES[wanted.name]
+        (x, y), (test_x, test_y) = (
+            (torch.zeros(1, *shape).expand(count, *shape), torch.arange(count) % CLASSES)
+            for count in (train, test)
+        )
+        data = DataSet.of(x, y, test_x, test_y, wanted.name).part(wanted.samples, wanted.test_samples)
+    setup = config.build(data)
+    refuse_disconnected(setup.network)
+    checked_layout(setup, "cpu")
 
 
 def measure(device: str = "cpu") -> Ceilings:

@@ -24,6 +24,7 @@ from clippedgossip.settings import AttackConfig, DataConfig, ModelConfig, RuleCo
 if TYPE_CHECKING:
     from clippedgossip.records import RunDirectory
     from clippedgossip.simulate.setup import Setup
+    from clippedgossip.tasks import DataSet
 
 Weights = Literal["metropolis-hastings", "equal", "lazy", "optimal", "own"]
 Nodes = tuple[int | str, ...]
@@ -54,7 +55,7 @@ class NetworkConfig:
 
     def __post_init__(self) -> None:
         if (self.name is None) == (self.file is None):
-            raise ConfigError("a network has a name or a file: give one of the two")
+            raise ConfigError("a network has a name or a file; give one of the two")
         thing = self._thing()
         if thing is not None:
             parameters = {key: said for key, said in thing.parameters.items() if key != "seed"}
@@ -62,7 +63,7 @@ class NetworkConfig:
             object.__setattr__(self, "parameters", parameters)
         if self.max_degree is not None and self.weights not in (None, "equal"):
             raise KeyProblem(
-                ("network", "max_degree"), "network.max_degree works only with weights = 'equal'"
+                ("network", "max_degree"), "network.max_degree works only with weights = 'equal'; drop one"
             )
         for count in self.byzantine.values() if isinstance(self.byzantine, Mapping) else ():
             if isinstance(count, int) and count < 0:
@@ -226,8 +227,8 @@ class RunConfig:
         }
         return mapping if self.attack is None else mapping | {"attack": self.attack.to_mapping()}
 
-    def build(self) -> "Setup":
-        """The setup of the run: network, task, rule, attack."""
+    def build(self, data: "DataSet | None" = None) -> "Setup":
+        """The setup of the run: network, task, rule, attack. `data` takes the place of what it would load."""
         from clippedgossip.simulate.setup import Setup, network_task
 
         network = self.network.build()
@@ -238,7 +239,7 @@ class RunConfig:
                 'add one, such as name = "dissensus", or name = "none" for nodes that follow the protocol'
             )
         wanted = self.data
-        data = wanted.load()
+        data = wanted.load() if data is None else data
         task = network_task(
             network,
             data,
@@ -344,9 +345,11 @@ def read(path: Path) -> tuple[str, dict[str, Any]]:
     try:
         raw = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except ValueError as error:  # both decoders' errors, with line and column
-        raise ConfigError(f"{path} is not valid: {error}") from error
+        raise ConfigError(
+            f"{path} is not valid: {error}\ncorrect that line; examples/ has files to start from"
+        ) from error
     if not isinstance(raw, dict):
-        raise ConfigError(f"{path} should hold one JSON object")
+        raise ConfigError(f"{path} holds no JSON object\ngive a run's config.json, or a .toml file")
     return text, raw
 
 
@@ -397,7 +400,9 @@ def _placement(raw: Any, path: decode.Path) -> Nodes | dict[str, Any]:
     if isinstance(raw, Mapping):
         decode.known_keys(raw, tuple(PLACEMENTS), path)
         if len(raw) != 1:
-            raise KeyProblem(path, f"network.byzantine needs exactly one of {', '.join(PLACEMENTS)}")
+            raise KeyProblem(
+                path, f"network.byzantine has {len(raw)} keys; give exactly one of {', '.join(PLACEMENTS)}"
+            )
         return {how: decode.value(PLACEMENTS[how], what, (*path, how)) for how, what in raw.items()}
     try:
         nodes: Nodes = decode.value(Nodes, raw, path)
@@ -409,4 +414,8 @@ def _placement(raw: Any, path: decode.Path) -> Nodes | dict[str, Any]:
 
 def _check_file(file: Path, promised: object) -> None:
     if promised is not None and digest(file) != promised:
-        raise KeyProblem(("network", "sha256"), f"{file} is not the file of this config: its content differs")
+        raise KeyProblem(
+            ("network", "sha256"),
+            f"{file} is not the file of this config: its content differs\n"
+            "drop network.sha256 to use it as it is now",
+        )

@@ -22,7 +22,10 @@ def load_sweep(path: Path | str, overrides: Sequence[str] = ()) -> list[RunConfi
     raw = _on_base(raw, path)
     override(raw, overrides)  # a file that cannot be read is not an error of one run
     if not isinstance(grid, dict) or not isinstance(also, list):
-        raise ConfigError(f"{path}: [grid] must be a section and [[also]] a list of sections")
+        raise ConfigError(
+            f"{path}: [grid] is no section, or [[also]] no list of sections\n"
+            "write [grid] with seed = [0, 1, 2], and [[also]] with seed = 3"
+        )
     axes = dict(_axes(grid, path))
     points = [dict(zip(axes, point, strict=True)) for point in product(*axes.values())] if axes else []
     points += [dict(_leaves(extra)) for extra in also]

@@ -111,7 +111,7 @@ def _split(network: Network, initial: Tensor) -> tuple[Tensor, Tensor]:
             f"or of the {len(network.regular)} regular ones, is needed"
         )
     if not initial.is_floating_point() or not bool(torch.isfinite(initial).all()):
-        raise RunError(f"initial of {initial.dtype} must hold finite floating-point numbers")
+        raise RunError(f"initial is {initial.dtype}, or not finite\ngive finite floating-point numbers")
     if len(initial) == network.n:
         return initial[network.regular.tolist()], initial[network.byzantine.tolist()]
     return initial, initial.mean(0, keepdim=True).expand(len(network.byzantine), -1)

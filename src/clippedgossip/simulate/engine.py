@@ -17,13 +17,12 @@ from clippedgossip.errors import RunError
 from clippedgossip.metrics import RunMetrics, squared_distances
 from clippedgossip.mixing.inbox import Context, Inbox, Neighborhood
 from clippedgossip.mixing.kernels import full_precision
-from clippedgossip.mixing.slots import Layout
 from clippedgossip.network import Network
 from clippedgossip.randomness import Word
 from clippedgossip.records import Round
 from clippedgossip.rules import ClippedGossip, CSPlus, LinearRule
 from clippedgossip.simulate.selfcheck import SelfCheck, check_compiled
-from clippedgossip.simulate.setup import Setup, refuse_disconnected, refuse_what_does_not_fit
+from clippedgossip.simulate.setup import Setup, checked_layout, refuse_disconnected, refuse_what_does_not_fit
 from clippedgossip.simulate.state import Moment, State
 from clippedgossip.step import LocalStep
 from clippedgossip.tasks.workers import Workers, WorkerShares
@@ -73,7 +72,7 @@ class Stack:
     ) -> None:
         self.training = setups[0].training
         if any(setup.training != self.training for setup in setups):
-            raise RunError("runs in one stack must have the same [training] section")
+            raise RunError("runs in one stack must have the same [training] section\nrun them one by one")
         for setup in setups:
             refuse_disconnected(setup.network)
         self.device = find_device(device)
@@ -213,14 +212,12 @@ class Mixer:
         device = workers.task.device
         self.network, self.seed, self.workers, self.part = setup.network, setup.seed, workers, part
         self.attack = setup.attack or Silence()
-        self.layout = Layout.of(setup.network, device)
+        self.layout = checked_layout(setup, device)
         self.regular = len(setup.network.regular)
         self.rule = setup.rule
         if self.rule.needs_losses:
             self.message_losses = self.make_message_losses()
             self.rule = self.rule.with_losses(self.message_losses)
-        for count in set(self.layout.counts):
-            self.rule.check(count)
         if caveat := self.rule.caveat(min(self.layout.counts, default=0)):
             warnings.warn(caveat, RuntimeWarning, stacklevel=2)
         self.metrics = RunMetrics(

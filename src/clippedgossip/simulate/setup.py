@@ -12,6 +12,7 @@ from clippedgossip.attacks import Attack, LinearAttack
 from clippedgossip.devices import free_memory
 from clippedgossip.errors import ConfigError, DataError, NetworkError, RunError
 from clippedgossip.mixing.inbox import worth_a_product
+from clippedgossip.mixing.slots import Layout
 from clippedgossip.network import Network
 from clippedgossip.rules import LinearRule, Rule
 from clippedgossip.settings import Training as Training
@@ -198,6 +199,14 @@ def refuse_disconnected(network: Network) -> None:
             f"the regular nodes fall into {len(parts)} parts of {sizes} nodes, so they cannot agree\n"
             "add edges between the parts or remove Byzantine nodes (`clippedgossip audit` shows where)"
         )
+
+
+def checked_layout(setup: Setup, device: torch.device | str) -> Layout:
+    """Which messages each regular node receives; refused where they are too few for the rule."""
+    layout = Layout.of(setup.network, torch.device(device))
+    for count in set(layout.counts):
+        setup.rule.check(count)
+    return layout
 
 
 def models_bytes(

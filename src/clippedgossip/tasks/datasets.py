@@ -174,6 +174,17 @@ DATASET = Kind(
     base=DataSet,
     group="clippedgossip.datasets",
     fix="make it a function that returns clippedgossip.tasks.DataSet.of(x, y, x_test, y_test)",
+    reserved=(
+        "root",
+        "partition",
+        "alpha",
+        "samples",
+        "test_samples",
+        "augment",
+        "byzantine_share",
+        "byzantine_copies",
+        "poison",
+    ),
     error=DataError,
 )
 

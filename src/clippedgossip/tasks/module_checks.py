@@ -1,13 +1,18 @@
 """Checks of a module, data or loss of the user's own, before a run starts."""
 
 import copy
+import sys
 
 import torch
 from torch import Tensor, nn
 
-from clippedgossip.errors import DataError
+from clippedgossip.errors import DataError, kind_of
 from clippedgossip.tasks.datasets import DataSet
+from clippedgossip.tasks.poison import Poison
 from clippedgossip.tasks.task import Loss
+
+ROUNDS_TRIED = 32
+"""Of a poison, whose labels may depend on the round."""
 
 
 def check_module(module: nn.Module, data: DataSet, loss: Loss) -> None:
@@ -21,7 +26,7 @@ def _check_parameters(module: nn.Module) -> None:
     """All parameters are trained, sent and mixed: there must be some, and none may be frozen."""
     found = dict(module.named_parameters())
     if not found:
-        raise DataError("the model has no parameters, so there is nothing to train")
+        raise DataError("the model has no parameters; give one that can be trained")
     for name, part in module.named_modules():
         if getattr(part, "sparse", False):
             raise DataError(f"layer {name or 'itself'} has sparse gradients; give it sparse=False")
@@ -35,6 +40,29 @@ def _check_parameters(module: nn.Module) -> None:
             raise DataError(
                 f"the model's parameter {name} is {parameter.dtype}, but models are trained and mixed in "
                 "float32\ngive module.float() and inputs to match (training.precision is for products only)"
+            )
+
+
+def check_poison(poison: Poison, data: DataSet) -> None:
+    """Try a poison on a few samples in its first rounds: inputs keep their shape, labels stay labels."""
+    name, file = type(poison).__name__, getattr(sys.modules.get(type(poison).__module__), "__file__", None)
+    where = f"poison {name}" if "clippedgossip" in type(poison).__module__ else f"poison {name} of {file}"
+    count = min(8, len(data.train_y))
+    x, y = (t.expand(2, *t.shape) for t in (data.normalise(data.train_x[:count]), data.train_y[:count]))
+    for round in range(ROUNDS_TRIED):
+        found = poison(x.clone(), y.clone(), round)
+        pair = isinstance(found, tuple) and len(found) == 2 and all(isinstance(t, Tensor) for t in found)
+        if not pair or found[0].shape != x.shape or found[1].shape != y.shape:
+            what = [tuple(t.shape) for t in found] if pair else kind_of(found)
+            raise DataError(
+                f"{where} makes {what} of inputs {tuple(x.shape)} and labels {tuple(y.shape)}\n"
+                "it must return (x, y) of the same shapes"
+            )
+        low, high = int(found[1].min()), int(found[1].max())
+        if found[1].dtype != y.dtype or low < 0 or high >= data.classes:
+            raise DataError(
+                f"{where} makes labels from {low} to {high} of {found[1].dtype} in round {round}\n"
+                f"labels are whole numbers from 0 to {data.classes - 1}"
             )
 
 
@@ -55,7 +83,7 @@ def _check_outputs(module: nn.Module, data: DataSet, loss: Loss) -> None:
         module.train(was_training)
     expected = (len(x), data.classes)
     if not isinstance(outputs, Tensor):
-        raise DataError(f"the model gives a {type(outputs).__name__}; it must give a tensor {expected}")
+        raise DataError(f"the model gives {kind_of(outputs)}; it must give a tensor of shape {expected}")
     if tuple(outputs.shape) != expected:
         raise DataError(
             f"the model gives outputs of shape {tuple(outputs.shape)}; "
@@ -70,7 +98,8 @@ def _check_outputs(module: nn.Module, data: DataSet, loss: Loss) -> None:
         value = loss(outputs, y)
     except Exception as error:  # and so may a loss
         raise DataError(
-            f"the loss cannot take outputs {expected} and labels {tuple(y.shape)}: {_first_line(error)}"
+            f"the loss cannot take outputs {expected} and labels {tuple(y.shape)}: {_first_line(error)}\n"
+            "give a function (outputs, labels) -> the mean loss of the batch"
         ) from error
     if value.numel() != 1:
         raise DataError(
@@ -102,7 +131,9 @@ def _hint(x: Tensor) -> str:
         return "\neach input is a single number; give x[:, None] if the model takes rows of features"
     if x.dtype != torch.float32:
         return '\nif the model takes float32, give x.float(), or x.astype("float32") of an array'
-    return ""
+    return (
+        f"\ngive a model for inputs of shape {tuple(x.shape[1:])}; nn.Flatten() makes them rows of features"
+    )
 
 
 def _first_line(error: Exception) -> str:

@@ -184,7 +184,7 @@ def _samples_of(request: _Request, owned: list[int], owner: str) -> Tensor:
 
 def _check_groups(request: _Request) -> Groups:
     if not request.groups:
-        raise DataError("partition 'clique' needs the groups, such as groups=[[0, 1], [2, 3]]")
+        raise DataError("partition 'clique' needs the groups; give them, such as groups=[[0, 1], [2, 3]]")
     if sorted(node for group in request.groups for node in group) != list(range(request.nodes)):
         raise DataError(
             f"the groups must hold each of the workers 0 to {request.nodes - 1} exactly once; "

@@ -45,6 +45,11 @@ class Trigger:
     value: float = 2.5
 
     def __call__(self, x: Tensor, y: Tensor, round: Word) -> tuple[Tensor, Tensor]:
+        if x.dim() < 4:
+            raise DataError(
+                f"a trigger is a square in an image; these inputs have shape {tuple(x.shape[2:])}\n"
+                'take another poison, such as "flip-labels"'
+            )
         marked = x.clone()
         marked[..., -self.size :, -self.size :] = self.value
         return marked, y.new_full(y.shape, self.target)

@@ -157,11 +157,15 @@ def make_task(
     rows = _checked_shares(ids, shares, len(data.train_y))
     unknown = sorted(set(poisoned) - set(ids))
     if unknown:
-        raise DataError(f"worker {unknown[0]} is to be poisoned but does not train")
+        raise DataError(f"worker {unknown[0]} is to be poisoned but does not train; name one of nodes")
     if len(poisoned) and poison is None:
         raise DataError(
             "some workers are to be poisoned, but no poison is given; give tasks.FlipLabels(…) or your own"
         )
+    if len(poisoned) and poison is not None:
+        from clippedgossip.tasks.module_checks import check_poison
+
+        check_poison(poison, data)
     return Task(
         data=data,
         nodes=torch.tensor(ids),

@@ -59,7 +59,10 @@ class Workers:
     def __init__(self, tasks: Sequence[Task], precision: str = "float32") -> None:
         first = tasks[0]
         if not all(_shape(task) == _shape(first) and _same_data(task, first) for task in tasks[1:]):
-            raise RunError("runs in one stack must have the same data, model, loss, batch and augmentation")
+            raise RunError(
+                "runs in one stack must have the same data, model, loss, batch and augmentation\n"
+                "run them one by one"
+            )
         self.task, self.module, self.data = first, first.module, first.data
         self.precision, self.dtype = precision, DTYPES[precision]
         ends = [0, *accumulate(len(task.nodes) for task in tasks)]

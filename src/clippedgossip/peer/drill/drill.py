@@ -55,8 +55,8 @@ class Drill:
             raise ConfigError(unknown_name("network of a drill", self.network, NETWORKS))
         if self.peers < FEWEST_PEERS or self.rounds < FEWEST_ROUNDS:
             raise ConfigError(
-                f"{self.peers} peers, {self.rounds} rounds: a drill needs at least {FEWEST_PEERS} peers, "
-                f"and {FEWEST_ROUNDS} rounds for faults to happen in"
+                f"{self.peers} peers, {self.rounds} rounds: that is too few for a drill\n"
+                f"use at least {FEWEST_PEERS} peers and {FEWEST_ROUNDS} rounds"
             )
         if self.network == "torus" and self.peers % 2:
             raise ConfigError(f"{self.peers} peers: the torus has two rows; choose an even number")

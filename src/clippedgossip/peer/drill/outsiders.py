@@ -63,7 +63,7 @@ def _knock(address: Address, me: identity.Identity | None) -> bool:
         tls.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
         answer = tls.recv(1000)
     if answer:
-        raise PeerError(f"an outsider got an answer: {answer[:20]!r}")
+        raise PeerError(f"an outsider got the answer {answer[:20]!r}; peers answer neighbours alone")
     return True
 
 

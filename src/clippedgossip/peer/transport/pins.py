@@ -52,7 +52,7 @@ class Pins:
         try:
             pem = await read_off(neighbour.address.host, neighbour.address.port)
         except (OSError, EOFError) as error:
-            raise PeerError(f"cannot reach {name} at {neighbour.address}: {error}") from None
+            raise PeerError(f"cannot reach {name} at {neighbour.address}: {error}\nis it started?") from None
         certificate = self._keep(neighbour, pem)
         if self.folder is not None:
             with contextlib.suppress(OSError):
