@@ -41,10 +41,10 @@ def test_clipped_edges_are_named_and_the_most_clipped_come_first() -> None:
     from_b_to_c = (senders == 1) & (torch.arange(3)[:, None] == 2) & (weights > 0)
     clipped = whole.clone()
     clipped[:, 1:][from_b_to_c] /= 2
-    found.count_clips(whole)  # nothing is clipped
-    found.count_clips(clipped)
+    found.count_clips(whole, found.layout)  # nothing is clipped
+    found.count_clips(clipped, found.layout)
     clipped[:, 1:] /= 2
-    found.count_clips(clipped)
+    found.count_clips(clipped, found.layout)
     edges = found.clipped_edges(3)
     assert edges is not None
     assert edges[0] == ["b", "c", pytest.approx(2 / 3)]

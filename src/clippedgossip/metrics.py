@@ -11,6 +11,8 @@ from clippedgossip.records import Round
 
 LISTED = 10_000
 """Edges of the largest network whose clipped edges are listed one by one."""
+TABLED = 1_000_000
+"""Pairs of nodes of the largest network with a schedule whose clipped messages are counted pair by pair."""
 
 
 def squared_distances(models: Tensor, centre: Tensor | None = None) -> Tensor:
@@ -30,18 +32,40 @@ def group_rows(network: Network, device: torch.device) -> dict[str, Tensor]:
 
 
 class RunMetrics:
-    """The metrics of one run. `clips` counts how often the message of each edge was clipped, (n, k)."""
+    """The metrics of one run. `clips` counts how often the message of each edge was clipped, (n, k).
+
+    Where the network has a schedule, a slot has other senders in other rounds. Then a column counts one
+    sender (on a large network all senders), and the last column counts all messages.
+    """
 
     def __init__(self, network: Network, layout: Layout, *, counts_clips: bool) -> None:
         self.network, self.layout, self.counts_clips = network, layout, counts_clips
         self.regular = len(network.regular)
         self.groups = group_rows(network, layout.weights.device)
         self.clips = torch.zeros_like(layout.weights)
+        if network.schedule is not None:
+            tabled = self.regular * network.n <= TABLED
+            self.clips = self.clips.new_zeros(self.regular, 1 + (network.n if tabled else 1))
         self._edges = int((layout.weights > 0).sum())
 
-    def count_clips(self, plan: Tensor) -> None:
+    def count_clips(self, plan: Tensor, layout: Layout) -> None:
         """Count the messages whose coefficient in (n, k+1), own model first, is below their weight."""
-        self.clips += plan[:, 1:] < self.layout.weights * (1 - 1e-9)
+        clipped = plan[:, 1:] < layout.weights * (1 - 1e-9)
+        if self.network.schedule is None:
+            self.clips += clipped
+            return
+        column = layout.senders.clamp(0, self.clips.shape[1] - 2)
+        self.clips.scatter_add_(1, column, clipped.to(self.clips.dtype))
+        self.clips[:, -1] += layout.present.sum(1)
+
+    def _clipped(self, rounds: int) -> float | None:
+        """The share of all messages that were clipped."""
+        if self.network.schedule is None:
+            clipped, messages = float(self.clips.sum()), float(self._edges * rounds)
+        else:
+            messages = float(self.clips[:, -1].sum())
+            clipped = float(self.clips[:, :-1].sum())
+        return clipped / messages if self.counts_clips and messages else None
 
     def averages(self, models: Tensor) -> Tensor:
         """(groups, d) the averaged model of each group."""
@@ -60,9 +84,6 @@ class RunMetrics:
     ) -> Round:
         """The record of a round: accuracies of the groups' averaged models and, if given, of single nodes;
         losses and squared distances of the regular nodes. The last record also lists the clipped edges."""
-        clipped = (
-            float(self.clips.sum()) / (self._edges * round) if self.counts_clips and self._edges else None
-        )
         return Round(
             round=round,
             accuracy=dict(zip(self.groups, accuracies.tolist(), strict=True)),
@@ -70,7 +91,7 @@ class RunMetrics:
             worst_accuracy=None if node_accuracies is None else float(node_accuracies.min()),
             loss=float(losses.mean()),
             consensus_distance=float(distances.mean()),
-            clipped=clipped,
+            clipped=self._clipped(round),
             clipped_edges=self.clipped_edges(round) if last else None,
             lr=lr,
         )
@@ -79,11 +100,17 @@ class RunMetrics:
         """[sender, receiver, share of the rounds] of the edges that were clipped, the most clipped first."""
         if not self.counts_clips or self.network.indices.size > LISTED:
             return None
-        nodes, senders, clips = (x.tolist() for x in (self.layout.nodes, self.layout.senders, self.clips))
+        clips, senders = self.clips, self.layout.senders
+        if self.network.schedule is not None:
+            if clips.shape[1] <= self.network.n:
+                return None
+            clips = clips[:, :-1]
+            senders = torch.arange(self.network.n, device=clips.device).expand_as(clips)
+        nodes, by_node, counted = (x.tolist() for x in (self.layout.nodes, senders, clips))
         names = [label if isinstance(label, int | str) else str(label) for label in self.network.labels]
         found = [
             [names[sender], names[node], times / rounds]
-            for node, row, counts in zip(nodes, senders, clips, strict=True)
+            for node, row, counts in zip(nodes, by_node, counted, strict=True)
             for sender, times in zip(row, counts, strict=True)
             if times
         ]

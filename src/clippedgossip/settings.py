@@ -216,15 +216,22 @@ class RuleConfig(Named):
         self.thing.build((0, 0.0))
         return super().checked()
 
-    def build(self, network: "Network | None" = None) -> "Rule":
-        """The rule, on a network whose Byzantine nodes are known where it asks for them."""
+    def build(self, network: "Network | None" = None, *, rounds: int = 0, seed: int = 0) -> "Rule":
+        """The rule, on a network whose Byzantine nodes are known where it asks for them. If the network has a
+        schedule, the most that a round of the run has."""
         thing = self.thing
         rule: Rule
         if network is None or not thing.bounded:
             rule = thing.build()
             return rule
         weight, counts = network.delta_max, set(network.degrees[network.regular].tolist())
-        for faulty in range(_byzantine_neighbours(network), -1, -1):
+        most = int(network.byzantine_neighbours.max())
+        if network.schedule is not None:
+            from clippedgossip.network.schedule import survey
+
+            found = survey(network, rounds, seed)
+            weight, counts, most = found.delta_max, set(found.counts) - {0}, found.faulty
+        for faulty in range(most, -1, -1):
             try:
                 rule = thing.build((faulty, weight))
                 for count in counts:
@@ -236,10 +243,12 @@ class RuleConfig(Named):
                 return rule
         raise AssertionError("unreachable")
 
-    def resolved(self, network: "Network") -> dict[str, Any]:
+    def resolved(self, network: "Network", *, rounds: int = 0, seed: int = 0) -> dict[str, Any]:
         """As a table that asks for nothing of the network."""
         table: dict[str, Any] = (
-            decode.plain_of(self.build(network)) if self.thing.bounded else self.to_mapping()
+            decode.plain_of(self.build(network, rounds=rounds, seed=seed))
+            if self.thing.bounded
+            else self.to_mapping()
         )
         return table
 
@@ -434,12 +443,3 @@ def present(section: Any) -> dict[str, Any]:
         for key, value in values.items()
         if value is not None
     }
-
-
-def _byzantine_neighbours(network: "Network") -> int:
-    """The most Byzantine neighbours a regular node has."""
-    byzantine = set(network.byzantine.tolist())
-    around = (
-        network.indices[network.indptr[node] : network.indptr[node + 1]].tolist() for node in network.regular
-    )
-    return max(sum(other in byzantine for other in others) for others in around)

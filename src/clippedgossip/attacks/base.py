@@ -67,12 +67,13 @@ class View:
     @cached_property
     def byzantine_weight(self) -> Tensor:
         """(e, 1) δ_i of the receiver."""
-        return torch.where(self.from_byzantine, self.layout.weights, 0.0).sum(1)[self.receivers][:, None]
+        weight = torch.where(self.from_byzantine, self.layout.weights, 0.0).sum(1)[self.receivers][:, None]
+        return weight.clamp(min=torch.finfo(weight.dtype).tiny)  # 0 only for rows that are not used
 
     @cached_property
     def byzantine_count(self) -> Tensor:
         """(e, 1) number of the receiver's Byzantine neighbours."""
-        return self.from_byzantine.sum(1)[self.receivers][:, None].to(torch.float64)
+        return self.from_byzantine.sum(1)[self.receivers][:, None].to(torch.float64).clamp(min=1)
 
     @cached_property
     def sender_rows(self) -> Tensor:

@@ -109,7 +109,7 @@ def consensus(
         max_degree=max_degree,
         seed=seed,
     )
-    chosen_rule = asked_rule.build(built)
+    chosen_rule = asked_rule.build(built, rounds=rounds, seed=seed)
     _refuse_training(chosen_rule, chosen_attack)
     initial = _start(built, start, dim, seed)
     states = consensus(built, chosen_rule, initial, attack=chosen_attack, rounds=rounds, seed=seed)

@@ -129,7 +129,7 @@ class Choices:
         return Setup(
             network=self.network,
             task=task,
-            rule=self._rule(rule),
+            rule=self._rule(rule, seed),
             attack=made,
             training=self.training,
             seed=seed,
@@ -154,6 +154,7 @@ class Choices:
                 "edges": len(network.indices) // 2,
                 "byzantine": byzantine,
                 "weights": network.weighting,
+                **{key: str(part) for key in ("schedule", "delay") if (part := getattr(network, key))},
             },
             "data": self.said.to_mapping() | {"name": self.data.name} | partition,
             "model": _named(self.model) or module,
@@ -162,9 +163,10 @@ class Choices:
         }
         return mapping if setup.attack is None else mapping | {"attack": _table(setup.attack)}
 
-    def _rule(self, rule: RuleLike) -> Rule:
+    def _rule(self, rule: RuleLike, seed: int) -> Rule:
         if isinstance(rule, str | Mapping):
-            return RuleConfig.from_value(rule).build(self.network)
+            config = RuleConfig.from_value(rule)
+            return config.build(self.network, rounds=self.training.rounds, seed=seed)
         return rule  # Setup refuses anything that is not a rule
 
     def _attack(self, attack: AttackLike) -> Attack | None:

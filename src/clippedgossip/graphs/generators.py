@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # networkx's stubs are generic while the class is not
 else:
     Graph = nx.Graph
 
+LISTED = 2000  # nodes of the largest complete graph that lists its edges for a schedule
 Nodes = Annotated[int, "number of nodes"]
 Seed = Annotated[int, "seed of the random choices"]
 
@@ -29,6 +30,13 @@ Seed = Annotated[int, "seed of the random choices"]
 def complete(*, nodes: Nodes = 10) -> Graph:
     """Every node is a neighbour of every other: γ = 1."""
     return Graph(nx.complete_graph(_at_least("nodes", nodes, 1)))
+
+
+def complete_for_schedules(nodes: int) -> Graph:
+    """The same for a schedule to choose from. A large one does not list its links; `everyone` says so."""
+    if nodes <= LISTED:
+        return complete(nodes=nodes)
+    return Graph(nx.empty_graph(nodes), everyone=True)
 
 
 def ring(*, nodes: Nodes = 10) -> Graph:

@@ -115,6 +115,15 @@ class Inbox:
         extra = written if self.extra is None else torch.cat([written, self.extra])
         return replace(self, linear=None, extra=extra)
 
+    def with_late(self, sent: Tensor) -> "Inbox":
+        """The same with messages of earlier rounds, (rounds, n, d), in place of those that are late."""
+        layout = self.layout
+        assert layout.late is not None
+        assert layout.late_slots is not None
+        late = sent.flatten(0, 1)[layout.late]
+        extra = late if self.extra is None else torch.cat([self.extra, late])
+        return replace(self, layout=replace(layout, slots=layout.late_slots), extra=extra)
+
     def by_coordinate(self) -> "Inbox":
         """The same for rules that ask for no distances: one look at the rows tells which are finite."""
         return replace(self.explicit(), by_edges=True)

@@ -1,7 +1,8 @@
-"""Which node receives messages from which: the constant part of a round, as index tables."""
+"""Which node receives messages from which, as index tables: of a network, and of each round of one that
+changes."""
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from clippedgossip.network import Network
+from clippedgossip.network.schedule import Survey
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -29,6 +31,9 @@ class Layout:
     byzantine_receivers: Tensor | None = None  # (e,) row of its receiver
     memo: dict[Hashable, Any] = field(default_factory=dict, repr=False)
     like: "Layout | None" = field(default=None, repr=False)  # an earlier layout with the same empty slots
+    known_counts: tuple[int, ...] | None = None  # numbers of neighbours, where they need not be looked up
+    late_slots: Tensor | None = None  # (n, k) the slots, where some messages were sent in earlier rounds
+    late: Tensor | None = None  # (p,) rows among all that was sent lately, which follow all other rows
 
     def remember(self, name: str, compute: Callable[[], Any]) -> Tensor:
         """A constant of the network, copied to this device once: a captured round cannot copy."""
@@ -38,22 +43,36 @@ class Layout:
         return kept
 
     @staticmethod
-    def of(network: Network, device: torch.device | str = "cpu") -> "Layout":
+    def of(
+        network: Network,
+        device: torch.device | str = "cpu",
+        *,
+        width: int | None = None,
+        byzantine_links: int = 0,
+    ) -> "Layout":
         """The regular nodes of a network. Every edge from a Byzantine node has a row of its own, after
-        theirs."""
+        theirs. Where a CUDA graph needs the same shapes in all rounds, there are `width` slots, and as many
+        rows of Byzantine messages as are asked for; those without an edge are not used."""
         regular = network.regular
         row_of = np.full(network.n, -1, dtype=np.int64)
         row_of[regular] = np.arange(len(regular))
         degrees = network.degrees[regular]
-        width = int(degrees.max(initial=0))
+        width = int(degrees.max(initial=0)) if width is None else width
         column = np.arange(width)
         real = column < degrees[:, None]
         edge = np.where(real, network.indptr[regular][:, None] + column, 0)
-        senders = np.where(real, network.indices[edge] if width else 0, -1)
-        weights = np.where(real, network.edge_weights()[edge] if width else 0.0, 0.0)
-        byzantine = real & np.isin(senders, network.byzantine)
+        some = len(network.indices) > 0
+        senders = np.where(real, network.indices[edge] if some else 0, -1)
+        weights = np.where(real, network.edge_weights()[edge] if some else 0.0, 0.0)
+        byzantine = real & network.is_byzantine[senders]
         slots = np.where(real, row_of[senders], np.arange(len(regular))[:, None])
         slots[byzantine] = len(regular) + np.arange(byzantine.sum())
+
+        byzantine_senders, byzantine_receivers = senders[byzantine], np.nonzero(byzantine)[0]
+        unused = max(0, byzantine_links - len(byzantine_senders))
+        if unused:
+            byzantine_senders = np.append(byzantine_senders, np.repeat(network.byzantine[:1], unused))
+            byzantine_receivers = np.append(byzantine_receivers, np.zeros(unused, dtype=np.int64))
 
         def on_device(array: np.ndarray) -> Tensor:
             return torch.tensor(array, device=device)
@@ -64,9 +83,17 @@ class Layout:
             nodes=on_device(regular),
             senders=on_device(senders),
             byzantine=on_device(byzantine),
-            byzantine_senders=on_device(senders[byzantine]),
-            byzantine_receivers=on_device(np.nonzero(byzantine)[0]),
+            byzantine_senders=on_device(byzantine_senders),
+            byzantine_receivers=on_device(byzantine_receivers),
         )
+
+    def to(self, device: torch.device | str, *, counts: tuple[int, ...]) -> "Layout":
+        """The same on a device, where numbers of neighbours are not to be looked up."""
+        held = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        moved: dict[str, Any] = {
+            name: part.to(device) for name, part in held.items() if isinstance(part, Tensor)
+        }
+        return replace(self, **moved, known_counts=counts, memo={})
 
     @staticmethod
     def explicit(
@@ -110,6 +137,8 @@ class Layout:
     @cached_property
     def counts(self) -> tuple[int, ...]:
         """Number of neighbours of each node."""
+        if self.known_counts is not None:
+            return self.known_counts
         return tuple((self.weights > 0).sum(1).tolist()) if self.like is None else self.like.counts
 
     @cached_property
@@ -143,3 +172,75 @@ class Layout:
         if self.like is not None:
             return self.like.packed
         return (self.weights > 0).to(torch.int8).argsort(dim=1, descending=True, stable=True)
+
+
+class RoundLayouts:
+    """`at` gives the layout of a round.
+
+    With `fixed`, all rounds have the same shapes and the same memory on the device, so that a CUDA graph
+    captured in one round can be replayed in all.
+    """
+
+    def __init__(
+        self, network: Network, seed: int, device: torch.device | str, fixed: Survey | None = None
+    ) -> None:
+        self.network, self.seed, self.device, self.fixed = network, seed, device, fixed
+        self._held: Layout | None = None
+
+    @property
+    def kept(self) -> int:
+        """Of how many rounds the sent models are kept: those that are used, and the one that is sent now."""
+        late = 0 if self.network.delay is None else self.network.delay.most
+        return late + 1 if late else 0
+
+    def at(self, round: int) -> Layout:
+        """The layout of a round, counted from 0."""
+        if not self.network.changes:
+            if self._held is None:
+                self._held = Layout.of(self.network, self.device)
+            return self._held
+        now = self.network.at(round, self.seed)
+        if self.fixed is None:
+            found = Layout.of(now)
+        else:
+            found = Layout.of(now, width=self.fixed.width, byzantine_links=self.fixed.byzantine_links)
+            if self.network.schedule is not None:
+                found = replace(found, known_counts=self.fixed.counts)
+        if self.kept:
+            found = self._with_late(found, round)
+        if self.fixed is None:
+            return found.to(self.device, counts=found.counts)
+        return self._into_place(found)
+
+    def _with_late(self, layout: Layout, round: int) -> Layout:
+        """Row a of the models sent b rounds ago is row (round − b) mod kept, a of all that is kept."""
+        delay, slots = self.network.delay, layout.slots.numpy().copy()
+        assert delay is not None
+        assert layout.byzantine is not None
+        assert layout.byzantine_senders is not None
+        regular, first = len(slots), len(slots) + len(layout.byzantine_senders)
+        real = ((layout.weights > 0) & ~layout.byzantine).numpy()
+        rows, _ = np.nonzero(real)
+        ages = delay.ages(layout.nodes.numpy()[rows], layout.senders.numpy()[real], round, self.seed)
+        kept = (round - ages) % self.kept * regular + slots[real]
+        late = (ages > 0) & (ages <= round)
+        found, places = np.unique(kept[late], return_inverse=True)
+        chosen = np.where(ages > round, rows, slots[real])
+        chosen[late] = first + places.reshape(-1)
+        slots[real] = chosen
+        if self.fixed is not None:
+            found = np.append(
+                found, np.zeros(regular * min(self.kept, self.fixed.width) - len(found), dtype=np.int64)
+            )
+        return replace(layout, late_slots=torch.from_numpy(slots), late=torch.from_numpy(found))
+
+    def _into_place(self, found: Layout) -> Layout:
+        """The same numbers in the memory that a CUDA graph reads."""
+        if self._held is None:
+            self._held = found.to(self.device, counts=found.counts)
+        else:
+            for entry in fields(Layout):
+                new, held = getattr(found, entry.name), getattr(self._held, entry.name)
+                if isinstance(new, Tensor):
+                    held.copy_(new)
+        return self._held

@@ -1,7 +1,7 @@
 """A network: graph, Byzantine set and mixing weights, and what the paper derives from them."""
 
 import html
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -20,6 +20,8 @@ from clippedgossip.network import weights as mixing
 
 if TYPE_CHECKING:
     from clippedgossip.audit import Audit
+    from clippedgossip.network.delay import Delay
+    from clippedgossip.network.schedule import GraphSchedule
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -37,6 +39,9 @@ class Network:
     weights, which all nodes know. "optimal" weights have the largest γ that the graph allows; {"robust": b,
     "cap": c} the largest with which no b neighbours of a node hold more than c together. Degrees count
     Byzantine neighbours.
+
+    With a `schedule` each round uses some of the links: `at` gives the network of a round. With a `delay`
+    messages come late. Both are objects, or the words of a config; a schedule may be a function.
     """
 
     labels: tuple[Hashable, ...]
@@ -48,10 +53,14 @@ class Network:
     weighting: str
     max_degree: int | None
     groups: Mapping[str, Ints]
+    schedule: "GraphSchedule | None" = None
+    delay: "Delay | None" = None
+    everyone: bool = False  # complete, without a list of its links
     _is_byzantine: NDArray[np.bool_]
     _values: Floats
     _selves: Floats
     _guess: Floats | None = None  # a vector near the eigenvector of λ₂
+    _memo: dict[Hashable, Any]
 
     def __init__(
         self,
@@ -65,6 +74,8 @@ class Network:
         | sparse.spmatrix
         | None = None,
         max_degree: int | None = None,
+        schedule: "GraphSchedule | str | Mapping[str, Any] | Callable[..., Any] | None" = None,
+        delay: "Delay | int | Mapping[str, Any] | None" = None,
     ) -> None:
         _check_graph(graph)
         labels = tuple(graph)
@@ -92,10 +103,21 @@ class Network:
             _is_byzantine=is_byzantine,
             _values=values,
             _selves=selves,
+            everyone=bool(graph.graph.get("everyone", False)),
         )
+        if schedule is not None:
+            from clippedgossip.network.schedule import schedule_of
+
+            self.__dict__["schedule"] = schedule_of(schedule)
+            self.__dict__["schedule"].check(self)
+        if delay is not None:
+            from clippedgossip.network.delay import delay_of
+
+            self.__dict__["delay"] = delay_of(delay)
 
     def _fill(self, **fields: Any) -> None:
         is_byzantine = fields["_is_byzantine"]
+        fields["_memo"] = {}
         fields["n"] = len(fields["labels"])
         fields["regular"] = np.flatnonzero(~is_byzantine).astype(np.int64)
         fields["byzantine"] = np.flatnonzero(is_byzantine).astype(np.int64)
@@ -110,7 +132,7 @@ class Network:
     def __repr__(self) -> str:
         return (
             f"Network({self.n} nodes, {len(self.indices) // 2} edges, {len(self.byzantine)} Byzantine, "
-            f"{self.weighting})"
+            f"{self.weighting}{''.join(f', {part}' for part in (self.schedule, self.delay) if part)})"
         )
 
     def _repr_html_(self) -> str:
@@ -144,10 +166,80 @@ class Network:
 
         return audit(self, more_byzantine=more_byzantine, suggestions=suggestions)
 
+    def at(self, round: int, seed: int = 0) -> "Network":
+        """The network of a round (counted from 0) of a run with this seed; without a schedule this one.
+
+        Weights are those of the round: constructed ones from its degrees; own, optimal and robust ones stay
+        as they are, and what an unused link had goes to the node itself. Where the schedule is directed, a
+        node that hears d others gives each of them 1/(d+1): rows sum to 1, columns need not.
+        """
+        if self.schedule is None:
+            return self
+        known = self._memo.get("now")
+        if known is None or known[0] != (round, seed):
+            self._memo["now"] = known = (
+                (round, seed),
+                self._of_round(*self.schedule.links(self, round, seed)),
+            )
+        now: Network = known[1]
+        return now
+
+    def _of_round(self, indptr: Ints, indices: Ints) -> "Network":
+        assert self.schedule is not None
+        rows = mixing.rows_of(indptr)
+        if self.fixed_weights:
+            keys = self.remember("keys", lambda: mixing.rows_of(self.indptr) * self.n + self.indices)
+            values = self._values[np.searchsorted(keys, rows * self.n + indices)]
+        elif self.schedule.directed:
+            halved = 0.5 if self.weighting == "lazy" else 1.0
+            values = halved / (np.diff(indptr)[rows] + 1.0)
+        else:
+            values = mixing.constructed(self.weighting, indptr, indices, self.max_degree)
+        network: Network = object.__new__(Network)
+        network._fill(
+            labels=self.labels,
+            indptr=indptr,
+            indices=indices,
+            weighting=self.weighting,
+            max_degree=self.max_degree,
+            groups=self.groups,
+            delay=self.delay,
+            _is_byzantine=self._is_byzantine,
+            _values=values,
+            _selves=1 - mixing.row_sums(indptr, values),
+        )
+        return network
+
+    def remember(self, name: Hashable, compute: Callable[[], Any]) -> Any:
+        """What `compute` gives, computed once."""
+        if name not in self._memo:
+            self._memo[name] = compute()
+        return self._memo[name]
+
+    @property
+    def is_byzantine(self) -> NDArray[np.bool_]:
+        """(n,) which nodes are Byzantine."""
+        return self._is_byzantine
+
+    @property
+    def changes(self) -> bool:
+        """Whether rounds differ: other links, or messages of other rounds."""
+        return self.schedule is not None or self.delay is not None
+
     @cached_property
     def degrees(self) -> Ints:
         """Number of neighbours of every node, Byzantine ones included."""
+        if self.everyone:
+            return _frozen(np.full(self.n, self.n - 1, dtype=np.int64))
         return _frozen(np.diff(self.indptr))
+
+    @cached_property
+    def byzantine_neighbours(self) -> Ints:
+        """Number of Byzantine neighbours of every regular node."""
+        if self.everyone:
+            return np.full(len(self.regular), len(self.byzantine), dtype=np.int64)
+        rows = mixing.rows_of(self.indptr)[self._is_byzantine[self.indices]]
+        return np.bincount(rows, minlength=self.n)[self.regular].astype(np.int64)
 
     @property
     def fixed_weights(self) -> bool:
@@ -221,6 +313,8 @@ class Network:
     @cached_property
     def delta(self) -> Floats:
         """δ_i: the Byzantine weight around each regular node."""
+        if self.everyone:
+            return _frozen(np.full(len(self.regular), len(self.byzantine) / self.n))
         to_byzantine = np.where(self._is_byzantine[self.indices], self._values, 0.0)
         return _frozen(mixing.row_sums(self.indptr, to_byzantine)[self.regular])
 
@@ -232,6 +326,8 @@ class Network:
     @cached_property
     def components(self) -> tuple[Ints, ...]:
         """The connected parts of the regular nodes, largest first, as node indices."""
+        if self.everyone:
+            return (self.regular,)
         indptr, indices, values, _ = self.regular_csr
         m = len(self.regular)
         count, part = csgraph.connected_components(sparse.csr_array((values, indices, indptr), shape=(m, m)))

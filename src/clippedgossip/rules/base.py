@@ -125,9 +125,15 @@ class LinearRule(Rule):
 
     def plan(self, inbox: Inbox) -> Tensor:
         """(n, k+1) the coefficients of all nodes."""
-        for count in set(inbox.layout.counts):
+        counts = set(inbox.layout.counts)
+        for count in counts - {0}:
             self.check(count)
-        return torch.cat([self.coefficients(near) for near in inbox.neighborhoods()])
+        found = torch.cat([self.coefficients(near) for near in inbox.neighborhoods()])
+        if 0 not in counts:
+            return found
+        alone = torch.zeros_like(found)
+        alone[:, 0] = 1  # whoever has no neighbour in a round keeps its model
+        return torch.where(inbox.layout.present.any(1, keepdim=True), found, alone)
 
     def mix(self, inbox: Inbox) -> Tensor:
         inbox = inbox.measurable()
@@ -158,6 +164,9 @@ class CoordinateRule(Rule):
         inbox = inbox.by_coordinate()
         output = torch.empty_like(inbox.models)
         for rule, count, nodes in self.parts(inbox.layout):
+            if not count:  # whoever has no neighbour in a round keeps its model
+                output[nodes] = inbox.models[nodes]
+                continue
             rule.check(count)
             if output.is_cuda:
                 rule._mix_compiled(inbox, count, nodes, output)

@@ -42,7 +42,7 @@ class MDA(LinearRule):
         chosen = torch.zeros_like(near.closed_present)
         counts = near.closed_present.sum(1)
         order = near.closed_present.to(torch.int8).argsort(dim=1, descending=True, stable=True)
-        for n in set(counts.tolist()):
+        for n in set(counts.tolist()) - {1}:  # whoever is alone keeps its model, see `plan`
             nodes = (counts == n).nonzero()[:, 0]
             members = order[nodes, :n]
             pairs = near.pairs[nodes[:, None, None], members[:, :, None], members[:, None]]

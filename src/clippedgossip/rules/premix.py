@@ -58,10 +58,14 @@ class Premix(LinearRule):
         if linear and inbox.models.dtype != torch.float64:
             return super().mix(inbox)
         inbox = inbox.explicit().measurable()
-        for count in set(inbox.layout.counts):
+        counts = set(inbox.layout.counts)
+        for count in counts - {0}:
             self.check(count)
         mix = self._mix_averages if linear else self._mix_by_coordinate
-        return torch.cat([mix(near) for near in inbox.neighborhoods()])
+        found = torch.cat([mix(near) for near in inbox.neighborhoods()])
+        if 0 not in counts:
+            return found
+        return torch.where(inbox.layout.present.any(1, keepdim=True), found, inbox.models)
 
     def _mix_averages(self, near: Neighborhood) -> Tensor:
         """The averages themselves, for the rule to measure. In float64 the distance to a sum that nearly

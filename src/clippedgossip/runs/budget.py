@@ -14,7 +14,7 @@ from clippedgossip.network import Network
 from clippedgossip.rules import Mozi, Rule
 from clippedgossip.rules.premix import Premix
 from clippedgossip.runs.config import RunConfig
-from clippedgossip.simulate.setup import checked_layout, messages, models_bytes, refuse_disconnected
+from clippedgossip.simulate.setup import checked_counts, messages, models_bytes, refuse_disconnected
 from clippedgossip.tasks import DataSet
 from clippedgossip.tasks import stacked_layers as layers
 
@@ -95,7 +95,7 @@ def plan(config: RunConfig, *, ranks: int = 1, device: str = "cpu") -> Plan:
     gradient = (
         6.0 * batch * layers.multiplications(module, shape)
     )  # 2 operations each, forward once, backward twice
-    rule = config.rule.build(network)
+    rule = config.rule.build(network, rounds=config.training.rounds, seed=config.seed)
     rows = n + messages(network, rule, attack)
     slots, steps = len(config.training.build().optimizer.slots), config.training.local_steps
     copies = models_bytes(n, d, rows - n, over_ranks=ranks > 1, slots=slots)
@@ -130,7 +130,7 @@ def check(config: RunConfig) -> None:
         data = DataSet.of(x, y, test_x, test_y, wanted.name).part(wanted.samples, wanted.test_samples)
     setup = config.build(data)
     refuse_disconnected(setup.network)
-    checked_layout(setup, "cpu")
+    checked_counts(setup)
 
 
 def measure(device: str = "cpu") -> Ceilings:

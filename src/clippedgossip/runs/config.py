@@ -16,7 +16,7 @@ import clippedgossip.decode as decode
 import clippedgossip.graphs as graphs
 from clippedgossip.decode import KeyProblem, place, put
 from clippedgossip.errors import ConfigError, NetworkError, UserError
-from clippedgossip.graphs.generators import NETWORK, Graph
+from clippedgossip.graphs.generators import NETWORK, Graph, complete_for_schedules
 from clippedgossip.network import Network
 from clippedgossip.network.optimal_weights import Robust
 from clippedgossip.settings import AttackConfig, DataConfig, ModelConfig, RuleConfig, TrainingConfig
@@ -41,6 +41,7 @@ class NetworkConfig:
     `byzantine` names nodes, or says how they are found: {"random": 2} of the nodes, {"pendants": [0, 3]}
     beside these, {"pendants_random": 2} beside random nodes, {"worst": 1} where they do most harm.
     `seed` is for the generator and the random nodes; the run's own seed does not change the network.
+    `schedule` says which of its links each round uses, by the run's seed; `delay` how late messages are.
     """
 
     name: str | None = None
@@ -50,6 +51,8 @@ class NetworkConfig:
     max_degree: int | None = None
     byzantine: Nodes | Mapping[str, Any] = ()
     seed: int | None = None
+    schedule: str | Mapping[str, Any] | None = None
+    delay: int | str | Mapping[str, Any] | None = None
     folder: Path | None = field(default=None, compare=False, repr=False)
     """Where the user's own modules are looked for first."""
 
@@ -72,6 +75,7 @@ class NetworkConfig:
                 )
         drawn = isinstance(self.byzantine, Mapping) and any(how in RANDOM for how in self.byzantine)
         random = drawn or (thing is not None and "seed" in thing.takes)
+        self._canonical_changes()
         if self.seed is None:
             object.__setattr__(self, "seed", 0 if random else None)
         elif not random:
@@ -90,6 +94,7 @@ class NetworkConfig:
         for key, hint in KEYS.items():
             if key in content:
                 known[key] = decode.value(hint, content.pop(key), (*path, key))
+        known |= {key: content.pop(key) for key in ("schedule", "delay") if key in content}
         if "weights" in content:
             known["weights"] = _weights(content.pop("weights"), (*path, "weights"))
         if "byzantine" in content:
@@ -98,7 +103,7 @@ class NetworkConfig:
             known["file"] = (folder or Path()) / known["file"]
             _check_file(known["file"], content.pop("sha256", None))
         if "name" not in known:
-            decode.known_keys(content, (*KEYS, "weights", "byzantine"), path)
+            decode.known_keys(content, (*KEYS, "weights", "byzantine", "schedule", "delay"), path)
         try:
             return cls(**known, parameters=content, folder=folder)
         except (ConfigError, NetworkError) as error:
@@ -112,7 +117,11 @@ class NetworkConfig:
             else {"file": self.file.name, "sha256": digest(self.file)}
         )
         weights = dict(self.weights) if isinstance(self.weights, Mapping) else self.weights
-        chosen = {"weights": weights, "max_degree": self.max_degree, "seed": self.seed}
+        chosen: dict[str, Any] = {"weights": weights, "max_degree": self.max_degree, "seed": self.seed}
+        schedule = dict(self.schedule) if isinstance(self.schedule, Mapping) else None
+        if schedule is not None and "sha256" in schedule:
+            schedule["file"] = Path(schedule["file"]).name
+        chosen |= {"schedule": schedule, "delay": self.delay}
         mapping |= {key: value for key, value in chosen.items() if value is not None}
         if self.byzantine:
             mapping["byzantine"] = (
@@ -140,14 +149,46 @@ class NetworkConfig:
                 nodes = self._worst(graph, what)
         else:
             nodes = self.byzantine
-        return Network(graph, byzantine=nodes, weights=self.weights, max_degree=self.max_degree)
+        schedule = None if self.schedule is None else self._schedule().build(offered={"folder": self.folder})
+        delay = None if self.delay is None else self._delay().build()
+        return Network(
+            graph,
+            byzantine=nodes,
+            weights=self.weights,
+            max_degree=self.max_degree,
+            schedule=schedule,
+            delay=delay,
+        )
 
     def _graph(self) -> Graph:
         thing = self._thing()
         if thing is None:
             return graphs.read_graph(str(self.file))
+        if self.schedule is not None and thing.name == "complete":
+            return complete_for_schedules(thing.parameters["nodes"])
         graph: Graph = thing.build()
         return graph
+
+    def _canonical_changes(self) -> None:
+        """Schedule and delay with every default written out; a file by its name and digest."""
+        if self.schedule is not None:
+            thing = self._schedule()
+            made = thing.build(offered={"folder": self.folder})
+            digest = {"sha256": made.digest} if thing.name == "file" else {}
+            object.__setattr__(self, "schedule", thing.plain() | digest)
+        if self.delay is not None:
+            self._delay().build()
+            object.__setattr__(self, "delay", self._delay().plain())
+
+    def _schedule(self) -> decode.Thing:
+        from clippedgossip.network.schedule import SCHEDULE
+
+        return decode.decode(SCHEDULE, self.schedule, ("network", "schedule"), self.folder)
+
+    def _delay(self) -> decode.Thing:
+        from clippedgossip.network.delay import DELAY
+
+        return decode.decode(DELAY, self.delay, ("network", "delay"), self.folder)
 
     def _thing(self) -> decode.Thing | None:
         """The generator with its parameters; its seed stands beside them."""
@@ -257,7 +298,7 @@ class RunConfig:
         return Setup(
             network=network,
             task=task,
-            rule=self.rule.build(network),
+            rule=self.rule.build(network, rounds=self.training.rounds, seed=self.seed),
             attack=attack,
             training=self.training.build(),
             seed=self.seed,

@@ -11,7 +11,7 @@ from clippedgossip.attacks import Attack, Silence, View
 from clippedgossip.errors import RunError
 from clippedgossip.metrics import squared_distances
 from clippedgossip.mixing.inbox import Context, Inbox
-from clippedgossip.mixing.slots import Layout
+from clippedgossip.mixing.slots import RoundLayouts
 from clippedgossip.network import Network
 from clippedgossip.rules import Rule
 from clippedgossip.settings import AttackConfig, RuleConfig, must_be
@@ -41,13 +41,13 @@ def consensus(
     """Start from `initial`, (n, d) or (regular, d), and mix. Without an attack Byzantine nodes are silent.
     Rule and attack are objects, or the words that a config uses."""
     if isinstance(rule, str | Mapping):
-        rule = RuleConfig.from_value(rule).build(network)
+        rule = RuleConfig.from_value(rule).build(network, rounds=rounds, seed=seed)
     if isinstance(attack, str | Mapping):
         attack = AttackConfig.from_value(attack).build()
     must_be("rule", rule, Rule, "rules.ClippedGossip()")
     if attack is not None:
         must_be("attack", attack, Attack, "attacks.Dissensus()")
-    refuse_disconnected(network)
+    refuse_disconnected(network, rounds, seed)
     if attack is not None and attack.flips_labels and len(network.byzantine):
         raise RunError(
             "label flipping needs labels, and consensus has no data\n"
@@ -67,16 +67,16 @@ def trajectory(
     seed: int = 0,
 ) -> Iterator[Tensor]:
     """The regular nodes' models, (r, d), at the start and after each round; connected or not."""
-    layout = Layout.of(network, initial.device)
-    for count in set(layout.counts):
+    layouts = RoundLayouts(network, seed, initial.device)
+    for count in set(layouts.at(0).counts) - {0}:
         rule.check(count)
     models, shadows = _split(network, initial)
-    return _rounds(network, layout, rule, models, shadows, attack or Silence(), rounds, seed)
+    return _rounds(network, layouts, rule, models, shadows, attack or Silence(), rounds, seed)
 
 
 def _rounds(
     network: Network,
-    layout: Layout,
+    layouts: RoundLayouts,
     rule: Rule,
     models: Tensor,
     shadows: Tensor,
@@ -85,8 +85,12 @@ def _rounds(
     seed: int,
 ) -> Iterator[Tensor]:
     yield models
-    follow = byzantine_rows(network, models) if attack.trains else None
+    follow = byzantine_rows(network.at(0, seed), models) if attack.trains else None
+    sent = models.new_zeros(layouts.kept, *models.shape)
     for now in range(rounds):
+        layout = layouts.at(now)
+        if follow is not None and network.schedule is not None:
+            follow = byzantine_rows(network.at(now, seed), models)
         context = Context(round=now, rounds=rounds, seed=seed)
         view = View(
             network=network,
@@ -98,6 +102,9 @@ def _rounds(
         )
         attacked = len(view.receivers) > 0
         inbox = attack.inbox(view) if attacked else Inbox(layout=layout, models=models, context=context)
+        if len(sent):
+            inbox = inbox.with_late(sent)
+            sent[now % len(sent)] = models
         if follow is not None:
             shadows = follow @ torch.cat([models, shadows])
         models = rule.mix(inbox)

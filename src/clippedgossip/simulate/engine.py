@@ -17,12 +17,15 @@ from clippedgossip.errors import RunError
 from clippedgossip.metrics import RunMetrics, squared_distances
 from clippedgossip.mixing.inbox import Context, Inbox, Neighborhood
 from clippedgossip.mixing.kernels import full_precision
+from clippedgossip.mixing.slots import RoundLayouts
 from clippedgossip.network import Network
+from clippedgossip.network.schedule import Survey, survey
 from clippedgossip.randomness import Word
 from clippedgossip.records import Round
-from clippedgossip.rules import ClippedGossip, CSPlus, LinearRule
+from clippedgossip.rules import MDA, ClippedGossip, CSPlus, LinearRule, Mozi
+from clippedgossip.rules.premix import Premix
 from clippedgossip.simulate.selfcheck import SelfCheck, check_compiled
-from clippedgossip.simulate.setup import Setup, checked_layout, refuse_disconnected, refuse_what_does_not_fit
+from clippedgossip.simulate.setup import Setup, checked_counts, refuse_disconnected, refuse_what_does_not_fit
 from clippedgossip.simulate.state import Moment, State
 from clippedgossip.step import LocalStep
 from clippedgossip.tasks.workers import Workers, WorkerShares
@@ -74,7 +77,7 @@ class Stack:
         if any(setup.training != self.training for setup in setups):
             raise RunError("runs in one stack must have the same [training] section\nrun them one by one")
         for setup in setups:
-            refuse_disconnected(setup.network)
+            refuse_disconnected(setup.network, setup.training.rounds, setup.seed)
         self.device = find_device(device)
         if self.device.type == "cuda":
             if self.device.index is not None:
@@ -113,6 +116,8 @@ class Stack:
             self.local_step.set(self.round, h, rate)
             (self.captured_step or self.step)()
         self.local_step.set(self.round, last, rate)
+        for mixer in self.mixers:
+            mixer.go_to(self.round)
         with self.check.round() if self.check else nullcontext():
             (self.captured or self.last_part)()
             self.mix(capturable=False)
@@ -159,6 +164,7 @@ class Stack:
             self.losses,
             *self.local_step.state.values(),
             *(mixer.metrics.clips for mixer in self.mixers),
+            *(mixer.sent for mixer in self.mixers),
         ]
 
     @torch.no_grad()
@@ -197,38 +203,71 @@ class Stack:
 
     def _stored(self, index: int) -> dict[str, Tensor]:
         """The tensors of one run's checkpoint."""
-        part = self.parts[index]
-        return {
+        part, mixer = self.parts[index], self.mixers[index]
+        held = {
             "models": self.models[part],
             **{name: slot[part] for name, slot in self.local_step.state.items()},
-            "clips": self.mixers[index].metrics.clips,
+            "clips": mixer.metrics.clips,
         }
+        return held | {"sent": mixer.sent} if len(mixer.sent) else held
 
 
 class Mixer:
     """Mixes the models of one run: regular nodes by the rule, Byzantine nodes that train by plain gossip."""
 
-    def __init__(self, setup: Setup, workers: Workers, part: slice) -> None:
+    def __init__(
+        self, setup: Setup, workers: Workers, part: slice, *, coordinates: int | None = None
+    ) -> None:
+        """`coordinates` are those of the models that are mixed, where they are not all."""
         device = workers.task.device
         self.network, self.seed, self.workers, self.part = setup.network, setup.seed, workers, part
         self.attack = setup.attack or Silence()
-        self.layout = checked_layout(setup, device)
         self.regular = len(setup.network.regular)
         self.rule = setup.rule
         if self.rule.needs_losses:
             self.message_losses = self.make_message_losses()
             self.rule = self.rule.with_losses(self.message_losses)
-        if caveat := self.rule.caveat(min(self.layout.counts, default=0)):
+        self.capturable = self.attack.capturable and self.rule.capturable
+        self.layouts = RoundLayouts(self.network, self.seed, device, self._fixed(setup, device))
+        self.layout = self.layouts.at(0)
+        if caveat := self.rule.caveat(min(checked_counts(setup), default=0)):
             warnings.warn(caveat, RuntimeWarning, stacklevel=2)
+        size = workers.task.layout.size if coordinates is None else coordinates
+        self.sent = torch.zeros(self.layouts.kept, self.regular, size, device=device)
+        """The half-steps of the last rounds, where messages come late."""
+        self._place = torch.zeros(1, dtype=torch.int64, device=device)
         self.metrics = RunMetrics(
             setup.network, self.layout, counts_clips=isinstance(self.rule, ClippedGossip | CSPlus)
         )
-        self.capturable = self.attack.capturable and self.rule.capturable
         self._byzantine_rows = (
-            byzantine_rows(setup.network, torch.zeros((), device=device)).to_dense()
+            byzantine_rows(self.network.at(0, self.seed), torch.zeros((), device=device)).to_dense()
             if part.stop - part.start > self.regular
             else None
         )
+
+    def _fixed(self, setup: Setup, device: torch.device) -> Survey | None:
+        """What all rounds must fit into so that a CUDA graph can hold them; None where none does.
+
+        On a network that changes, rules that treat nodes by their number of neighbours are not captured.
+        """
+        if not self.network.changes or device.type != "cuda":
+            return None
+        found = survey(self.network, setup.training.rounds, self.seed)
+        uncounted = isinstance(self.rule, LinearRule) and not isinstance(self.rule, Premix | Mozi | MDA)
+        alike = found.whole and (uncounted or self.network.schedule is None)
+        self.capturable = self.capturable and alike
+        return found if self.capturable else None
+
+    def go_to(self, round: int) -> None:
+        """Set the links of a round. No part of a CUDA graph: it gives the graph its numbers."""
+        if not self.network.changes:
+            return
+        self.layout = self.layouts.at(round)
+        if len(self.sent):
+            self._place.fill_(round % len(self.sent))
+        if self._byzantine_rows is not None and self.network.schedule is not None:
+            now = self.network.at(round, self.seed)
+            self._byzantine_rows.copy_(byzantine_rows(now, torch.zeros(())).to_dense())
 
     def mix(self, half: Tensor, out: Tensor, round: Word, rounds: int) -> None:
         """x ← rule(x½) for the regular rows, and gossip for the Byzantine nodes that train."""
@@ -237,28 +276,34 @@ class Mixer:
             assert isinstance(self.rule, LinearRule)
             inbox = inbox.measurable()
             plan = self.rule.plan(inbox)
-            self.metrics.count_clips(plan)
+            self.metrics.count_clips(plan, inbox.layout)
             inbox.mixed(plan, out[: self.regular])
         else:
             out[: self.regular] = self.rule.mix(inbox)
         if self._byzantine_rows is not None:
             torch.mm(self._byzantine_rows, half, out=out[self.regular :])
+        if len(self.sent):
+            self.sent.index_copy_(0, self._place, half[None, : self.regular])
 
     def inbox(self, half: Tensor, round: Word, rounds: int) -> Inbox:
         """The messages that every regular node receives: half-steps, and what the attack sends."""
         models = half[: self.regular]
         context = self.context(round, rounds)
+        # A new object: a CUDA graph must compute from the numbers of the round, and not use kept results.
+        layout = replace(self.layout) if self.layouts.fixed else self.layout
         view = View(
             network=self.network,
-            layout=self.layout,
+            layout=layout,
             models=models,
             rule=self.rule,
             context=context,
             byzantine_models=half[self.regular :] if len(half) > self.regular else None,
         )
         if not len(view.receivers):
-            return Inbox(layout=self.layout, models=models, context=context)
-        return self.attack.inbox(view)
+            inbox = Inbox(layout=layout, models=models, context=context)
+        else:
+            inbox = self.attack.inbox(view)
+        return inbox if layout.late is None else inbox.with_late(self.sent)
 
     def context(self, round: Word, rounds: int) -> Context:
         return Context(round=round, rounds=rounds, seed=self.seed)

@@ -12,8 +12,8 @@ from clippedgossip.attacks import Attack, LinearAttack
 from clippedgossip.devices import free_memory
 from clippedgossip.errors import ConfigError, DataError, NetworkError, RunError
 from clippedgossip.mixing.inbox import worth_a_product
-from clippedgossip.mixing.slots import Layout
 from clippedgossip.network import Network
+from clippedgossip.network.schedule import survey
 from clippedgossip.rules import LinearRule, Rule
 from clippedgossip.settings import Training as Training
 from clippedgossip.settings import must_be
@@ -190,8 +190,9 @@ def _nearest(network: Network, node: int, member: dict[int, int], groups: int) -
     return votes.index(max(votes)) if any(votes) else None
 
 
-def refuse_disconnected(network: Network) -> None:
-    """The paper's Assumption (connectivity): without it no rule can reach consensus."""
+def refuse_disconnected(network: Network, rounds: int = 0, seed: int = 0) -> None:
+    """The paper's Assumption (connectivity): without it no rule can reach consensus. Where the network has a
+    schedule, the links of its rounds together must connect the regular nodes."""
     if not network.connected:
         parts = network.components
         sizes = ", ".join(str(len(part)) for part in parts[:5]) + (", …" if len(parts) > 5 else "")
@@ -199,14 +200,25 @@ def refuse_disconnected(network: Network) -> None:
             f"the regular nodes fall into {len(parts)} parts of {sizes} nodes, so they cannot agree\n"
             "add edges between the parts or remove Byzantine nodes (`clippedgossip audit` shows where)"
         )
+    if network.schedule is not None:
+        found = survey(network, rounds, seed)
+        if found.whole and not found.connected:
+            raise NetworkError(
+                f"in {found.rounds} rounds the schedule's links do not connect the regular nodes\n"
+                "let the schedule use links between all parts of the network"
+            )
 
 
-def checked_layout(setup: Setup, device: torch.device | str) -> Layout:
-    """Which messages each regular node receives; refused where they are too few for the rule."""
-    layout = Layout.of(setup.network, torch.device(device))
-    for count in set(layout.counts):
+def checked_counts(setup: Setup) -> set[int]:
+    """The numbers of neighbours that regular nodes have; refused where they are too few for the rule. Whoever
+    has none in a round keeps its model."""
+    network = setup.network
+    counts = set(network.degrees[network.regular].tolist())
+    if network.schedule is not None:
+        counts = set(survey(network, setup.training.rounds, setup.seed).counts) - {0}
+    for count in counts:
         setup.rule.check(count)
-    return layout
+    return counts
 
 
 def models_bytes(
@@ -225,16 +237,20 @@ def setup_bytes(setup: Setup) -> int:
         kept = len(task.nodes) * task.batch * layers.activation_elements(module, task.data.shape) * 4
     written = messages(setup.network, setup.rule, setup.attack)
     slots = len(setup.training.optimizer.slots)
-    return models_bytes(len(task.nodes), task.layout.size, written, slots=slots) + kept
+    late = kept_bytes(setup.network, task.layout.size)
+    return models_bytes(len(task.nodes), task.layout.size, written, slots=slots) + kept + late
+
+
+def kept_bytes(network: Network, parameters: int) -> int:
+    """Of the half-steps of earlier rounds, where messages come late."""
+    late = 0 if network.delay is None else network.delay.most
+    return 4 * (late + 2 if late else 0) * len(network.regular) * parameters
 
 
 def messages(network: Network, rule: Rule, attack: Attack | None) -> int:
     """How many messages of Byzantine nodes are computed in a round; none if coefficients are enough."""
-    byzantine = np.zeros(network.n, dtype=bool)
-    byzantine[network.byzantine] = True
-    receiver = np.repeat(np.arange(network.n), network.degrees)
-    count = int((byzantine[network.indices] & ~byzantine[receiver]).sum())
-    nodes = len(network.regular)
+    network = network.at(0)
+    count, nodes = int(network.byzantine_neighbours.sum()), len(network.regular)
     slots = nodes * int(network.degrees[network.regular].max(initial=0))
     linear = isinstance(attack, LinearAttack) and isinstance(rule, LinearRule)
     return 0 if attack is None or (linear and worth_a_product(nodes, slots)) else count
@@ -250,6 +266,7 @@ def refuse_what_does_not_fit(
     needed = (
         models_bytes(len(workers), size, over_ranks=ranks is not None, slots=slots)
         + models_bytes(0, size, written) // (ranks or 1)
+        + sum(kept_bytes(setup.network, size) for setup in setups) // (ranks or 1)
         + sum(x.numel() * x.element_size() for x in (task.data.train_x, task.data.test_x))
         + (len(workers) if workers.stacks else 1) * task.batch * workers.activation_bytes
     )

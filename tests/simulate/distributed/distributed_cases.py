@@ -101,6 +101,12 @@ def sparse(nodes: int = 80) -> Network:
     return Network(nx.random_regular_graph(4, nodes, seed=3), byzantine=range(0, nodes, 10))
 
 
+def changing() -> Network:
+    """Other neighbours in every round, and messages that come late."""
+    schedule = {"name": "random-neighbours", "neighbours": 3}
+    return Network(nx.complete_graph(7), byzantine=[2, 5], schedule=schedule, delay={"edges": 1})
+
+
 def pairs(size: int) -> list[tuple[str, str]]:
     """Every rule and every attack at least once, in other pairs for every number of ranks."""
     attacks = list(ATTACK_CASES)
@@ -116,6 +122,8 @@ def cases(chosen: Sequence[tuple[str, str]]) -> Iterator[tuple[str, Setup]]:
         yield f"{rule} under {attack}", setup(rule, attack)
     for rule, attack in SPARSE:
         yield f"{rule} under {attack}, sparse", setup(rule, attack, network=sparse())
+    for rule, attack in (("clipped-gossip", "dissensus"), ("median", "label-flipping")):
+        yield f"{rule} under {attack}, changing", setup(rule, attack, network=changing())
     yield "no attack", setup(rounds=4, evaluate_last=4, evaluate_last_every=1, evaluate_nodes=False)
     yield "dropout and convolutions", setup("clipped-gossip", LabelFlipping(), model="cnn", shape=(1, 8, 8))
     yield "local steps", setup(local_steps=3, optimizer=AdamW(clip_gradient=1.0), rounds=3)
@@ -195,7 +203,13 @@ def run_cases(ranks: Ranks, chosen: Sequence[tuple[str, str]], device: str = "cp
 
 def long_run() -> Setup:
     return setup(
-        "clipped-gossip", "label-flipping", model="mlp", rounds=6, evaluate_every=1, evaluate_nodes=False
+        "clipped-gossip",
+        "label-flipping",
+        network=changing(),
+        model="mlp",
+        rounds=6,
+        evaluate_every=1,
+        evaluate_nodes=False,
     )
 
 

@@ -24,6 +24,7 @@ def fingerprint(setup: Setup, device: torch.device) -> dict[str, str]:
         "seed": str(setup.seed),
         "network": f"{network.n} nodes, {_digest(network.indptr, network.indices, network.byzantine)}",
         "weights": _digest(np.round(network.edge_weights(), 6)),
+        "schedule": _plain((network.schedule, network.delay)),
         "data": f"{data.name} {tuple(data.train_x.shape)}, {_digest(data.train_y, data.train_x[:64])}",
         "shares": f"batch {task.batch}, {_digest(task.nodes, task.table, task.sizes)}",
         "model": _plain(task.layout),

@@ -118,7 +118,7 @@ class Shard:
                 f"{ranks.size} ranks for {workers} workers; each rank needs at least one\n"
                 f"start {workers} ranks or fewer: torchrun --nproc-per-node {workers} …"
             )
-        refuse_disconnected(setup.network)
+        refuse_disconnected(setup.network, setup.training.rounds, setup.seed)
         self.ranks, self.device, self.training = ranks, device, setup.training
         self.transpose = Transpose(workers, size, ranks)
         self.initial = setup.task.initial()
@@ -137,6 +137,7 @@ class Shard:
     def advance(self) -> Round | None:
         """One round of Algorithm 1; returns its record if the round is evaluated."""
         training = self.training
+        self.mixer.go_to(self.round)
         self.step()
         self.to_slices()
         self.mix()
@@ -182,8 +183,14 @@ class Shard:
             ("models", whole),
             *((name, whole) for name in self.training.optimizer.slots),
             ("clips", self.mixer.metrics.clips.shape),
+            *([("sent", self._sent_shape)] if self.mixer.layouts.kept else []),
         ):
             state.fitting(name, shape)
+
+    @property
+    def _sent_shape(self) -> tuple[int, int, int]:
+        """Of the half-steps of earlier rounds, where messages come late."""
+        return (self.mixer.layouts.kept, self.mixer.regular, self.transpose.size)
 
     def start(self, state: State | None) -> None:
         """Start from rank 0's state, or from its x⁰."""
@@ -206,6 +213,9 @@ class Shard:
         self.mixer.metrics.clips.copy_(
             self.ranks.broadcast(self.mixer.metrics.clips if state is None else state.tensors["clips"])
         )
+        for place, held in enumerate(self.mixer.sent):  # each rank keeps its coordinates of all of them
+            whole = torch.empty(self._sent_shape[1:]) if state is None else state.tensors["sent"][place]
+            held.copy_(self.ranks.broadcast(whole)[:, self.transpose.own_columns])
 
     def _allocate(self) -> None:
         """Two buffers serve a whole round: the first holds x½, the second slices, the first mixed slices. The
@@ -242,6 +252,10 @@ class Shard:
             found[name][self.transpose.own_rows] = own.cpu()
             for source, rows in enumerate(self.transpose.rows[1:], 1):
                 self.ranks.receive(found[name][rows], source)
+        if len(self.mixer.sent):
+            sent = [self.transpose.gather_everywhere(part).cpu() for part in self.mixer.sent]
+            if not self.ranks.rank:
+                found["sent"] = torch.stack(sent)
         return found | {"clips": self.mixer.metrics.clips.clone()} if found else found
 
     def _stored(self) -> dict[str, Tensor]:

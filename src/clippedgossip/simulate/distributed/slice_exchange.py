@@ -25,7 +25,8 @@ class SliceMixer(Mixer):
     """
 
     def __init__(self, setup: Setup, workers: Workers, transpose: Transpose) -> None:
-        super().__init__(setup, workers, slice(0, transpose.workers))
+        mine = length(transpose.own_columns)
+        super().__init__(setup, workers, slice(0, transpose.workers), coordinates=mine)
         self.transpose = transpose
         self._losses_of = workers.compiled("losses_of")
 
