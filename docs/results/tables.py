@@ -50,8 +50,9 @@ def _figure(name: str, claims: list[Claim]) -> Iterator[str]:
     yield "\n| claim | paper | here | verdict |\n|---|---|---|---|"
     for claim in found:
         ours = f"{claim.ours} {claim.interval or ''}".strip() if claim.ours else "–"
-        verdict = f"**{claim.verdict}**" if claim.holds is False else claim.verdict
-        yield f"| {claim.text} ({claim.note}) | {claim.paper or '–'} | {ours} | {verdict} |"
+        verdict = f"**{claim.verdict}**" if claim.verdict == "does not hold" else claim.verdict
+        text = f"{claim.text} ({claim.note}) *{claim.source}*"
+        yield f"| {text} | {claim.paper or '–'} | {ours} | {verdict} |"
 
 
 def _seeds(result: Results, setting: str) -> str:

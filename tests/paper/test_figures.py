@@ -73,8 +73,12 @@ def page_of(experiment: TrainingExperiment, results: Results) -> str:
     return experiment.page(results, experiment.claims(results), experiment.figures(results))
 
 
-def verdicts(claims: Claims) -> dict[str, bool | None]:
-    return {claim.text: claim.holds for claim in claims.claims}
+def verdicts(claims: Claims) -> dict[str, str]:
+    return {claim.text: claim.verdict for claim in claims.claims}
+
+
+def failing(claims: Claims) -> list[str]:
+    return [claim.text for claim in claims.claims if claim.verdict not in ("holds", "by construction")]
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -119,9 +123,10 @@ def test_claims_are_unique_and_not_run_without_runs(name: str) -> None:
     texts = [claim.text for claim in claims.claims]
     assert len(set(texts)) == len(texts)
     assert all(len(text) <= 72 for text in texts)
-    open_ = [claim for claim in claims.claims if claim.holds is None]
-    assert len(open_) >= len(texts) - 4, "all but the facts about networks need runs"
+    built = {"not run", "by construction"}
+    assert {claim.verdict for claim in claims.claims} <= built or name == "optimal-weights"
     assert all("must be" in claim.note for claim in claims.claims)
+    assert all(claim.source for claim in claims.claims), "every threshold says where it comes from"
 
 
 def test_a_missing_seed_is_said_so() -> None:
@@ -129,19 +134,19 @@ def test_a_missing_seed_is_said_so() -> None:
     results = filled(experiment, lambda *_: 0.5)
     lost = [replace(line, runs=line.runs[:1]) for line in results.lines]
     claims = [
-        c for c in experiment.claims(replace(results, lines=lost)).claims if "theoretical" not in c.text
+        c for c in experiment.claims(replace(results, lines=lost)).claims if c.verdict != "by construction"
     ]
-    assert all(claim.note.endswith("1 of 2 seeds") and claim.holds is not None for claim in claims)
+    assert all(claim.note.endswith("1 of 2 seeds") and claim.verdict == "undecided" for claim in claims)
 
 
 def test_the_precisions_claims_are_about_differences() -> None:
     experiment = training("precision")
     claims = verdicts(experiment.claims(filled(experiment, lambda *_: 0.7)))
-    assert set(claims.values()) == {True}
+    assert set(claims.values()) == {"holds"}
     worse = verdicts(
         experiment.claims(filled(experiment, lambda _, rule, *__: 0.7 if rule == "float32" else 0.6))
     )
-    assert worse["dumbbell, IID: bfloat16 learns what float32 learns"] is False
+    assert worse["dumbbell, IID: bfloat16 learns what float32 learns"] == "does not hold"
     cases = [*experiment.cases(MNIST["paper"])]
     assert {case.rule for case in cases} == {"float32", "tf32", "bfloat16"}
     assert all(case.config.training.precision == case.rule for case in cases)
@@ -160,11 +165,11 @@ def by_setting(table: Mapping[str, Sequence[float]]) -> Callable[[str, str, str]
 
 def test_the_dumbbells_claims_hold_of_the_published_runs() -> None:
     claims = dumbbell.EXPERIMENT.claims(filled(dumbbell.EXPERIMENT, by_setting(dumbbell.PUBLISHED)))
-    assert claims.tally == f"{len(claims.claims)} hold"
+    assert not failing(claims)
     stuck = dict(dumbbell.PUBLISHED) | {"ClippedGossip": (96.0, 50.7, 51.0, 50.0, 55.0)}
     worse = verdicts(dumbbell.EXPERIMENT.claims(filled(dumbbell.EXPERIMENT, by_setting(stuck))))
-    assert worse["non-IID: ClippedGossip matches ideal gossip"] is False
-    assert worse["non-IID: GM only reaches 50 %"] is True
+    assert worse["non-IID: ClippedGossip matches ideal gossip"] == "does not hold"
+    assert worse["non-IID: GM only reaches 50 %"] == "holds"
 
 
 def test_the_rings_claims_hold_of_the_published_runs() -> None:
@@ -174,18 +179,18 @@ def test_the_rings_claims_hold_of_the_published_runs() -> None:
         return known[majority == no_honest_majority.WITH] / 100
 
     claims = no_honest_majority.EXPERIMENT.claims(filled(no_honest_majority.EXPERIMENT, value))
-    assert claims.tally == f"{len(claims.claims)} hold"
+    assert not failing(claims)
 
 
 def test_cifars_claims_hold_of_the_published_runs() -> None:
     def value(setting: str, rule: str, group: str) -> float:
         if group == DISTANCE:
-            return 50.0 if rule in cifar.LOST else 1.0
+            return 5000.0 if rule in cifar.LOST else 1.0
         row = cifar.PUBLISHED[setting].get(rule, cifar.PUBLISHED[setting]["GM"])
         return row[list(cifar.GROUPS).index(group)] / 100
 
     claims = cifar.EXPERIMENT.claims(filled(cifar.EXPERIMENT, value))
-    assert claims.tally == f"{len(claims.claims)} hold"
+    assert not failing(claims)
 
 
 def test_the_hubs_claims_hold_of_the_published_runs() -> None:
@@ -193,10 +198,11 @@ def test_the_hubs_claims_hold_of_the_published_runs() -> None:
         place = [f"δ_max = {label}" for label in delta_max.DELTAS].index(rule)
         if group == DISTANCE:
             return 10.0**place
-        return delta_max.PUBLISHED["all" if group == "all" else "clique A"][place] / 100
+        known = delta_max.PUBLISHED[group]
+        return known[min(place, len(known) - 1)] / 100
 
     claims = delta_max.EXPERIMENT.claims(filled(delta_max.EXPERIMENT, value))
-    assert claims.tally == f"{len(claims.claims)} hold"
+    assert not failing(claims)
 
 
 def test_the_hubs_honest_network_is_the_same_for_every_delta() -> None:
@@ -316,7 +322,7 @@ def test_results_that_are_not_there_or_of_another_figure(tiny: str, tmp_path: Pa
     with pytest.raises(RunError, match="cannot read results"):
         reproduce(tiny, Options(source=other, out=tmp_path))
     done = reproduce(tiny, Options(source=tmp_path / "nowhere", out=tmp_path, lenient=True))
-    assert [claim.holds for claim in done.claims.claims] == [None]
+    assert failing(done.claims) == ["it learns"]
 
 
 def test_the_page_for_all_shows_every_claim(tiny: str, tmp_path: Path) -> None:
@@ -346,7 +352,7 @@ def test_claims_are_judged_once_and_written_down(
     for path in (tmp_path / "tiny" / "claims.json", tmp_path / "claims.json"):
         written = json.loads(path.read_text(encoding="utf-8"))
         assert written["experiments"]["tiny"] == {"length": 1.0, "claims": done.claims.to_json()}
-        assert written["experiments"]["tiny"]["claims"][0]["verdict"] == "holds"
+        assert written["experiments"]["tiny"]["claims"][0]["verdict"] == "undecided"
 
 
 def test_data_that_is_not_there(tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -356,7 +362,7 @@ def test_data_that_is_not_there(tiny: str, tmp_path: Path, monkeypatch: pytest.M
         reproduce(tiny, Options(scale="paper", seeds=1, device="cpu", out=tmp_path))
     options = Options(scale="paper", seeds=1, device="cpu", out=tmp_path, lenient=True)
     done = reproduce(tiny, options)
-    assert [claim.holds for claim in done.claims.claims] == [None]
+    assert verdicts(done.claims) == {"it learns": "not run"}
     assert "mnist is not here" in done.path.read_text(encoding="utf-8")
 
 
@@ -376,28 +382,31 @@ def test_a_part_of_the_rounds_is_no_verdict(
     tiny: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     whole = reproduce(tiny, Options(seeds=1, device="cpu", workers=1, out=tmp_path))
-    failing = Claims([Claim(text="it flies", holds=False)])
-    part = replace(whole, result=replace(whole.result, length=0.5), claims=failing)
+    wrong = Claims([Claim(text="it flies", verdict="does not hold")])
+    part = replace(whole, result=replace(whole.result, length=0.5), claims=wrong)
     verdict([part])
     assert "about all rounds" in capsys.readouterr().err
     with pytest.raises(typer.Exit):
-        verdict([part, replace(whole, claims=failing)])
+        verdict([part, replace(whole, claims=wrong)])
 
 
-def test_a_run_that_diverged_ends_as_it_stood() -> None:
+def test_a_run_that_diverged_counts_as_diverged() -> None:
     run = RunResult(
         seed=0, final={"all": 0.1, DISTANCE: None}, rounds=[1], curves={"all": [0.1]}, diverged=True
     )
     line = Line(setting="s", rule="r", config={}, runs=[run])
     results = Results(experiment="e", scale="quick", seeds=1, lines=[line])
-    assert results.final("s", "r", "all").tolist() == [0.1]
+    assert results.final("s", "r", "all").tolist() == [0.0]
+    shown = results.estimate("s", "r", "all")
+    assert shown is not None
+    assert shown.text(scale=100) == "1 of 1 diverged"
     assert results.final("s", "r", DISTANCE).tolist() == [math.inf]
     assert np.isnan(results.final("s", "other", "all")).all()
 
 
 def test_the_command_draws_from_results(tmp_path: Path) -> None:
     experiment = training("weaker-topology")
-    results = filled(experiment, lambda *_: 0.5, seeds=1)
+    results = filled(experiment, lambda *_: 0.5, seeds=2)
     results.save(tmp_path / "results.json")
     command = [sys.executable, "-m", "clippedgossip", "reproduce", experiment.name]
     options = ["--from", str(tmp_path), "--out", str(tmp_path)]
@@ -406,4 +415,4 @@ def test_the_command_draws_from_results(tmp_path: Path) -> None:
     assert "do not hold" in done.stderr
     assert max(len(line) for line in done.stdout.splitlines() if not line.startswith("page: ")) <= 80
     told = subprocess.run([*command, *options, "--json"], capture_output=True, text=True, check=False)
-    assert len(json.loads(told.stdout)) == 8
+    assert len(json.loads(told.stdout)) == 16

@@ -30,9 +30,19 @@ VOID = {"meta", "link", "br", "path", "use", "circle", "rect"}
 
 CLAIMS = Claims(
     [
-        Claim(text="ClippedGossip equals gossip", paper="69.7", ours="59.0", interval="± 0.9", holds=True),
-        Claim(text="GM falls under ALIE", paper="9.8", ours="37.2", holds=False, note="fresh batches"),
+        Claim(
+            text="ClippedGossip equals gossip", paper="69.7", ours="59.0", interval="± 0.9", verdict="holds"
+        ),
+        Claim(
+            text="GM falls under ALIE",
+            paper="9.8",
+            ours="37.2",
+            verdict="does not hold",
+            note="fresh batches",
+        ),
         Claim(text="TM collapses on CIFAR-10", paper="25.3"),
+        Claim(text="bucketing helps", ours="-0.03", verdict="undecided", source="The caption."),
+        Claim(text="γ = 0.0154", ours="0.0154", verdict="by construction"),
     ],
     "What the paper says",
 )

@@ -29,14 +29,14 @@ class _WithFigures(TyperCommand):
         from clippedgossip.paper import EXPERIMENTS
 
         super().format_help(ctx, formatter)
-        names = ", ".join([*EXPERIMENTS, "all"])
+        names = ", ".join([*EXPERIMENTS, "all (those of the paper)", "ours (the last four)"])
         print(fill(f"Figures: {names}", 80, subsequent_indent="  ", break_on_hyphens=False) + "\n")
 
 
 def reproduce(
     names: Annotated[
         list[str],
-        typer.Argument(metavar="NAME", help="Figures by name, listed below, or all."),
+        typer.Argument(metavar="NAME", help="Figures by name, listed below, or all, or ours."),
     ],
     out: Out = Path("out"),
     scale: Annotated[
@@ -69,6 +69,9 @@ def reproduce(
     as_json: Json = False,
 ) -> None:
     """Draw figures of the paper and check every claim. Exit code 1 if a claim does not hold.
+
+    A claim holds, does not hold or is undecided by the 95 % confidence interval
+    over the seeds. One seed decides nothing.
 
     Finished runs are not run again. Stopped runs resume. Each figure has a
     folder with a page (index.html), its claims (claims.json) and its numbers

@@ -7,7 +7,7 @@ import numpy as np
 
 from clippedgossip.paper.base import Experiment, Needs, Options
 from clippedgossip.paper.consensus_chains import BETAS, DELTAS, ROUNDS, SETTINGS, ChainErrors, simulate
-from clippedgossip.report.claims import Claim, Floats
+from clippedgossip.report.claims import Claim, Floats, exact
 from clippedgossip.report.figures import Panel, Points, Scale, scatter, small_multiples
 from clippedgossip.report.page import Figure, PagePart, Panels, Section, Table, Text
 from clippedgossip.report.palette import styles
@@ -199,7 +199,8 @@ def _published(result: ChainErrors) -> Iterator[Claim]:
             text=f"ClippedGossip, β={beta:g}, δ={delta:g}",
             paper=paper,
             ours=f"{ours:.{digits}f}",
-            holds=round(ours, digits) == float(paper),
+            verdict=exact(round(ours, digits) == float(paper)),
+            source="The authors' released results, to as many digits.",
         )
 
 
@@ -214,7 +215,7 @@ def _text(result: ChainErrors) -> Iterator[Claim]:
     yield Claim(
         text="TM and Median have identical performance",
         ours=f"{apart:.2g}",
-        holds=apart < 1e-6 * INITIAL,
+        verdict=exact(apart < 1e-6 * INITIAL),
         note="largest difference of their errors, all settings and rounds",
     )
     yield _stuck(result, "Median*", most_delta=0.4)
@@ -223,7 +224,7 @@ def _text(result: ChainErrors) -> Iterator[Claim]:
     yield _better(ours, naive, "TM and Median", "; β=0.001, δ=0.5 gave 10011 in the paper as well")
     monotone = _monotone(ours)
     seen = "always" if monotone else "not always"
-    yield Claim(text="error grows with δ, and as γ falls", ours=seen, holds=monotone)
+    yield Claim(text="error grows with δ, and as γ falls", ours=seen, verdict=exact(monotone))
     yield _threshold(result)
     yield from _explained(result)
 
@@ -236,7 +237,7 @@ def _threshold(result: ChainErrors) -> Claim:
     return Claim(
         text="ClippedGossip is excellent below a threshold of δ/γ², degrades above",
         ours=f"{threshold:.3g}",
-        holds=latest < 10 * threshold,
+        verdict=exact(latest < 10 * threshold),
         note=f"smallest δ/γ² with an error above {CONVERGED:g}; the largest with one below is {latest:.3g}",
     )
 
@@ -255,13 +256,13 @@ def _weighted(result: ChainErrors) -> list[Claim]:
         Claim(
             text="TM* converges only for large β, δ ≤ 0.3",
             ours=f"{len(ours)} of {len(SETTINGS)}",
-            holds=most_delta <= 0.3 and least_beta > min(BETAS),
+            verdict=exact(most_delta <= 0.3 and least_beta > min(BETAS)),
             note=f"error below {CONVERGED:g}: β ≥ {least_beta:g} and δ ≤ {most_delta:g} only",
         ),
         Claim(
             text="TM* does better than other baselines",
             ours=f"{len(ours)} against {others}",
-            holds=len(ours) > others,
+            verdict=exact(len(ours) > others),
             note="settings on which they converge",
         ),
     ]
@@ -275,7 +276,7 @@ def _stuck(result: ChainErrors, rule: str, most_delta: float | None = None) -> C
         text=f"{rule} never moves" + (f" for δ ≤ {most_delta:g}" if most_delta else ""),
         paper=f"{INITIAL:.0f}",
         ours=low if low == high else f"{low}–{high}",
-        holds=bool(np.allclose(errors, INITIAL, rtol=1e-9)),
+        verdict=exact(bool(np.allclose(errors, INITIAL, rtol=1e-9))),
     )
 
 
@@ -284,7 +285,7 @@ def _better(ours: Floats, theirs: Floats, names: str, note: str) -> Claim:
     return Claim(
         text=f"ClippedGossip does better than {names}",
         ours=f"{(ours < theirs).sum()} of {len(ours)}",
-        holds=bool((ours <= 1.002 * theirs).all()),
+        verdict=exact(bool((ours <= 1.002 * theirs).all())),
         note=f"the rest within 0.2 %{note}",
     )
 
@@ -317,13 +318,13 @@ def _explained(result: ChainErrors) -> list[Claim]:
         Claim(
             text="δ/γ² explains the error best",
             ours=f"{shares['δ/γ²']:.3f}",
-            holds=max(shares, key=shares.__getitem__) == "δ/γ²" and shares["δ/γ²"] > 0.99,
+            verdict=exact(max(shares, key=shares.__getitem__) == "δ/γ²" and shares["δ/γ²"] > 0.99),
             note=f"variance explained; by 1/γ² {shares['1/γ²']:.3f}, by δ {shares['δ']:.3f}",
         ),
         Claim(
             text="error almost linear in δ/γ²",
             ours=f"{correlation:.2f}",
-            holds=correlation > 0.95,
+            verdict=exact(correlation > 0.95),
             note="correlation, for errors up to half of the largest; above, they saturate",
         ),
     ]

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 from clippedgossip.paper import page_parts as drawing
@@ -11,12 +10,17 @@ from clippedgossip.paper.training_figure import PAPER_ATTACKS, Case, Scale, Trai
 from clippedgossip.report.claims import Claim, check, ratio, worst
 from clippedgossip.report.figures import curve_panels, curves
 from clippedgossip.report.page import Figure, PagePart
-from clippedgossip.report.statistics import Series
+from clippedgossip.report.statistics import Series, estimate
 from clippedgossip.runs.config import NetworkConfig
 
 DELTAS = {"0": 0.0, "1/16": 1 / 16, "1/8": 1 / 8, "3/16": 3 / 16, "1/4": 1 / 4}
 GROUPS = {"all": "all regular nodes", "clique A": "clique A", "clique B": "clique B"}
-PUBLISHED = {"all": (88.5, 77.6, 45.4, 20.4, 19.4), "clique A": (74.1, 54.3, 48.1, 47.9, 48.4)}
+PUBLISHED = {
+    "all": (88.5, 77.6, 45.4, 20.4, 19.4),
+    "clique A": (74.1, 54.3, 48.1, 47.9, 48.4),
+    "clique B": (41.3,),
+}
+"""Of the released runs; of clique B only that with the largest δ_max."""
 SORTED, CLIQUE = "sorted over all nodes", "by clique"
 """Who holds what: as in the released runs, or as on the dumbbell of fig. exp6_1."""
 
@@ -38,8 +42,13 @@ class DeltaMax(TrainingExperiment):
     remarks = (
         "ε = 1.5. At the paper's scale: 1500 rounds, learning rate 0.001 as in the released runs. At the "
         "quick scale: 600 rounds, learning rate 0.005, and six hidden layers of 32, because averaging "
-        "models of one hidden layer costs little accuracy. Clique A holds the digits 0 to 4 and clique B "
-        "holds 5 to 9. The hub is in neither clique and trains on the digits of clique A."
+        "models of one hidden layer costs little accuracy. The text does not say who holds which digits. In "
+        "the released runs they are sorted by label over all 12 nodes, the Byzantine node included: these "
+        "are the runs that the claims are about. In the second arm clique A holds the digits 0 to 4 and "
+        "clique B holds 5 to 9; the hub trains on the digits of clique A. The text puts the Byzantine nodes "
+        "once beside V₁ and its mirror node, once on the hub; the released runs put them on the hub. As in "
+        "the figure of the paper, accuracies at the end are those of the last round; elsewhere they are "
+        "means over the last 150 rounds."
     )
 
     def cases(self, scale: Scale) -> Iterator[Case]:
@@ -61,7 +70,10 @@ class DeltaMax(TrainingExperiment):
 
     def figures(self, result: Results) -> Mapping[str, PagePart]:
         panels = {
-            title: [line for rule in result.rules if (line := result.series(SORTED, rule, group))]
+            f"{setting}: {title}": [
+                line for rule in result.rules if (line := result.series(setting, rule, group))
+            ]
+            for setting in (SORTED, CLIQUE)
             for group, title in GROUPS.items()
         }
         return {
@@ -70,7 +82,8 @@ class DeltaMax(TrainingExperiment):
                 caption="Test accuracy of the model averaged over all regular nodes, or over one clique.",
                 y_limits=(0, 1),
             ),
-            "Accuracy at the end": _ends(result),
+            "Accuracy at the end": _ends(result, SORTED),
+            "Accuracy at the end, shares by clique": _ends(result, CLIQUE),
             "Agreement": drawing.agreement(result),
         }
 
@@ -81,44 +94,45 @@ class DeltaMax(TrainingExperiment):
             max(gaps) - min(gaps),
             "at most 1e-09",
             note=f"largest difference; γ = {gaps[0]:.4f}",
+            source='"we choose the edge weight of Byzantine workers such that W̃ and p remain the same".',
             digits=4,
+            construction=True,
         )
-        final = {label: result.final(SORTED, f"δ_max = {label}", "all") for label in DELTAS}
+        final, distance = result.lasts("all"), result.finals(DISTANCE)
+        none, most = "δ_max = 0", "δ_max = 1/4"
+        least = min(PUBLISHED[group][-1] for group in ("clique A", "clique B"))
         yield check(
             "the quality drops significantly with δ_max",
-            final["0"] - final["1/4"],
-            "at least 20 points",
-            paper="+69.1 points",
-            note="from δ_max = 0 to 1/4, all regular nodes",
+            final(SORTED, none) - final(SORTED, most),
+            "at least 35 points",
+            paper=f"{PUBLISHED['all'][0] - PUBLISHED['all'][-1]:+.1f} points",
+            note="from δ_max = 0 to 1/4, all regular nodes, last round",
+            source='"the model quality drops significantly"; half of the released drop.',
+            main=True,
         )
-        yield check(
-            "it drops at every step",
-            worst(final[one] - final[two] for one, two in pairwise(DELTAS)),
-            "at least 0 points",
-            paper="+1.0 points",
-            note="the smallest drop from one δ_max to the next",
-        )
-        cliques = [result.final(SORTED, "δ_max = 1/4", group) for group in ("clique A", "clique B")]
+        cliques = [result.lasts(group)(SORTED, most) for group in ("clique A", "clique B")]
         yield check(
             "large δ_max: the global model is worse than the cliques'",
-            worst(cliques) - final["1/4"],
-            "at least 1 point",
-            paper="+29.0 points",
-            note="the worse clique against all, δ_max = 1/4",
+            worst(cliques) - final(SORTED, most),
+            "at least 11 points",
+            paper=f"{least - PUBLISHED['all'][-1]:+.1f} points",
+            note="the worse clique against all, δ_max = 1/4, last round",
+            source='"performs even worse than those averaged within cliques"; half of the released distance.',
         )
-        distance = result.finals(DISTANCE)
         yield check(
             "large δ_max: the cliques are essentially disconnected",
-            ratio(distance(SORTED, "δ_max = 1/4"), distance(SORTED, "δ_max = 0")),
+            ratio(distance(SORTED, most), distance(SORTED, none)),
             "at least 10 ×",
             note="Ξ at δ_max = 1/4 over Ξ at 0",
+            source='"the models in two cliques are essentially disconnected"; the bound is ours.',
         )
 
 
-def _ends(result: Results) -> Figure:
+def _ends(result: Results, setting: str) -> Figure:
     lines = []
     for group, title in GROUPS.items():
-        found = [result.estimate(SORTED, f"δ_max = {label}", group) for label in DELTAS]
+        lasts = result.lasts(group)
+        found = [estimate(lasts(setting, f"δ_max = {label}").tolist()) for label in DELTAS]
         lines.append(
             Series(
                 name=title,
@@ -129,7 +143,7 @@ def _ends(result: Results) -> Figure:
             )
         )
     svg = curves(lines, x_label="δ_max", y_scale="percent", y_limits=(0, 1))
-    return Figure(svg, drawing.ends(result))
+    return Figure(svg, f"Shares {setting}. Accuracy after the last round, mean over the seeds.")
 
 
 EXPERIMENT = DeltaMax()

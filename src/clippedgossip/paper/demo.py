@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from clippedgossip.paper import page_parts as drawing
-from clippedgossip.paper.no_honest_majority import FALLS, PUBLISHED, STANDS, ring
+from clippedgossip.paper.no_honest_majority import PUBLISHED, ring
 from clippedgossip.paper.results import Results
 from clippedgossip.paper.training_figure import (
     MNIST,
@@ -77,17 +77,23 @@ class Demo(TrainingExperiment):
         }
 
     def findings(self, result: Results) -> Iterator[Claim]:
-        final = result.finals(A)
+        """One seed. Here its numbers decide: the demo shows what happens and measures nothing."""
         for rule, paper in (("Gossip", "69.3 %"), ("ClippedGossip", "69.7 %")):
             text = f"dumbbell: {rule} learns all classes"
-            yield check(text, final(DUMBBELL, rule), "at least 65 %", paper=paper)
+            yield check(text, _only(result, DUMBBELL, rule, A), "at least 65 %", paper=paper)
         for rule, paper in (("GM", "50.7 %"), ("TM", "50.7 %"), ("Mozi", "50.6 %")):
-            yield check(f"dumbbell: {rule} stays at half", final(DUMBBELL, rule), HALF, paper=paper)
+            text = f"dumbbell: {rule} stays at half"
+            yield check(text, _only(result, DUMBBELL, rule, A), HALF, paper=paper)
         for setting, attack in RINGS.items():
             for rule in ("ClippedGossip", "GM", "TM"):
-                verb, must = ("stands", STANDS) if rule == "ClippedGossip" else ("falls", FALLS)
-                ours, paper = result.final(setting, rule, "all"), f"{PUBLISHED[rule][attack][0]} %"
+                clipped = rule == "ClippedGossip"
+                verb, must = ("stands", "at least 80 %") if clipped else ("falls", "at most 50 %")
+                ours, paper = _only(result, setting, rule, "all"), f"{PUBLISHED[rule][attack][0]} %"
                 yield check(f"{setting}: {rule} {verb}", ours, must, paper=paper)
+
+
+def _only(result: Results, setting: str, rule: str, group: str) -> float:
+    return float(result.final(setting, rule, group).mean())
 
 
 EXPERIMENT = Demo()

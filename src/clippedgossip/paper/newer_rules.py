@@ -1,26 +1,31 @@
 """Not in the paper: rules that were published later, on the networks of the paper."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 
+from clippedgossip.errors import UserError
 from clippedgossip.paper import page_parts as drawing
 from clippedgossip.paper.more_topologies import NETWORKS
 from clippedgossip.paper.no_honest_majority import ring
 from clippedgossip.paper.results import Results
 from clippedgossip.paper.training_figure import (
     PAPER_ATTACKS,
+    TUNED,
     Case,
+    Grid,
     Scale,
     TrainingExperiment,
     adaptive,
-    clipped,
 )
-from clippedgossip.report.claims import Claim, Floats, check
+from clippedgossip.report.claims import Claim, check
 from clippedgossip.report.page import PagePart
+from clippedgossip.runs.config import NetworkConfig
+from clippedgossip.settings import RuleConfig
 
 DUMBBELL = "dumbbell"
+COUNTS, WEIGHTS = (1, 2, 3, 4), (0.1, 0.2, 0.3, 0.4)
 ATTACKED: Mapping[str, tuple[dict[str, Any], str, Any]] = {
     f"{where}, {attack}": (network, partition, PAPER_ATTACKS[attack])
     for where, network, partition in (
@@ -32,20 +37,43 @@ ATTACKED: Mapping[str, tuple[dict[str, Any], str, Any]] = {
 }
 
 
-def rules(radius: float, *, count: int | str, weight: float | str, keep: float) -> dict[str, Any]:
-    """Every rule gets the same bound: on the number of Byzantine neighbours, or on their weight."""
+def rules(network: Mapping[str, Any]) -> dict[str, Any]:
+    """Every rule has one parameter, and four values of it are tried: fewer where the network has nodes with
+    too few neighbours for a value. Median has none."""
+    built = NetworkConfig.from_value(network).build()
+    counts = {int(count) for count in built.degrees[built.regular]}
+
+    def grid(symbol: str, values: Iterable[float], how: Callable[[Any], Any]) -> Grid:
+        return Grid({f"{symbol} = {value:g}": how(value) for value in values if fits(how(value))})
+
+    def fits(how: Mapping[str, Any]) -> bool:
+        try:
+            rule = RuleConfig.from_value(how).build(built)
+            for count in counts:
+                rule.check(count)
+        except UserError:
+            return False
+        return True
+
+    def told(name: str, key: str) -> Any:
+        values = COUNTS if key in ("trim", "faulty") else WEIGHTS
+        tried = grid("b" if values is COUNTS else "δ", values, lambda value: {"name": name, key: value})
+        return tried if tried.values else {"name": name, key: "byzantine"}
+
     return {
-        "ClippedGossip": clipped(radius),
-        "adaptive": adaptive(weight),
-        "GM": "geometric-median",
-        "TM": {"name": "trimmed-mean", "trim": count},
-        "Mozi": {"name": "mozi", "keep": keep, "self_weight": 0.5},
+        "ClippedGossip": TUNED,
+        "adaptive": grid("δ", WEIGHTS, adaptive),
+        "GM": grid("T", (2, 4, 8, 16), lambda count: {"name": "geometric-median", "iterations": count}),
+        "TM": told("trimmed-mean", "trim"),
+        "Mozi": grid(
+            "ρ", (0.2, 0.4, 0.7, 0.99), lambda keep: {"name": "mozi", "keep": keep, "self_weight": 0.5}
+        ),
         "Median": "median",
-        "Krum": {"name": "krum", "faulty": count},
-        "CS+": {"name": "cs-plus", "byzantine_weight": weight},
-        "NNA": {"name": "nna", "faulty": count},
-        "IOS": {"name": "ios", "faulty": count},
-        "BALANCE": "balance",
+        "Krum": told("krum", "faulty"),
+        "CS+": told("cs-plus", "byzantine_weight"),
+        "NNA": told("nna", "faulty"),
+        "IOS": told("ios", "faulty"),
+        "BALANCE": grid("γ", (0.1, 0.3, 1.0, 3.0), lambda gamma: {"name": "balance", "gamma": gamma}),
     }
 
 
@@ -60,20 +88,20 @@ class NewerRules(TrainingExperiment):
     section = "Median and Krum are left out of the paper's figures"
     groups: ClassVar = {DUMBBELL: "clique A"}
     remarks = (
-        "Rules that need a bound on the Byzantine neighbours, or on their weight, are given the true one, "
-        "but at most what their neighbourhood allows. The dumbbell has no Byzantine nodes; there these "
-        "rules expect one in each neighbourhood, as TM does. ClippedGossip has τ = 1, and 0.1 on the ring. "
-        "Mozi has ρ = 0.99, and 0.4 on the ring. BALANCE has γ = 0.3, κ = 1 and a = 0.5."
+        "Every rule is shown at its best, found with the same effort: four values of its one parameter are "
+        "tried on each network, on seeds that are not reported. The parameter is the radius τ of "
+        "ClippedGossip; the expected number b or weight δ of Byzantine neighbours of TM, Krum, NNA, IOS, CS+ "
+        "and the adaptive radius, at least 1 or 0.1, so that no rule may expect none; the number T of GM's "
+        "iterations; Mozi's ρ; BALANCE's γ (κ = 1, a = 0.5). Median has no parameter."
     )
 
     def cases(self, scale: Scale) -> Iterator[Case]:
-        expected = rules(scale.radius, count=1, weight=1 / (scale.clique + 1), keep=0.99)
         dumbbell = {"name": "dumbbell", "clique": scale.clique}
-        yield from scale.cases(DUMBBELL, expected, network=dumbbell, partition="clique")
+        yield from scale.cases(DUMBBELL, rules(dumbbell), network=dumbbell, partition="clique")
         for setting, (network, partition, attack) in ATTACKED.items():
-            radius, keep = (scale.radius / 10, 0.4) if network["name"] == "ring" else (scale.radius, 0.99)
-            told = rules(radius, count="byzantine", weight="byzantine", keep=keep)
-            yield from scale.cases(setting, told, network=network, partition=partition, attack=attack)
+            yield from scale.cases(
+                setting, rules(network), network=network, partition=partition, attack=attack
+            )
 
     def figures(self, result: Results) -> Mapping[str, PagePart]:
         return {
@@ -83,16 +111,16 @@ class NewerRules(TrainingExperiment):
 
     def findings(self, result: Results) -> Iterator[Claim]:
         for rule in ("Median", "Krum"):
-            behind: list[Floats] = []
+            leads = []
             for setting in (DUMBBELL, *ATTACKED):
                 final = result.finals(self.reported(setting))
-                lead = final(setting, "GM") - final(setting, rule)
-                behind.append(np.where(np.isnan(lead), np.nan, lead > 0))
+                leads.append(final(setting, "GM") - final(setting, rule))
             yield check(
                 f"{rule} usually performs worse than GM",
-                np.mean(behind, axis=0),
-                "at least 50 %",
-                note=f"share of the {len(behind)} settings in which GM is ahead",
+                np.median(leads, axis=0),
+                "at least 1 point",
+                note=f"GM's lead, the median of {len(leads)} settings",
+                source='"usually perform worse than GM so we exclude them"; the bound is ours.',
             )
 
 

@@ -18,7 +18,8 @@ PUBLISHED = {  # without and with a regular majority
     "TM": {"IPM": (11.4, 85.7), "ALIE z=10": (9.8, 11.4), "dissensus": (9.8, 90.3)},
     "Mozi": {"IPM": (95.6, 95.2), "ALIE z=10": (95.6, 95.2), "dissensus": (93.6, 95.2)},
 }
-STANDS, FALLS = "at least 80 %", "at most 50 %"
+STANDS, FALLS = "at least 84 %", "at most 20 %"
+FIVE = "five points below the lowest released accuracy"
 
 
 def ring(extra: Sequence[int] = ()) -> dict[str, Any]:
@@ -68,22 +69,29 @@ class NoHonestMajority(TrainingExperiment):
                 best(final(f"{attack}, {WITH}", rule) for attack in PUBLISHED[rule]),
                 STANDS,
                 paper=f"{max(pair[1] for pair in PUBLISHED[rule].values())} %",
-                note="its best over the attacks of the released runs",
+                note="its best over the attacks of the figure",
+                source=f'"can sometimes counter the attack under the honest majority assumption"; {FIVE}.',
             )
-        for attack in ATTACKS:
+        for attack in PUBLISHED["GM"]:
             for rule in ("GM", "TM"):
-                text = f"{attack}: one more Byzantine node corrupts {rule}"
-                ours = final(f"{attack}, {WITHOUT}", rule)
-                yield check(text, ours, FALLS, paper=_paper(rule, attack))
-        for attack in ATTACKS:
-            text = f"{attack}: ClippedGossip stands without a majority"
-            ours = final(f"{attack}, {WITHOUT}", "ClippedGossip")
-            yield check(text, ours, STANDS, paper=_paper("ClippedGossip", attack))
-
-
-def _paper(rule: str, attack: str) -> str:
-    pair = PUBLISHED[rule].get(attack)
-    return "" if pair is None else f"{pair[0]} %"
+                yield check(
+                    f"{attack}: one more Byzantine node corrupts {rule}",
+                    final(f"{attack}, {WITHOUT}", rule),
+                    FALLS,
+                    paper=f"{PUBLISHED[rule][attack][0]} %",
+                    source='"always corrupts the entire training"; twice what guessing gives. The attacks '
+                    "are those of the figure.",
+                    main=attack != "ALIE z=10",
+                )
+        for attack in PUBLISHED["ClippedGossip"]:
+            yield check(
+                f"{attack}: ClippedGossip stands without a majority",
+                final(f"{attack}, {WITHOUT}", "ClippedGossip"),
+                STANDS,
+                paper=f"{PUBLISHED['ClippedGossip'][attack][0]} %",
+                source=f'"defend attacks successfully even beyond the assumption"; {FIVE}.',
+                main=True,
+            )
 
 
 EXPERIMENT = NoHonestMajority()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clippedgossip.paper.base import Options, Reproduction, write_claims
-from clippedgossip.report.claims import Claims
+from clippedgossip.report.claims import PLURALS, Claims
 from clippedgossip.report.page import Cell, PagePart, Section, Table, Text, page, write
 
 
@@ -43,13 +43,7 @@ def _parts(part: Reproduction, out: Path) -> list[PagePart]:
 
 
 def _glance(done: Sequence[Reproduction]) -> Table:
-    rows: list[list[Cell]] = []
-    for part in done:
-        verdicts = [claim.holds for claim in part.claims.claims]
-        rows.append(
-            [
-                part.experiment.title,
-                *(verdicts.count(verdict) for verdict in (True, False, None)),
-            ]
-        )
-    return Table(["figure", "claims hold", "do not hold", "not run"], rows)
+    rows: list[list[Cell]] = [
+        [part.experiment.title, *(part.claims.count(verdict) for verdict in PLURALS)] for part in done
+    ]
+    return Table(["figure", *PLURALS.values()], rows)

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 HALF = Mark(value=0.5, name="half")
 BARS = 22  # at most, in one plot
-DIVERGED = "†"
 NAMED = 3  # settings of a network, before the others are counted
 Measure = Callable[[str], str]
 """Setting -> the measure reported for it."""
@@ -102,9 +101,7 @@ def page_table(result: Results) -> Table:
         estimates = [result.estimate(line.setting, line.rule, name) for name in groups]
         shown = [None if found is None else found.text(scale=100) for found in estimates]
         distance = result.estimate(line.setting, line.rule, DISTANCE)
-        diverged = sum(run.diverged for run in line.runs)
-        spread = f"{distance.mean:.3g}" if distance else "–"
-        apart = f"{diverged} of {len(line.runs)} diverged" if diverged else spread
+        apart = "–" if distance is None or distance.diverged else f"{distance.mean:.3g}"
         rows.append([line.setting, line.rule, *shown, apart, len(line.runs)])
     header = ["setting", "rule", *(f"{name}, %" for name in groups), "Ξ", "runs"]
     return Table(
@@ -142,18 +139,9 @@ def short_table(result: Results, measure: Measure, title: str) -> Table:
     rows: list[list[Cell]] = []
     for name in down:
         pairs = [(other, name) if turned else (name, other) for other in across]
-        rows.append([name, *(_marked(result, setting, rule, measure(setting)) for setting, rule in pairs)])
-    if any(run.diverged for line in result.lines for run in line.runs):
-        title += f"\n{DIVERGED} some of these runs diverged; they count with their last accuracy"
+        found = [result.estimate(setting, rule, measure(setting)) for setting, rule in pairs]
+        rows.append([name, *(None if one is None else one.text(scale=100) for one in found)])
     return Table(["", *across], rows, title)
-
-
-def _marked(result: Results, setting: str, rule: str, measure: str) -> str | None:
-    """An accuracy, with a mark where a run diverged."""
-    found, line = result.estimate(setting, rule, measure), result.line(setting, rule)
-    if found is None or line is None:
-        return None
-    return found.text(scale=100) + (f" {DIVERGED}" if any(run.diverged for run in line.runs) else "")
 
 
 def networks(result: Results) -> Panels:
@@ -231,8 +219,11 @@ def ends(result: Results) -> str:
     counts = {line.config["training"]["evaluate_last"] for line in result.lines}
     last = f"{counts.pop()} rounds" if len(counts) == 1 else "rounds"
     seeds = _seeds(result)
-    return f"Means over the last {last}" + (
-        f" and {seeds}, with 95 % confidence intervals." if seeds else "; one seed."
+    diverged = any(run.diverged for line in result.lines for run in line.runs)
+    return (
+        f"Means over the last {last}"
+        + (f" and {seeds}, with 95 % confidence intervals." if seeds else "; one seed.")
+        + (" A run that diverged counts as 0." if diverged else "")
     )
 
 

@@ -77,9 +77,16 @@ class RunResult:
         )
 
     def end(self, measure: str) -> float:
-        """The mean over the last rounds. Ξ of a run that diverged is infinite."""
+        """The mean over the last rounds. A run that diverged ends with accuracy 0 and an infinite Ξ."""
+        if self.diverged:
+            return math.inf if measure == DISTANCE else 0.0
         value = self.final.get(measure)
-        return (math.inf if self.diverged else math.nan) if value is None else value
+        return math.nan if value is None else value
+
+    def last(self, measure: str) -> float:
+        """After the last round."""
+        value = self.curves[measure][-1]
+        return self.end(measure) if self.diverged or value is None else value
 
     def by_round(self, measure: str) -> dict[int, float | None]:
         """The curve; ∞ where it has no number because the run diverged."""
@@ -190,7 +197,7 @@ class Results:
         each, over the settings of the network. A seed that diverged or was not run counts as 0."""
         found: dict[tuple[str, str], dict[str, list[float]]] = {}
         for line in self.tuning:
-            ends = [0.0 if run.diverged else run.end(measure(line.setting)) for run in line.runs]
+            ends = [run.end(measure(line.setting)) for run in line.runs]
             found.setdefault(line.tuned, {}).setdefault(line.value, []).extend(ends or [0.0])
         return {
             key: {value: float(np.mean(ends)) for value, ends in values.items()}
@@ -201,8 +208,16 @@ class Results:
         """The best value for each network and rule."""
         return {key: max(values, key=values.__getitem__) for key, values in self.tried(measure).items()}
 
+    def lasts(self, measure: str) -> Callable[[str, str], Floats]:
+        """The same for the last round."""
+        return lambda setting, rule: self._by_seed(setting, rule, lambda run: run.last(measure))
+
     def estimate(self, setting: str, rule: str, measure: str) -> Estimate | None:
-        return estimate(self.final(setting, rule, measure).tolist())
+        """The mean over the last rounds and over the seeds, and how many of them diverged."""
+        found, line = estimate(self.final(setting, rule, measure).tolist()), self.line(setting, rule)
+        if found is None or line is None:
+            return None
+        return replace(found, diverged=sum(run.diverged for run in line.runs))
 
     def series(self, setting: str, rule: str, measure: str) -> Series | None:
         """The curve with its band. None where nothing was run."""

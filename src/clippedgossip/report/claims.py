@@ -1,25 +1,45 @@
-"""Claims of the paper beside our results. A claim that does not hold is shown as such.
+"""Claims of the paper beside our results, each with its verdict and where its threshold comes from.
 
-Most claims are numbers: a quantity per seed, and the interval in which its mean must lie.
+Most claims are numbers: a quantity for each seed, and the bounds in which it must lie. The verdict goes by
+the 95 % confidence interval over the seeds.
 """
 
 import html
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clippedgossip.report.statistics import estimate
 
+Verdict = Literal["holds", "does not hold", "undecided", "by construction", "not run"]
+PLURALS: dict[Verdict, str] = {
+    "holds": "hold",
+    "does not hold": "do not hold",
+    "undecided": "undecided",
+    "by construction": "by construction",
+    "not run": "not run",
+}
+_SIGNS: dict[Verdict, tuple[str, str]] = {  # of a page: class and sign
+    "holds": ("holds", "✓"),
+    "does not hold": ("fails", "✗"),
+    "undecided": ("open", "?"),
+    "by construction": ("holds", "="),
+    "not run": ("open", "○"),
+}
 ROUNDING = 1e-9
 MOST = 12  # decimals: ROUNDING, with room to spare
 UNDEFINED = -math.inf
-NO_WORSE = "at least -0.3 points"  # less than that means nothing on ten thousand test images
-HALF = "47 to 53 %"  # what a model reaches that knows half of the classes
+NO_WORSE = "at least -0.3 points"
+NO_WORSE_SOURCE = "0.3 points mean nothing on ten thousand test images"
+HALF = "47 to 53 %"
+HALF_SOURCE = "a model that knows half of the classes reaches 50 % ± 3"
+NOISE = "two releases of one config differ by 0.7 points, the bound is three times that"
 Floats = NDArray[np.float64]
 _HEADER = ("Claim", "Paper", "Here", "Verdict")
 _TEST = re.compile(r"(at least |at most |\S+ to )(\S+)(?: (%|points?|×))?")
@@ -33,13 +53,13 @@ class Claim:
     paper: str = ""
     ours: str = ""
     interval: str = ""
-    holds: bool | None = None
-    """None if it was not run."""
+    verdict: Verdict = "not run"
+    """`by construction`: it follows from algebra or from the network. It is checked, but cannot fail."""
     note: str = ""
-
-    @property
-    def verdict(self) -> str:
-        return {True: "holds", False: "does not hold", None: "not run"}[self.holds]
+    source: str = ""
+    """Where it is said, and where the threshold comes from."""
+    main: bool = False
+    """Whether the quick scale must give the same verdict as the paper's."""
 
     @property
     def seen(self) -> str:
@@ -48,25 +68,24 @@ class Claim:
 
 @dataclass(frozen=True)
 class Claims:
-    """Several claims: a part of a page, a table in a terminal, rows of JSON."""
+    """Several claims: a part of a page, a table in a terminal, rows of JSON. By construction: last."""
 
     claims: Sequence[Claim]
     caption: str = ""
 
+    def __post_init__(self) -> None:
+        ordered = sorted(self.claims, key=lambda claim: claim.verdict == "by construction")
+        object.__setattr__(self, "claims", ordered)
+
+    def count(self, verdict: Verdict) -> int:
+        return Counter(claim.verdict for claim in self.claims)[verdict]
+
     @property
     def tally(self) -> str:
-        """`5 hold, 1 does not hold, 2 not run`."""
-        held, failed, unrun = (
-            sum(claim.holds is verdict for claim in self.claims) for verdict in (True, False, None)
-        )
-        words = [
-            (held, "holds" if held == 1 else "hold"),
-            (failed, "does not hold" if failed == 1 else "do not hold"),
-        ]
-        return (
-            ", ".join(f"{count} {word}" for count, word in [*words, (unrun, "not run")] if count)
-            or "no claims"
-        )
+        """`5 hold, 1 does not hold, 2 undecided`."""
+        counts = {verdict: self.count(verdict) for verdict in PLURALS}
+        said = [f"{n} {word if n == 1 else PLURALS[word]}" for word, n in counts.items() if n]
+        return ", ".join(said) or "no claims"
 
     def to_html(self) -> str:
         """A table. On a narrow screen each claim becomes a card."""
@@ -80,7 +99,12 @@ class Claims:
         )
 
     def to_json(self) -> list[dict[str, Any]]:
-        return [asdict(claim) | {"verdict": claim.verdict} for claim in self.claims]
+        return [asdict(claim) for claim in self.claims]
+
+
+def exact(holds: bool, *, construction: bool = False) -> Verdict:
+    """The verdict on something that has no noise."""
+    return ("by construction" if construction else "holds") if holds else "does not hold"
 
 
 def check(
@@ -88,11 +112,15 @@ def check(
     numbers: Floats | Iterable[float] | float,
     must: str,
     *,
+    source: str = "",
     paper: str = "",
     note: str = "",
     digits: int = 1,
+    main: bool = False,
+    construction: bool = False,
 ) -> Claim:
-    """Holds iff the mean over the seeds that were run is what it must be; not run if there are none.
+    """Holds if the 95 % interval over the seeds lies within the bounds, does not hold if it lies outside,
+    and is undecided otherwise. One seed decides nothing. A plain number has no noise: it decides.
 
     It must be `at least 20 points`, `at most 3 ×` or `47 to 53 %`. Where that names percent or points, the
     numbers are fractions. NaN is a seed that was not run, ∞ one that diverged. With a seed that is
@@ -102,30 +130,50 @@ def check(
     values = np.atleast_1d(np.asarray(numbers, dtype=np.float64))
     note = f"{note}; must be {must}" if note else f"must be {must}"
     asked, values = len(values), values[~np.isnan(values)]
-    if not len(values):
-        return Claim(text=text, paper=paper, note=note)
-    if len(values) < asked:
+    if len(values) < asked and len(values):
         note = f"{note}; {len(values)} of {asked} seeds"
     if diverged := int(np.isinf(values).sum()):
         note = f"{note}; {diverged} of {len(values)} seeds diverged"
+    claim = Claim(text=text, paper=paper, note=note, source=source, main=main)
+    if not len(values):
+        return claim
     if (values == UNDEFINED).any():
-        return Claim(text=text, paper=paper, ours="undefined", holds=False, note=note)
-    factor = _factor(unit)
+        return replace(claim, ours="undefined", verdict="does not hold")
+    factor, sure = _factor(unit), isinstance(numbers, float | int)
     found = estimate(values.tolist())
     assert found is not None
-    mean = found.mean
-    digits = _decimals(mean, low, high, factor, digits)
-    sign = "+" if unit == "points" else ""
-    shown = "∞" if math.isinf(mean) else f"{mean * factor:{sign}z.{digits}f}"
-    margin = "" if found.high is None else f"± {(found.high - mean) * factor:.{digits}f} "
-    return Claim(
-        text=text,
-        paper=paper,
-        ours=shown,
-        interval=f"{margin}{unit}".strip(),
-        holds=_within(mean, low, high),
-        note=note,
+    if diverged:
+        verdicts = {_judged(value, 0.0, low, high) for value in values.tolist()}
+        verdict: Verdict = verdicts.pop() if len(verdicts) == 1 else "undecided"
+        return replace(claim, ours="∞", interval=unit, verdict=verdict)
+    margin = None if found.high is None else found.high - found.mean
+    reach = margin if margin is not None else 0.0 if sure else math.inf
+    verdict = _judged(found.mean, reach, low, high)
+    number, spread = found.mean * factor, reach * factor
+    first = digits + (round(number, digits) == 0 != round(number, digits + 1))
+    agree = (
+        places
+        for places in range(first, MOST)
+        if _judged(round(number, places) / factor, round(spread, places) / factor, low, high) == verdict
     )
+    digits = next(agree, MOST)
+    shown = "" if margin is None else f"± {spread:.{digits}f} "
+    return replace(
+        claim,
+        ours=f"{number:{'+' if unit == 'points' else ''}z.{digits}f}",
+        interval=f"{shown}{unit}".strip(),
+        verdict="by construction" if construction and verdict == "holds" else verdict,
+    )
+
+
+def _judged(mean: float, margin: float, low: float | None, high: float | None) -> Verdict:
+    """By the interval around the mean."""
+    least, most = mean - margin, mean + margin
+    below, above = -math.inf if low is None else low, math.inf if high is None else high
+    if most < below - ROUNDING or least > above + ROUNDING:
+        return "does not hold"
+    within = least >= below - ROUNDING and most <= above + ROUNDING
+    return "holds" if within and math.isfinite(margin) else "undecided"
 
 
 def ratio(above: Floats, below: Floats) -> Floats:
@@ -146,22 +194,6 @@ def best(parts: Iterable[Floats]) -> Floats:
     return largest
 
 
-def _within(mean: float, low: float | None, high: float | None) -> bool:
-    return (low is None or mean >= low - ROUNDING) and (high is None or mean <= high + ROUNDING)
-
-
-def _decimals(mean: float, low: float | None, high: float | None, factor: float, digits: int) -> int:
-    """At least `digits`. More if the rounded number would contradict the verdict or look like zero."""
-    if math.isinf(mean):
-        return digits
-    number, holds = mean * factor, _within(mean, low, high)
-    first = digits + (round(number, digits) == 0 != round(number, digits + 1))
-    agree = (
-        places for places in range(first, MOST) if holds == _within(round(number, places) / factor, low, high)
-    )
-    return next(agree, MOST)
-
-
 def _test(must: str) -> tuple[float | None, float | None, str]:
     """The bounds, percent as fractions, and the unit."""
     match = _TEST.fullmatch(must)
@@ -178,11 +210,12 @@ def _factor(unit: str) -> float:
 
 
 def _row(claim: Claim) -> str:
-    kind = {True: "holds", False: "fails", None: "open"}[claim.holds]
-    sign = {True: "✓", False: "✗", None: "○"}[claim.holds]
-    note = f'<div class="soft">{html.escape(claim.note)}</div>' if claim.note else ""
+    kind, sign = _SIGNS[claim.verdict]
+    notes = "".join(
+        f'<div class="soft">{html.escape(note)}</div>' for note in (claim.note, claim.source) if note
+    )
     return (
-        f'<tr role="row"><td role="cell">{html.escape(claim.text)}{note}</td>'
+        f'<tr role="row"><td role="cell">{html.escape(claim.text)}{notes}</td>'
         f'<td role="cell" data-label="Paper">{html.escape(claim.paper) or "–"}</td>'
         f'<td role="cell" data-label="Here">{html.escape(claim.seen)}</td>'
         f'<td role="cell"><span class="verdict {kind}">'

@@ -111,6 +111,9 @@ def table(content: Table) -> str:
     return "\n\n".join(parts)
 
 
+VERDICTS = {"holds": "green", "does not hold": "bold red", "undecided": "yellow"}
+
+
 def claims_table(content: "Claims") -> "Text":
     """One row for each claim with its note below it, the verdict in colour; the tally at the end."""
     from rich.text import Text
@@ -126,7 +129,7 @@ def claims_table(content: "Claims") -> "Text":
         rows = _row([_wrapped(claim, widths[0]), [paper], [seen], [verdict]], widths, last_left=True)
         first, *rest = (line.replace(_GLUE, " ") for line in rows)
         text.append(first.removesuffix(verdict))
-        text.append(verdict, {True: "green", False: "bold red", None: "dim"}[claim.holds])
+        text.append(verdict, VERDICTS.get(verdict, "dim"))
         text.append("".join(f"\n{line}" for line in rest) + "\n")
     return text.append(f"\n{content.tally}")
 
