@@ -29,7 +29,13 @@ def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(wheel: Path)
         for path in SOURCE.rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    assert set(names) == here
+    examples = {
+        f"clippedgossip/{path.relative_to(ROOT).as_posix()}"
+        for path in (ROOT / "examples").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert {"clippedgossip/examples/dumbbell.toml", "clippedgossip/examples/own/mine.py"} <= examples
+    assert set(names) == here | examples
     data = ("py.typed", "report/page.css", "report/house.mplstyle", "peer/wire.proto", "peer/wire_pb2.py")
     assert {f"clippedgossip/{name}" for name in data} <= here
 

@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
 
@@ -54,7 +55,8 @@ class Schedule:
 class Training(Schedule):
     """Algorithm 1's numbers. The paper's theory covers its momentum, one local step and a constant η."""
 
-    lr: LearningRate = field(default_factory=LearningRate)
+    lr: LearningRate | float = field(default_factory=LearningRate)
+    """A number is a constant rate: lr=0.1."""
     optimizer: Optimizer = field(default_factory=HeavyBall)
 
     def __post_init__(self) -> None:
@@ -62,13 +64,16 @@ class Training(Schedule):
             value = getattr(self, name)
             if not isinstance(value, int) or value < least:
                 raise ConfigError(f"{name} is {value!r}; it must be a whole number, at least {least}")
-        must_be("lr", self.lr, LearningRate, "LearningRate(initial=0.01)")
+        if isinstance(self.lr, Real) and not isinstance(self.lr, bool):
+            object.__setattr__(self, "lr", LearningRate(initial=float(self.lr)))
+        must_be("lr", self.lr, LearningRate, "0.01, or LearningRate(initial=0.01)")
         must_be("optimizer", self.optimizer, Optimizer, "HeavyBall(0.9)")
         if self.precision not in get_args(Precision):
             raise ConfigError(unknown_name("precision", str(self.precision), get_args(Precision)))
 
     def rate(self, round: int) -> float:
         """η of a round."""
+        assert isinstance(self.lr, LearningRate)  # a number became one
         return self.lr.at(round, self.rounds)
 
     def evaluates_nodes(self, round: int) -> bool:

@@ -45,6 +45,14 @@ FILES = {
 
 WRONG: dict[str, tuple[str, ...]] = {  # the command -> what its error must say
     # files
+    "audit ring --draw /proc/x.svg": ("cannot draw to /proc/x.svg", "another file"),
+    "audit ring --nodes 3000000000": ("3000000000", "GB", "smaller"),
+    "audit ring --nodes 5 --nodes 6": ("--nodes", "twice", "5", "6"),
+    "audit hypercube --dimension 200": ("200", "GB", "smaller"),
+    "consensus ring --dim 1000000000": ("1000000000", "GB", "smaller"),
+    "consensus ring --rule-option radius=1 --rule-option radius=2": ("radius", "twice"),
+    "reproduce consensus --from nowhere": ("nowhere", "does not exist", "results.json"),
+    "examples nothing.toml": ("nothing.toml", "dumbbell.toml"),
     "audit asymmetric.csv": ("1–0", "0.2", "0.3", "symmetric"),
     "audit asymmetric.json": ("1–0", "0.2", "0.3", "symmetric"),
     "audit negative.csv": ("-0.3", "negative", "must be positive"),

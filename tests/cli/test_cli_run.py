@@ -112,10 +112,8 @@ def test_a_run_can_be_repeated_from_its_own_config(config: str, capsys: pytest.C
         (["tranning.lr=1"], "did you mean 'training'"),
         (["network.byzantine=[0]"], "no [attack]"),
         (["--device", "tpu"], "error: --device tpu: device is 'tpu'"),
-        (
-            ['network.name="complete"'],
-            'keeps the other keys of [network], network={name="complete"} does not',
-        ),
+        (["training.lr=1", "training.lr=2"], "training.lr is given twice, as 1 and as 2; give it once"),
+        (["seed=1", "--seed", "2"], "seed is given twice, as 1 and as 2"),
         (["--plan", "--ranks", "9"], "1 to 4 ranks"),
         (["--ranks", "2"], "torchrun --standalone --nproc-per-node 2 -m clippedgossip run tiny.toml"),
     ],
@@ -274,3 +272,86 @@ def test_kill_9_and_start_again(config: str) -> None:
     assert cli(*command("cut")[3:]) == 0
     assert cli(*command("whole")[3:]) == 0
     assert records.read_bytes() == Path("whole", *records.parts[1:]).read_bytes()
+
+
+def test_a_huge_network_is_refused_before_it_is_built(
+    config: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    began = time.monotonic()
+    assert cli("run", config, "network.clique=20000", "--plan") == 2
+    assert "clique is 20000" in capsys.readouterr().err
+    assert time.monotonic() - began < 10
+
+
+def test_the_last_round_stands_beside_the_mean(config: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli("run", config, "training.evaluate_last=4") == 0
+    out = capsys.readouterr().out
+    assert "mean  at the end" in out
+    assert "these are all rounds: training.evaluate_last is 4" in out
+    summary = json.loads(next(Path("runs").glob("*/summary.json")).read_text())
+    *_, end = map(json.loads, next(Path("runs").glob("*/records.jsonl")).read_text().splitlines())
+    assert summary["last_round"]["accuracy"] == end["accuracy"]["all"]
+    assert summary["last_round"]["loss"] == end["loss"]
+
+
+def test_ctrl_c_writes_a_checkpoint_at_once(config: str) -> None:
+    """The default interval is thirty seconds; nothing of these seconds is lost."""
+    program = [sys.executable, "-m", "clippedgossip", "run", config, "training.rounds=1000000"]
+    with subprocess.Popen(program, stderr=subprocess.PIPE, text=True) as process:
+        while not any(path.stat().st_size for path in Path("runs").rglob("records.jsonl")):
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        assert process.stderr is not None
+        said = process.stderr.read()
+    assert process.returncode == 130
+    assert "stopping after this round" in said
+    assert "the same command resumes" in said
+    (checkpoint,) = Path("runs").rglob("checkpoint.safetensors")
+    records = [json.loads(line) for line in (checkpoint.parent / "records.jsonl").read_text().splitlines()]
+    assert 0 <= simulate.State.load(checkpoint).round - records[-1]["round"] < 2
+    assert not (checkpoint.parent / "failure.json").exists()
+
+
+def test_a_batch_larger_than_a_share_is_said(config: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli("run", config, "training.batch=30") == 0
+    assert "note: a batch of 30 is larger than the smallest share, 25 samples" in capsys.readouterr().err
+
+
+def test_the_checkpoint_interval_can_be_set(config: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved: list[int] = []
+    monkeypatch.setattr(simulate.State, "save", lambda state, path: saved.append(state.round))
+    assert cli("run", config, "--checkpoint-every", "0", "--again") == 0
+    assert saved[0] == 1
+
+
+def test_examples_are_listed_and_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli("examples") == 0
+    assert "dumbbell.toml\n  Two cliques" in capsys.readouterr().out
+    assert cli("examples", "--json") == 0
+    assert {"dumbbell.toml", "own", "own_model.py", "ring.toml", "sweep.toml"} <= set(read(capsys))
+    assert cli("examples", "dumbbell.toml", "sweep.toml", "own", "--to", "here") == 0
+    assert {path.name for path in Path("here").iterdir()} == {"dumbbell.toml", "sweep.toml", "own"}
+    assert cli("examples", "dumbbell.toml", "--to", "here") == 2
+    assert "is there already" in capsys.readouterr().err
+
+
+def test_completion_knows_the_commands() -> None:
+    """As a shell asks for it."""
+    asked = {"_CLIPPEDGOSSIP_COMPLETE": "complete_bash", "COMP_WORDS": "clippedgossip re", "COMP_CWORD": "1"}
+    program = [
+        sys.executable,
+        "-c",
+        "import sys; sys.argv[0] = 'clippedgossip'\nfrom clippedgossip.cli import main; main()",
+    ]
+    done = subprocess.run(program, env={**os.environ, **asked}, capture_output=True, text=True)
+    assert set(done.stdout.split()) == {"report", "reproduce"}
+
+
+def test_flags_have_no_type_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli("run", "--help") == 0
+    out = capsys.readouterr().out
+    assert "--json" in out
+    assert "bool" not in out

@@ -277,3 +277,11 @@ def test_adding_edges_is_building_anew(network: Network, random: Any) -> None:
     for edge in [(0, 0), *list(graph.edges)[:1]]:
         with pytest.raises(NetworkError, match="must be new"):
             network.with_edges([*added, edge])
+
+
+def test_weights_that_are_not_used_are_said_to_be() -> None:
+    graph: Graph = nx.Graph()
+    graph.add_weighted_edges_from([(0, 1, 0.3), (1, 2, 0.3)])
+    with pytest.warns(RuntimeWarning, match='not used, metropolis-hastings weights are\ngive weights="own"'):
+        Network(graph)
+    assert Network(graph, weights="own").weighting == "own"

@@ -84,3 +84,17 @@ def test_a_notebook_sees_one_line_that_ends_empty(
     assert "\n" not in out
     assert out.count("training") < 100
     assert out.rpartition("\r")[0].rpartition("\r")[2].isspace()
+
+
+def test_off_a_terminal_a_line_is_printed_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = 0.0
+    monkeypatch.setattr("clippedgossip.report.terminal.time.monotonic", lambda: now)
+    with progress() as tell:
+        for done in range(1001):
+            now = float(done)
+            tell("ring: accuracy 90.0%", done, 1000)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "10/1000 ring: accuracy 90.0%, 16 min left"
+    assert [line.split("/")[0] for line in lines] == ["10", "30", "70", "150", "310", "630"]

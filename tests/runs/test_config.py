@@ -251,12 +251,20 @@ def test_errors_name_the_override(tmp_path: Path, bad: str) -> None:
 def test_the_override_that_brought_it_about_is_named_and_no_other(tmp_path: Path) -> None:
     path = written(tmp_path, TOML)
     with pytest.raises(ConfigError, match=r"^override 'training.rounds=0': .*rounds is 0"):
-        load_config(path, ["training.rounds=9", "training.batch=2", "training.rounds=0", "training.lr=1"])
-    with pytest.raises(ConfigError, match=r"^override 'rule.name=median' keeps .*: unknown .*'rule'"):
-        load_config(path, ["seed=2", "rule.name=median", "training.lr=1"])
+        load_config(path, ["training.batch=2", "training.rounds=0", "training.lr=1"])
     broken = written(tmp_path, TOML.replace("= 0.1", "= -0.1"))
     with pytest.raises(ConfigError, match=r"run\.toml, line \d+: .*learning rate is -0.1"):
         load_config(broken, ["training.batch=9"])
+
+
+def test_another_name_drops_the_parameters_of_the_old_one(tmp_path: Path) -> None:
+    text = TOML.replace('name = "ring"', 'name = "ring"\nnodes = 9\nweights = "equal"')
+    path = written(tmp_path, text)
+    changed = load_config(path, ["network.name=complete", "rule.faulty=1", "rule.name=krum"])
+    assert changed.network.to_mapping()["weights"] == "equal"  # of every network
+    assert changed.network.to_mapping()["nodes"] == 10  # the default: nine were the ring's
+    assert changed.rule.to_mapping() == {"name": "krum", "faulty": 1}
+    assert load_config(path, ["network.name=ring"]).network.to_mapping()["nodes"] == 9
 
 
 def test_a_mark_in_front_of_the_text_does_not_matter(tmp_path: Path) -> None:
@@ -340,12 +348,18 @@ def test_placements(byzantine: Any, nodes: int, lie: list[int] | None) -> None:
         assert len(built.byzantine) == 2
 
 
-def test_a_random_placement_follows_the_network_seed_alone() -> None:
-    def lies(seed: int, run: int) -> list[int]:
-        section = {"name": "complete", "nodes": 30, "byzantine": {"random": 5}, "seed": seed}
+def test_the_seed_draws_the_network_unless_the_network_has_its_own() -> None:
+    def byzantine(run: int, **own: int) -> list[int]:
+        section = {"name": "complete", "nodes": 30, "byzantine": {"random": 5}, **own}
         return list(config(network=section, seed=run).network.build().byzantine)
 
-    assert lies(0, 0) == lies(0, 1) != lies(1, 0)
+    assert byzantine(0) == byzantine(0, seed=0) == byzantine(1, seed=0)
+    assert byzantine(1) == byzantine(1, seed=1) != byzantine(0)
+    drawn = config(network={"name": "erdos-renyi"}, seed=7)
+    assert drawn.to_mapping()["network"]["seed"] == 7
+    assert drawn == RunConfig.from_mapping(drawn.to_mapping())
+    certain = config(network={"name": "dumbbell"}, seed=7)  # no seed changes it, so its runs keep their names
+    assert certain.to_mapping()["network"]["seed"] == 0
 
 
 def test_a_file_is_known_by_its_content(tmp_path: Path) -> None:

@@ -273,3 +273,21 @@ def test_what_cannot_run_says_so() -> None:
             next(train(run, device="cuda"))
     with pytest.raises(RunError, match="do not fit"):
         next(train(run, state=State(1, {"models": torch.zeros(1, 1)})))
+
+
+def test_a_state_asked_for_too_late_is_refused() -> None:
+    first, second, *_ = train(setup(Gossip(), rounds=3))
+    with pytest.raises(RunError, match="state of round 1 is gone: the run is at round 3"):
+        first.state()
+    assert second.round == 2
+
+
+def test_a_setup_fits_on_a_screen() -> None:
+    text = repr(setup(Gossip(), rounds=3))
+    assert len(text.splitlines()) == 3
+    assert max(map(len, text.splitlines())) <= 120
+
+
+def test_a_number_is_a_learning_rate() -> None:
+    assert Training(lr=0.1) == Training(lr=LearningRate(initial=0.1))
+    assert Training(lr=1).rate(5) == 1.0

@@ -56,7 +56,7 @@ def plain_loop(run: Setup) -> tuple[torch.Tensor, float]:
         for h in range(training.local_steps):
             x, y = workers.draw(workers.shares, round * training.local_steps + h)
             for i, (module, optimizer) in enumerate(zip(modules, optimizers, strict=True)):
-                optimizer.param_groups[0]["lr"] = training.lr.at(round, training.rounds)
+                optimizer.param_groups[0]["lr"] = training.rate(round)
                 optimizer.zero_grad()
                 loss = task.loss(module(x[i].double()), y[i])
                 loss.backward()  # type: ignore[no-untyped-call]  # PyTorch's

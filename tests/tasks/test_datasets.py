@@ -41,3 +41,9 @@ def test_labels_and_inputs_must_fit() -> None:
     assert DataSet.of(x, y, x, y, classes=9).classes == 9
     with pytest.raises(DataError, match="must agree"):
         DataSet.of(x, y, x[:, :1], y)
+
+
+def test_a_data_set_says_what_it_is_in_one_line() -> None:
+    assert repr(load("digits")) == (
+        "DataSet('digits': 1,442 to train, 355 to test, inputs 1×8×8, 10 classes)"
+    )

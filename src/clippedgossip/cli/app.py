@@ -3,17 +3,30 @@
 import errno
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.main import get_command
 
 from clippedgossip import __version__
 from clippedgossip.errors import UserError, unknown_name
 from clippedgossip.own import blamed
 
-COMMANDS = ("audit", "consensus", "reproduce", "demo", "data", "run", "report", "sweep", "peer")
+COMMANDS = (
+    "audit",
+    "consensus",
+    "reproduce",
+    "demo",
+    "examples",
+    "data",
+    "run",
+    "report",
+    "sweep",
+    "peer",
+)
 """In the order of the help. Each has a file of its name with a function `register`."""
 
 EXTRAS = {
@@ -35,7 +48,6 @@ app = typer.Typer(
     name="clippedgossip",
     help="Train models together on networks without a server, where some nodes are Byzantine.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -62,6 +74,8 @@ def _options(
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Entry point of the `clippedgossip` command."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    os.environ["MPLBACKEND"] = "agg"  # figures are files; a backend that is not there would stop matplotlib
+    warnings.showwarning = _note
     if "OMP_WAIT_POLICY" not in os.environ:  # waiting threads of PyTorch should soon free their cores
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     try:
@@ -70,7 +84,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         }
         if arguments and not arguments[0].startswith("-") and arguments[0] not in known:
             raise UserError(unknown_name("command", arguments[0], (name for name in known if name)))
-        code = app(arguments, prog_name="clippedgossip", standalone_mode=False)
+        command = get_command(app)
+        _hide_types_of_flags(command, None)
+        code = command(arguments, prog_name="clippedgossip", standalone_mode=False)
         sys.stdout.flush()
     except UserError as error:
         print(f"error: {two_lines(str(error))}", file=sys.stderr)
@@ -109,6 +125,22 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         goes_on = "; finished work is kept, the same command resumes" if resumed else ""
         print(f"interrupted{goes_on}", file=sys.stderr)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _hide_types_of_flags(command: Any, parent: Any) -> None:
+    """`--json` in the help, not `--json <bool>`."""
+    context = command.context_class(command, parent=parent, **command.context_settings)
+    help_ = command.get_help_option(context)
+    for parameter in [*command.params, *([help_] if help_ else [])]:
+        if getattr(parameter, "is_flag", False):
+            parameter.metavar = ""
+    for below in getattr(command, "commands", {}).values():
+        _hide_types_of_flags(below, context)
+
+
+def _note(message: Warning | str, *where: Any, **more: Any) -> None:
+    """A warning as a line for users."""
+    print(f"note: {message}", file=sys.stderr)
 
 
 def two_lines(message: str) -> str:

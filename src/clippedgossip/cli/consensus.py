@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound="Named")
 
+CONSENSUS_COPIES = 8  # of all vectors, while they are mixed
 TRAINING = {"mozi": "the losses of models", "label-flipping": "labels"}
 """Rules and attacks that need more than vectors, and what they need."""
 
@@ -170,6 +171,8 @@ def _pairs(options: list[str] | None, flag: str) -> dict[str, Any]:
         key, sign, value = option.partition("=")
         if not sign or not key:
             raise ConfigError(f"{flag} is {option!r}; it is written key=value, such as radius=0.5")
+        if key.strip() in found:
+            raise ConfigError(f"{flag} {key.strip()} is given twice; give it once")
         put(found, key.strip(), toml_value(value.strip()))
     return found
 
@@ -178,9 +181,16 @@ def _start(network: "Network", values: str | None, dim: int, seed: int) -> "Tens
     """The vectors at the start: given, or drawn from a normal distribution."""
     import torch
 
+    from clippedgossip.devices import free_memory
     from clippedgossip.randomness import generator
 
     if values is None:
+        needed, free = CONSENSUS_COPIES * network.n * dim * 8, free_memory("cpu")
+        if needed > free:
+            raise ConfigError(
+                f"--dim is {dim}: {network.n} vectors need about {needed / 1e9:,.0f} GB, and "
+                f"{free / 1e9:,.0f} GB are free\ngive a smaller --dim"
+            )
         return torch.randn(network.n, dim, generator=generator(seed, "start"), dtype=torch.float64)
     try:
         numbers = [float(value) for value in networks.split_list(values)]

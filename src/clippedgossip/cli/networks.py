@@ -22,7 +22,15 @@ RandomNodes = Annotated[int, typer.Option(metavar="B", help="Byzantine nodes dra
 Pendants = Annotated[
     str | None, typer.Option(metavar="NODES", help="Add a Byzantine node beside each of these nodes.")
 ]
-RandomPendants = Annotated[int, typer.Option(metavar="B", help="Add Byzantine nodes beside random nodes.")]
+RandomPendants = Annotated[
+    int,
+    typer.Option(
+        "--pendants-random",
+        "--random-pendants",
+        metavar="B",
+        help="Add Byzantine nodes beside random nodes.",
+    ),
+]
 WorstNodes = Annotated[int, typer.Option(metavar="B", help="Byzantine nodes where they do most harm.")]
 Weights = Annotated[
     str | None,
@@ -88,6 +96,8 @@ def parse_options(context: typer.Context, source: str) -> dict[str, str]:
             if not rest or rest[0].startswith("--"):
                 raise NetworkError(f"--{name} needs a value ({mine[key].help})\nadd it: --{name} VALUE")
             value = rest.pop(0)
+        if key in found:
+            raise NetworkError(f"--{name} is given twice, as {found[key]} and as {value}; give it once")
         found[key] = value
     return found
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer.core import TyperCommand
 
+from clippedgossip.errors import UserError
+
 if TYPE_CHECKING:
     from clippedgossip.paper import Experiment, Options, Reproduction
 
@@ -81,6 +83,8 @@ def reproduce(
     from clippedgossip.paper import Options, resolve
 
     chosen = resolve(names)
+    if source is not None and not source.exists():
+        raise UserError(f"--from {source} does not exist\ngive a results.json, or a folder of them")
     options = Options(
         scale=scale,
         seeds=seeds,

@@ -3,8 +3,9 @@
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,12 +18,17 @@ if TYPE_CHECKING:
     from clippedgossip.runs.execute import Engine
     from clippedgossip.simulate.distributed.ranks import Ranks
 
-Config = Annotated[Path, typer.Argument(metavar="CONFIG", help="A TOML file; see examples/.")]
+Config = Annotated[
+    Path, typer.Argument(metavar="CONFIG", help="A TOML file; `clippedgossip examples` has some.")
+]
 Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Changes, such as training.lr=0.1.")
 ]
 Out = Annotated[Path, typer.Option(metavar="DIR", help="Folder that holds the runs.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")]
+CheckpointEvery = Annotated[
+    float, typer.Option(metavar="SECONDS", min=0, help="Time between two checkpoints.")
+]
 Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:1.")]
 
 
@@ -49,6 +55,7 @@ def run(
         bool, typer.Option("--again", help="Delete what the run has so far and start again.")
     ] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the trained models.")] = False,
+    checkpoint_every: CheckpointEvery = 30,
     rank_timeout: Annotated[
         float, typer.Option(min=1, help="With torchrun: seconds after which a silent rank counts as failed.")
     ] = 600,
@@ -84,14 +91,20 @@ def run(
         loaded = load()
         if loaded.attack is not None and not as_json:
             _note_idle_attack(loaded)
-        from clippedgossip.runs.execute import Attempt, Diverged, execute
+        from clippedgossip.runs.execute import Attempt, Cadence, Diverged, execute
 
         found = not again and Attempt.of(loaded, out).run.finished
         diverged = None
         try:
             with _progress(loaded) as on_round:
                 done = execute(
-                    loaded, out, resume=not again, on_round=on_round, keep=keep, engine=_engine(together)
+                    loaded,
+                    out,
+                    resume=not again,
+                    on_round=on_round,
+                    cadence=Cadence(seconds=checkpoint_every),
+                    keep=keep,
+                    engine=_engine(together),
                 )
         except Diverged as error:
             done, diverged = error.run, error
@@ -147,21 +160,22 @@ def _follow(load: Callable[[], "RunConfig"], together: "Ranks") -> None:
 
 
 @contextmanager
-def _progress(config: "RunConfig") -> Iterator[Callable[["RunConfig", Any], None] | None]:
-    """A progress bar with the latest accuracy, where a terminal shows it."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from clippedgossip.report.terminal import progress
-
-    label = config.label
-    with progress() as show:
+def _progress(config: "RunConfig") -> Iterator[Callable[["RunConfig", Any], None]]:
+    """A progress bar with the latest accuracy; where there is no terminal, a line now and then."""
+    show: Callable[[str, int, int], None] | None = None
+    label, began = config.label, time.monotonic()
+    with ExitStack() as stack:
 
         def on_round(config: "RunConfig", moment: Any) -> None:
-            nonlocal label
+            nonlocal label, show
             if moment.record is not None and moment.record.accuracy:
                 label = f"{config.label}: accuracy {moment.record.accuracy['all']:.1%}"
-            show(label, moment.round, config.training.rounds)
+            if show is None and (sys.stderr.isatty() or time.monotonic() - began > 5):
+                from clippedgossip.report.terminal import progress
+
+                show = stack.enter_context(progress())
+            if show is not None:
+                show(label, moment.round, config.training.rounds)
 
         yield on_round
 
@@ -173,31 +187,41 @@ def _options(**options: Any) -> dict[str, str]:
 
 
 def _show(summary: dict[str, Any], config: "RunConfig", found: bool) -> None:
-    last = 1 if "diverged" in summary else min(config.training.evaluate_last, summary["rounds"])
-    distance = summary["consensus_distance"]
-    rows = [("accuracy", _percent(summary["accuracy"])), *_group_rows(summary["groups"])]
-    rows += [
-        ("single nodes", _percent(summary["mean_accuracy"])),
-        ("worst node", _percent(summary["worst_accuracy"])),
-        ("consensus distance", "-" if distance is None else f"{distance:.3g}"),
-    ]
-    if summary["clipped"] is not None:
-        rows.append(("messages clipped", _percent(summary["clipped"])))
+    training = config.training
+    last = 1 if "diverged" in summary else min(training.evaluate_last, summary["rounds"])
+    columns = [_column(summary)]
+    end = _column(summary["last_round"]) if "last_round" in summary else columns[0]  # 0.1 did not write it
+    if end != columns[0]:
+        columns.append(end)
     rounds = "1 round" if summary["rounds"] == 1 else f"{summary['rounds']} rounds"
     print(f"{config.label}: {rounds}, {summary['seconds']:.1f} s on {summary['device']}")
     if found:
         print("this run was finished before; --again repeats it")
-    for name, value in rows:
-        print(f"  {name:<20} {value:>8}")
+    if len(columns) > 1:
+        print(f"  {'':<20} {'mean':>8} {'at the end':>11}")
+    for name in columns[0]:
+        print(f"  {name:<20} {columns[0][name]:>8}" + "".join(f" {more[name]:>11}" for more in columns[1:]))
     means = f"means over the last {last} rounds" if last > 1 else "at the last record"
     print(f"{means}; accuracy is that of the averaged model")
+    if training.evaluate_last >= summary["rounds"] > 1:
+        print(f"these are all rounds: training.evaluate_last is {training.evaluate_last}")
     print(f"run: {summary['run']}")
     if "models" in summary:
         print(f"models: {summary['models']}")
 
 
-def _group_rows(groups: dict[str, float]) -> list[tuple[str, str]]:
-    return [(f"  {name}", _percent(value)) for name, value in groups.items() if name != "all"]
+def _column(measured: dict[str, Any]) -> dict[str, str]:
+    """What the table shows, by the name of its row."""
+    distance = measured["consensus_distance"]
+    rows = {
+        "accuracy": _percent(measured["accuracy"]),
+        **{f"  {name}": _percent(value) for name, value in measured["groups"].items() if name != "all"},
+        "single nodes": _percent(measured["mean_accuracy"]),
+        "worst node": _percent(measured["worst_accuracy"]),
+        "consensus distance": "-" if distance is None else f"{distance:.3g}",
+    }
+    clipped = measured["clipped"]
+    return rows if clipped is None else rows | {"messages clipped": _percent(clipped)}
 
 
 def _percent(value: float | None) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from clippedgossip.cli.run import Json, Overrides
+from clippedgossip.cli.run import CheckpointEvery, Json, Overrides
 from clippedgossip.errors import UserError
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ def run(
     shard: Annotated[str | None, typer.Option(metavar="3/8", help="Only this part of the runs.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:1.")] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until other processes are done too.")] = False,
+    checkpoint_every: CheckpointEvery = 30,
     launcher: Annotated[
         Literal["local", "slurm", "debug"] | None, typer.Option(help="Submit jobs through submitit.")
     ] = None,
@@ -88,7 +89,7 @@ def run(
     if launcher is not None:
         done = _launch(configs, root, launcher, jobs or 1, minutes or 24 * 60, parameter or [])
     else:
-        done = _run(configs, root, wait)
+        done = _run(configs, root, wait, checkpoint_every)
     if as_json:
         print(json.dumps({"folder": str(root), "runs": len(configs), **done}, indent=1))
     else:
@@ -129,12 +130,15 @@ def _said(**options: object) -> str:
     return ", ".join(f"--{name}" for name, value in options.items() if value)
 
 
-def _run(configs: Sequence["RunConfig"], root: Path, wait: bool) -> dict[str, Any]:
+def _run(configs: Sequence["RunConfig"], root: Path, wait: bool, checkpoint_every: float) -> dict[str, Any]:
     from clippedgossip.report.terminal import progress
+    from clippedgossip.runs.execute import Cadence
     from clippedgossip.runs.fill import run_unfinished
 
     with progress() as show:
-        outcome = run_unfinished(configs, root, wait=wait, progress=show)
+        outcome = run_unfinished(
+            configs, root, wait=wait, progress=show, cadence=Cadence(seconds=checkpoint_every)
+        )
     elsewhere = [str(run.path) for run in outcome.elsewhere]
     return {
         "done": outcome.done,

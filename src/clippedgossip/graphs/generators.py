@@ -23,13 +23,14 @@ else:
     Graph = nx.Graph
 
 LISTED = 2000  # nodes of the largest complete graph that lists its edges for a schedule
+EDGE_BYTES = 400  # of a networkx graph, with its nodes: 490 in a ring, 170 in a complete graph
 Nodes = Annotated[int, "number of nodes"]
 Seed = Annotated[int, "seed of the random choices"]
 
 
 def complete(*, nodes: Nodes = 10) -> Graph:
     """Every node is a neighbour of every other: γ = 1."""
-    return Graph(nx.complete_graph(_at_least("nodes", nodes, 1)))
+    return Graph(nx.complete_graph(_sized("nodes", nodes, 1, nodes * nodes // 2)))
 
 
 def complete_for_schedules(nodes: int) -> Graph:
@@ -41,41 +42,41 @@ def complete_for_schedules(nodes: int) -> Graph:
 
 def ring(*, nodes: Nodes = 10) -> Graph:
     """A cycle."""
-    return Graph(nx.cycle_graph(_at_least("nodes", nodes, 3)))
+    return Graph(nx.cycle_graph(_sized("nodes", nodes, 3, nodes)))
 
 
 def line(*, nodes: Nodes = 10) -> Graph:
     """A path."""
-    return Graph(nx.path_graph(_at_least("nodes", nodes, 2)))
+    return Graph(nx.path_graph(_sized("nodes", nodes, 2, nodes)))
 
 
 def star(*, nodes: Nodes = 10) -> Graph:
     """Node 0 is the only neighbour of every other node."""
-    return Graph(nx.star_graph(_at_least("nodes", nodes, 2) - 1))
+    return Graph(nx.star_graph(_sized("nodes", nodes, 2, nodes) - 1))
 
 
 def grid(*, rows: Annotated[int, "rows"] = 4, columns: Annotated[int, "columns"] = 4) -> Graph:
     """A rectangle, numbered row by row."""
-    return _numbered(nx.grid_2d_graph(_at_least("rows", rows, 1), _at_least("columns", columns, 1)))
+    _sized("rows", rows, 1, 2 * rows * columns)
+    return _numbered(nx.grid_2d_graph(rows, _at_least("columns", columns, 1)))
 
 
 def torus(*, rows: Annotated[int, "rows"] = 3, columns: Annotated[int, "columns"] = 3) -> Graph:
     """A grid that continues at the opposite side; every node has 4 neighbours (§ Constrained topologies,
     T_{3,3})."""
-    return _numbered(
-        nx.grid_2d_graph(_at_least("rows", rows, 3), _at_least("columns", columns, 3), periodic=True)
-    )
+    _sized("rows", rows, 3, 2 * rows * columns)
+    return _numbered(nx.grid_2d_graph(rows, _at_least("columns", columns, 3), periodic=True))
 
 
 def hypercube(*, dimension: Annotated[int, "2^dimension nodes"] = 4) -> Graph:
     """Nodes whose binary numbers differ in one digit are neighbours."""
-    n = 1 << _at_least("dimension", dimension, 1)
+    n = 1 << _sized("dimension", dimension, 1, dimension << min(dimension, 60))
     return _from_edges(n, ((i, i ^ (1 << k)) for i in range(n) for k in range(dimension) if not i >> k & 1))
 
 
 def exponential(*, nodes: Nodes = 16) -> Graph:
     """The neighbours of i are i ± 2^k (mod n): few neighbours, a large gap."""
-    _at_least("nodes", nodes, 2)
+    _sized("nodes", nodes, 2, nodes * nodes.bit_length())
     jumps = [1 << k for k in range((nodes - 1).bit_length()) if 1 << k < nodes]
     return _from_edges(nodes, ((i, (i + jump) % nodes) for i in range(nodes) for jump in jumps))
 
@@ -84,7 +85,7 @@ def random_regular(
     *, nodes: Nodes = 20, degree: Annotated[int, "neighbours of every node"] = 4, seed: Seed = 0
 ) -> Graph:
     """Every node has the same number of random neighbours."""
-    _at_least("nodes", nodes, 2)
+    _sized("nodes", nodes, 2, nodes * degree // 2)
     if not 1 <= degree < nodes or nodes * degree % 2:
         raise NetworkError(
             f"degree is {degree} on {nodes} nodes; it must lie in 1..{nodes - 1} and nodes × degree be even"
@@ -98,8 +99,8 @@ def erdos_renyi(
     *, nodes: Nodes = 20, probability: Annotated[float, "of each edge"] = 0.4, seed: Seed = 0
 ) -> Graph:
     """Every edge exists with the same probability; the graph may be disconnected."""
-    _at_least("nodes", nodes, 1)
     _probability("probability", probability)
+    _sized("nodes", nodes, 1, int(nodes + probability * nodes * nodes / 2))
     return Graph(nx.fast_gnp_random_graph(nodes, probability, seed=seed))
 
 
@@ -111,7 +112,7 @@ def small_world(
     seed: Seed = 0,
 ) -> Graph:
     """Watts–Strogatz (§ Constrained topologies); drawn again a few times while it is disconnected."""
-    _at_least("nodes", nodes, 3)
+    _sized("nodes", nodes, 3, nodes * neighbours // 2)
     _probability("rewire", rewire)
     if not 2 <= neighbours <= nodes - 1:
         raise NetworkError(f"neighbours is {neighbours}; it must lie in 2..{nodes - 1} on {nodes} nodes")
@@ -126,13 +127,14 @@ def scale_free(
     """Barabási–Albert: new nodes prefer neighbours of high degree."""
     if not 1 <= attach < nodes:
         raise NetworkError(f"attach is {attach}; it must lie in 1..{nodes - 1} on {nodes} nodes")
+    _sized("nodes", nodes, 1, nodes * attach)
     return nx.barabasi_albert_graph(nodes, attach, seed=seed)
 
 
 def random_tree(*, nodes: Nodes = 20, seed: Seed = 0) -> Graph:
     """A tree in which every new node has a random parent."""
     random = np.random.default_rng(seed)
-    parents = (random.random(_at_least("nodes", nodes, 1)) * np.arange(nodes)).astype(int)
+    parents = (random.random(_sized("nodes", nodes, 1, nodes)) * np.arange(nodes)).astype(int)
     return _from_edges(nodes, ((int(parents[i]), i) for i in range(1, nodes)))
 
 
@@ -148,8 +150,8 @@ def dumbbell(
 
     Extra edges share no endpoint with the bridge or with each other.
     """
-    a = _at_least("clique", clique, 1)
-    b = a if clique_b is None else _at_least("clique_b", clique_b, 1)
+    a = _sized("clique", clique, 1, clique * clique // 2)
+    b = _sized("clique_b", a if clique_b is None else clique_b, 1, (clique_b or a) ** 2)
     graph = _from_edges(a + b, combinations(range(a), 2))
     graph.add_edges_from(combinations(range(a, a + b), 2))
     graph.add_edges_from([(a - 1, a + b), (a + b, a)] if hub else [(a - 1, a)])
@@ -328,6 +330,20 @@ def _at_least(name: str, value: int, bound: int) -> int:
     if value < bound:
         raise NetworkError(f"{name} is {value}; it must be at least {bound}")
     return value
+
+
+def _sized(name: str, value: int, bound: int, edges: int) -> int:
+    """At least `bound`, and not so large that a graph of so many edges does not fit into memory."""
+    if edges > 1_000_000:
+        from clippedgossip.devices import free_memory  # imports PyTorch
+
+        free = free_memory("cpu")
+        if edges * EDGE_BYTES > free:
+            raise NetworkError(
+                f"{name} is {value}: about {edges:.1e} edges need {edges * EDGE_BYTES / 1e9:,.0f} GB, "
+                f"and {free / 1e9:,.0f} GB are free\ngive a smaller network"
+            )
+    return _at_least(name, value, bound)
 
 
 def _probability(name: str, value: float) -> None:

@@ -1,6 +1,7 @@
 """A network: graph, Byzantine set and mixing weights, and what the paper derives from them."""
 
 import html
+import warnings
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import cached_property
 from types import MappingProxyType
@@ -35,10 +36,11 @@ class Network:
     """Frozen. Nodes are 0..n-1 in the graph's order; neighbours are in ascending order.
 
     The Byzantine nodes are those that the graph marks, and those in `byzantine`. The default of `weights` is
-    the graph's own if it has them, otherwise Metropolis–Hastings. `max_degree` is the bound d_max of equal
-    weights, which all nodes know. "optimal" weights have the largest γ that the graph allows; {"robust": b,
-    "cap": c} the largest with which no b neighbours of a node hold more than c together. Degrees count
-    Byzantine neighbours.
+    what `graph.graph["weights"]` says (graph files with weights and some generators say "own"), otherwise
+    Metropolis–Hastings. The `weight` of an edge counts only with "own". `max_degree` is the bound d_max of
+    equal weights, which all nodes know. "optimal" weights have the largest γ that the graph allows;
+    {"robust": b, "cap": c} the largest with which no b neighbours of a node hold more than c together.
+    Degrees count Byzantine neighbours.
 
     With a `schedule` each round uses some of the links: `at` gives the network of a round. With a `delay`
     messages come late. Both are objects, or the words of a config; a schedule may be a function.
@@ -90,6 +92,13 @@ class Network:
             weights = (
                 str(graph.graph.get("weights", "metropolis-hastings")) if max_degree is None else "equal"
             )
+            if weights != "own" and any("weight" in data for _, _, data in graph.edges(data=True)):
+                warnings.warn(
+                    f"the weights of the graph's edges are not used, {weights} weights are\n"
+                    f'give weights="own" to use them, or weights="{weights}" if they mean something else',
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
         weighting, values, selves = mixing.resolve(
             graph, labels, indptr, indices, is_byzantine, weights, max_degree
         )

@@ -61,7 +61,12 @@ def draw_audit(audit: Audit, path: Path, *, title: str = "") -> None:
     )
     with rc_context({"svg.hashsalt": "clippedgossip", "svg.fonttype": "none"}):
         undated = {"Date": None} if path.suffix.lower() == ".svg" else None
-        figure.savefig(path, dpi=150, metadata=undated)
+        try:
+            figure.savefig(path, dpi=150, metadata=undated)
+        except OSError as error:
+            raise NetworkError(
+                f"cannot draw to {path}: {error.strerror or error}\ngive another file"
+            ) from error
 
 
 def draw_network(

@@ -1,5 +1,5 @@
-"""What a terminal shows: tables of 80 columns, claims, progress bars. A pipe gets the same without bars, a
-notebook a line in place of a bar."""
+"""What a terminal shows: tables of 80 columns, claims, progress bars. In place of a bar, a pipe gets a line
+now and then, a notebook a line that is written over."""
 
 import re
 import sys
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from clippedgossip.report.claims import Claim, Claims
 
 WIDTH = 80
+FIRST_LINE = 10.0  # seconds until the first line of progress where there is no terminal
 LEAST = 14  # columns for the first cell of a row, where it must be folded
 GAP = "  "
 _GLUE = "\N{NO-BREAK SPACE}"
@@ -33,7 +34,7 @@ def progress() -> Iterator[Callable[[str, int, int], None]]:
         yield from _notebook_line()
         return
     if not sys.stderr.isatty():
-        yield lambda label, done, total: None
+        yield _lines()
         return
     from rich.console import Console
     from rich.progress import Progress
@@ -45,6 +46,34 @@ def progress() -> Iterator[Callable[[str, int, int], None]]:
             bars.update(task, description=label, completed=done, total=total)
 
         yield show
+
+
+def _lines() -> Callable[[str, int, int], None]:
+    """A line on stderr after ten seconds, then after ever longer times, ten minutes at most."""
+    began = time.monotonic()
+    first: int | None = None
+    due, wait = began + FIRST_LINE, FIRST_LINE
+
+    def show(label: str, done: int, total: int) -> None:
+        nonlocal due, wait, first
+        first = done if first is None else first
+        now = time.monotonic()
+        if now < due:
+            return
+        wait = min(2 * wait, 600.0)
+        due = now + wait
+        left = (now - began) * (total - done) / (done - first) if done > first else None
+        rest = "" if left is None else f", {_duration(left)} left"
+        print(f"{done}/{total} {label}{rest}", file=sys.stderr, flush=True)
+
+    return show
+
+
+def _duration(seconds: float) -> str:
+    """`40 s`, `12 min`, `3.5 h`."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
 @contextmanager

@@ -5,12 +5,12 @@ import dataclasses
 import json
 import re
 import tomllib
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 import clippedgossip.decode as decode
 import clippedgossip.graphs as graphs
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from clippedgossip.simulate.setup import Setup
     from clippedgossip.tasks import DataSet
 
+T = TypeVar("T")
 Weights = Literal["metropolis-hastings", "equal", "lazy", "optimal", "own"]
 Nodes = tuple[int | str, ...]
 PLACEMENTS: Mapping[str, Any] = {"random": int, "pendants": Nodes, "pendants_random": int, "worst": int}
@@ -40,7 +41,7 @@ class NetworkConfig:
 
     `byzantine` names nodes, or says how they are found: {"random": 2} of the nodes, {"pendants": [0, 3]}
     beside these, {"pendants_random": 2} beside random nodes, {"worst": 1} where they do most harm.
-    `seed` is for the generator and the random nodes; the run's own seed does not change the network.
+    `seed` is for the generator and the random nodes; without it they are drawn from the seed of the run.
     `schedule` says which of its links each round uses, by the run's seed; `delay` how late messages are.
     """
 
@@ -73,8 +74,7 @@ class NetworkConfig:
                 raise KeyProblem(
                     ("network", "byzantine"), f"network.byzantine is {count}; it must be at least 0"
                 )
-        drawn = isinstance(self.byzantine, Mapping) and any(how in RANDOM for how in self.byzantine)
-        random = drawn or (thing is not None and "seed" in thing.takes)
+        random = self._drawn or (thing is not None and "seed" in thing.takes)
         self._canonical_changes()
         if self.seed is None:
             object.__setattr__(self, "seed", 0 if random else None)
@@ -86,8 +86,9 @@ class NetworkConfig:
             )
 
     @classmethod
-    def from_value(cls, raw: Any, folder: Path | None = None) -> Self:
-        """From the section; a file's path is taken from `folder`."""
+    def from_value(cls, raw: Any, folder: Path | None = None, *, seed: int = 0) -> Self:
+        """From the section; a file's path is taken from `folder`. What is random is drawn from `seed`, unless
+        the section has its own."""
         path = ("network",)
         content = dict(decode.table(raw, path, example='name = "ring"'))
         known: dict[str, Any] = {}
@@ -105,9 +106,11 @@ class NetworkConfig:
         if "name" not in known:
             decode.known_keys(content, (*KEYS, "weights", "byzantine", "schedule", "delay"), path)
         try:
-            return cls(**known, parameters=content, folder=folder)
+            made = cls(**known, parameters=content, folder=folder)
         except (ConfigError, NetworkError) as error:
             raise decode.within(path, error) from error
+        fixed = made.seed is None or "seed" in known or made.certain
+        return made if fixed else dataclasses.replace(made, seed=seed)
 
     def to_mapping(self) -> dict[str, Any]:
         """What identifies the network; of a file its name and digest, wherever it lies."""
@@ -128,6 +131,15 @@ class NetworkConfig:
                 dict(self.byzantine) if isinstance(self.byzantine, Mapping) else list(self.byzantine)
             )
         return mapping
+
+    @property
+    def certain(self) -> bool:
+        """Whether every seed gives the same network: a dumbbell is random only in its extra edges."""
+        return not self._drawn and self.name == "dumbbell" and not self.parameters.get("extra")
+
+    @property
+    def _drawn(self) -> bool:
+        return isinstance(self.byzantine, Mapping) and any(how in RANDOM for how in self.byzantine)
 
     @property
     def label(self) -> str:
@@ -244,15 +256,15 @@ class RunConfig:
         for key, example in (("network", "ring"), ("data", "digits"), ("model", "mlp"), ("rule", "gossip")):
             if key not in raw:
                 raise KeyProblem((), f'there is no [{key}]; add it, with for example name = "{example}"')
-        attack = raw.get("attack")
+        attack, seed = raw.get("attack"), decode.value(int, raw.get("seed", 0), ("seed",))
         return cls(
-            network=NetworkConfig.from_value(raw["network"], folder),
+            network=NetworkConfig.from_value(raw["network"], folder, seed=seed),
             data=DataConfig.from_value(raw["data"], folder),
             model=ModelConfig.from_value(raw["model"], folder),
             rule=RuleConfig.from_value(raw["rule"], folder),
             attack=None if attack is None else AttackConfig.from_value(attack, folder),
             training=decode.section(TrainingConfig, raw.get("training", {}), ("training",)),
-            seed=decode.value(int, raw.get("seed", 0), ("seed",)),
+            seed=seed,
             device=decode.value(str, raw.get("device", "auto"), ("device",)),
         )
 
@@ -343,8 +355,8 @@ def from_raw(
 
     def after(count: int) -> RunConfig:
         changed = override(raw, overrides[:count])
-        for key, value in (point or {}).items():
-            put(changed, key, deepcopy(value))
+        for key, value in _names_first((point or {}).items()):
+            _set(changed, key, deepcopy(value))
         return RunConfig.from_mapping(changed, folder=source.parent)
 
     try:
@@ -354,17 +366,8 @@ def from_raw(
         where = place(problem.path, str(source), text)
         if guilty:
             entry = overrides[guilty - 1]
-            where = (typed or {}).get(entry, f"override {entry!r}") + _keeps_others(entry, problem)
+            where = (typed or {}).get(entry, f"override {entry!r}")
         raise ConfigError(f"{where}: {problem}") from problem
-
-
-def _keeps_others(entry: str, problem: KeyProblem) -> str:
-    """A hint for a user who names another network, rule, …."""
-    section, dot, value = entry.partition(".name=")
-    if not dot or "unknown parameter of" not in str(problem):
-        return ""
-    other = f'{section}={{name="{toml_value(value)}"}}'
-    return f" keeps the other keys of [{section}], {other} does not"
 
 
 def _says(after: Callable[[int], RunConfig], count: int) -> str | None:
@@ -382,7 +385,9 @@ def read(path: Path) -> tuple[str, dict[str, Any]]:
         text = path.read_text(encoding="utf-8-sig")  # some editors write a byte-order mark
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise ConfigError(f"cannot read {path}: {reason}\ngive a .toml file; examples/ has some") from error
+        raise ConfigError(
+            f"cannot read {path}: {reason}\ngive a .toml file; `clippedgossip examples` has some"
+        ) from error
     try:
         raw = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except ValueError as error:  # both decoders' errors, with line and column
@@ -395,14 +400,41 @@ def read(path: Path) -> tuple[str, dict[str, Any]]:
 
 
 def override(raw: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """`key=value`, with the value as in TOML; anything else is text."""
-    changed = deepcopy(dict(raw))
+    """`key=value`, with the value as in TOML; anything else is text.
+
+    Another name (`rule.name=krum`) drops the parameters that the old one had in the file.
+    """
+    changed, given = deepcopy(dict(raw)), dict[str, str]()
     for text in overrides:
         key, equals, value = text.partition("=")
         if not equals or not re.fullmatch(r"[\w-]+(\.[\w-]+)*", key.strip()):
             raise ConfigError(f"cannot read the override {text!r}; write key=value, such as training.lr=0.1")
-        put(changed, key.strip(), toml_value(value.strip()))
+        key, value = key.strip(), value.strip()
+        if given.setdefault(key, value) != value:
+            raise ConfigError(f"{key} is given twice, as {given[key]} and as {value}; give it once")
+    for key, value in _names_first(given.items()):
+        _set(changed, key, toml_value(value))
     return changed
+
+
+KEPT: Mapping[str, tuple[str, ...]] = {
+    "network": ("weights", "max_degree", "byzantine", "seed", "schedule", "delay"),
+    "data": tuple(entry.name for entry in dataclasses.fields(DataConfig)),
+}
+"""Keys that stay when the section gets another name: they are not parameters of what is named."""
+
+
+def _names_first(changes: Iterable[tuple[str, T]]) -> list[tuple[str, T]]:
+    """A name before the parameters that go with it."""
+    return sorted(changes, key=lambda change: not change[0].endswith(".name"))
+
+
+def _set(changed: dict[str, Any], key: str, value: Any) -> None:
+    section, dot, _ = key.rpartition(".name")
+    old = changed.get(section)
+    if dot and isinstance(old, dict) and old.get("name") != value:
+        changed[section] = {name: said for name, said in old.items() if name in KEPT.get(section, ())}
+    put(changed, key, value)
 
 
 def toml_value(text: str) -> Any:

@@ -2,6 +2,9 @@
 
 import gc
 import math
+import os
+import signal
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -95,14 +98,17 @@ def run_together(
     """
     started = time.monotonic()
     train = engine or train_together
-    with _failures_written(attempts), _out_of_memory():
+    with _failures_written(attempts), _out_of_memory(), _interrupts(deferred=engine is None) as interrupted:
         while True:
             recorder = Recorder(attempts, on_round, cadence or Cadence(), keep)
             setups = [attempt.config.build() for attempt in attempts]
             states = _states(attempts)
             try:
                 for moments in train(setups, device=attempts[0].device, states=states):
-                    live = recorder.write(moments, setups)
+                    stop = bool(interrupted)  # Ctrl-C from here on is for the next round
+                    live = recorder.write(moments, setups, checkpoint=stop)
+                    if stop:
+                        raise KeyboardInterrupt
                     del moments  # they hold the stack: a second one may not fit beside it
                     if not live:
                         break
@@ -132,15 +138,16 @@ class Recorder:
         for attempt in attempts:
             attempt.run.failure_path.unlink(missing_ok=True)
 
-    def write(self, moments: Sequence[Moment], setups: Sequence[Setup]) -> bool:
-        """Write what is due after a round. Returns whether some run has not diverged."""
+    def write(self, moments: Sequence[Moment], setups: Sequence[Setup], *, checkpoint: bool) -> bool:
+        """Write what is due after a round, and a checkpoint if asked. Returns whether some run has not
+        diverged."""
         for attempt, moment, setup in zip(self.attempts, moments, setups, strict=True):
             if attempt.diverged is None:
                 attempt.write(moment, setup)
                 if self.on_round is not None:
                     self.on_round(attempt.config, moment)
         live = [pair for pair in zip(self.attempts, moments, strict=True) if pair[0].diverged is None]
-        if live and self._checkpoint_due(moments[0].round):
+        if live and (checkpoint or self._checkpoint_due(moments[0].round)):
             began = time.monotonic()
             for attempt, moment in live:
                 with attempt.run.writing_checkpoint() as path:
@@ -249,9 +256,15 @@ def summarise(attempt: Attempt, seconds: float) -> dict[str, Any]:
     last = [r for r in rounds if r.round > training.rounds - training.evaluate_last]
     last = rounds[-1:] if attempt.diverged or not last else last
     groups = {name: _mean([(r.accuracy or {}).get(name) for r in last]) for name in last[-1].accuracy or {}}
+    end = rounds[-1]
     return {
         "accuracy": groups.get("all"),
         "groups": groups,
+        "last_round": {
+            "accuracy": (end.accuracy or {}).get("all"),
+            "groups": dict(end.accuracy or {}),
+            **{name: _measure(end, name) for name in MEASURES},
+        },
         **{name: _mean([_measure(r, name) for r in last]) for name in MEASURES},
         "rounds": rounds[-1].round,
         "resumed_from": attempt.began,
@@ -311,6 +324,29 @@ def divergence(moment: Moment, setup: Setup) -> str | None:
         f"diverged by round {moment.round}: {what} NaN or infinity; what was recorded stays\n"
         "lower the learning rate, or take a rule that withstands the attack"
     )
+
+
+@contextmanager
+def _interrupts(*, deferred: bool) -> Iterator[list[int]]:
+    """Ctrl-C is noted in the list that this gives, so that the round under way ends and its checkpoint is
+    written. A second Ctrl-C interrupts at once. Where others handle Ctrl-C already, nothing changes."""
+    noted: list[int] = []
+
+    def note(number: int, frame: object) -> None:
+        if noted:
+            raise KeyboardInterrupt
+        noted.append(number)
+        os.write(2, b"\nstopping after this round; Ctrl-C again stops at once\n")
+
+    main = threading.current_thread() is threading.main_thread()
+    if not (deferred and main and signal.getsignal(signal.SIGINT) is signal.default_int_handler):
+        yield noted
+        return
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield noted
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """The parts of a training run: network, rule, attack, and a task that divides the data among the nodes that
 train. Also the checks before it starts: nodes, connectivity, memory."""
 
+import warnings
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -46,6 +47,12 @@ class Setup:
     attack: Attack | None = None
     training: Training = field(default_factory=Training)
     seed: int = 0
+
+    def __repr__(self) -> str:
+        return (
+            f"Setup({self.network!r},\n      {self.task!r},\n      {self.rule!r}, {self.attack!r}, "
+            f"{self.training.rounds} rounds, seed {self.seed})"
+        )
 
     def __post_init__(self) -> None:
         must_be("network", self.network, Network, "Network(graph)")
@@ -104,6 +111,13 @@ def network_task(
         held: Sequence[Data | Sequence[int]] = [*shares, *copies][: len(training)]
     else:
         held = _given(network, training, partition)
+    fewest = min((len(share) for share in held), default=batch)
+    if fewest < batch:
+        warnings.warn(
+            f"a batch of {batch} is larger than the smallest share, {fewest} samples: batches repeat samples",
+            RuntimeWarning,
+            stacklevel=2,
+        )
     if poison is not None and not trains:
         named = "there is no attack" if attack is None else f"under {type(attack).__name__} they do not"
         raise ConfigError(

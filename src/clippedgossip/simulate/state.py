@@ -51,4 +51,14 @@ class Moment:
 
     round: int
     record: Round | None  # None if the round was not evaluated
-    state: Callable[[], State]
+    take: Callable[[], State]
+
+    def state(self) -> State:
+        """A copy of what the run needs to resume from this round. Ask before the next round is trained."""
+        state = self.take()
+        if state.round != self.round:
+            raise RunError(
+                f"the state of round {self.round} is gone: the run is at round {state.round}\n"
+                "call moment.state() before the next moment is taken"
+            )
+        return state

@@ -39,6 +39,13 @@ class DataSet:
     mean: Tensor | None = None
     std: Tensor | None = None
 
+    def __repr__(self) -> str:
+        shape = "×".join(map(str, self.shape))
+        return (
+            f"DataSet({self.name!r}: {len(self.train_y):,} to train, {len(self.test_y):,} to test, "
+            f"inputs {shape}, {self.classes} classes)"
+        )
+
     def __post_init__(self) -> None:
         for part, x, y in (("train", self.train_x, self.train_y), ("test", self.test_x, self.test_y)):
             if len(x) != len(y) or not len(x):

@@ -91,6 +91,12 @@ class Task:
     poisoned: Tensor | None = None
     """The places in `nodes` of the nodes whose batches are poisoned."""
 
+    def __repr__(self) -> str:
+        return (
+            f"Task({len(self.nodes)} nodes learn {self.data.name!r}, {type(self.module).__name__} of "
+            f"{self.layout.size:,} parameters, batch {self.batch}, seed {self.seed})"
+        )
+
     @property
     def device(self) -> torch.device:
         return self.table.device
