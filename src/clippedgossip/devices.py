@@ -146,6 +146,11 @@ def compiled(
     return _COMPILED[kind]
 
 
+def capturing() -> bool:
+    """Whether a CUDA graph is being captured now: kernels are written down and not run."""
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+
+
 class CapturedWork:
     """Work on a GPU. The first call does it and captures it as a CUDA graph; later calls replay the graph.
 

@@ -321,8 +321,9 @@ class LocalStep:
         self.update = optimizer.update
         if workers.compiles and not (isinstance(optimizer, Momentum) and optimizer.weight_decay == 0):
             self.update = compiled((optimizer, workers.task.layout, workers.precision), optimizer.update)
-        self.found: tuple[Sequence[Tensor], Tensor] | None = None
-        """Gradients and losses of the last step of workers that are compiled, for the self-check."""
+        self.found: dict[bool, tuple[Sequence[Tensor], Tensor]] = {}
+        """For the self-check, of workers that are compiled: gradients and losses of the last step that was
+        replayed from a CUDA graph (True), and of the last one outside a graph (False)."""
 
     def set(self, round: int, h: int, lr: float, done: int | None = None) -> None:
         """Go to step h of a round; `done` steps were taken, if it is not all that came before."""
@@ -332,13 +333,16 @@ class LocalStep:
     def __call__(self, models: "Tensor", half: "Tensor", losses: "Tensor") -> None:
         """One step: x½ ← x − η · direction(g(x)), written into `half`. The mean of the round's losses grows
         in `losses`: set it to zero before the first of several steps."""
+        from clippedgossip.devices import capturing
+
         workers, shares, clock = self.workers, self.workers.shares, self.clock
         state = list(self.state.values())
         x, y = self.draw(shares, clock.step)
         if workers.stacks:
             gradients, found = self.gradients(shares, models, x, y, clock.step)
             self.update(models, half, gradients, state, clock.lr, clock.numbers)
-            self.found = (gradients, found) if workers.compiles else None
+            if workers.compiles:  # while a graph is captured, its tensors hold no values yet
+                self.found[capturing()] = gradients, found
         else:
 
             def step(i: int, gradient: "Sequence[Tensor]") -> None:

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from math import nan
 from pathlib import Path
 from types import MethodType
 from typing import Any
@@ -265,8 +266,7 @@ Spoil = Callable[[Stack], object]
 
 
 def spoil_gradients(stack: Stack) -> None:
-    assert stack.local_step.found is not None
-    for piece in stack.local_step.found[0]:
+    for piece in stack.local_step.found[True][0]:
         piece *= 2
 
 
@@ -283,15 +283,17 @@ class Replay:
     """Replaces CUDA graphs: the first round is right, later rounds are spoilt."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, spoil: Spoil) -> None:
-        self.rounds, self.spoil = 0, spoil
+        self.rounds, self.spoil, self.capturing = 0, spoil, False
         monkeypatch.setattr(Workers, "compiles", True)
         monkeypatch.setattr(torch, "compile", lambda function, dynamic=None: function)
         monkeypatch.setattr(Stack, "captures", property(lambda stack: devices.trusted(CAPTURE)))
         monkeypatch.setattr(engine, "CapturedWork", lambda work, changed: Replayed(self, work))
+        monkeypatch.setattr(devices, "capturing", lambda: self.capturing)
 
 
 class Replayed:
-    """A round that is done again and then spoilt."""
+    """A round that is done again and then spoilt. As in a CUDA graph, the gradients that the first call
+    captures hold no values before the second."""
 
     def __init__(self, replay: Replay, work: MethodType) -> None:
         self.replay, self.work, self.replays = replay, work, False
@@ -299,9 +301,14 @@ class Replayed:
 
     def __call__(self) -> None:
         self.replay.rounds += 1
+        self.replay.capturing = self.replays
         self.work()
+        self.replay.capturing = False
         if self.replays:
             self.replay.spoil(self.stack)
+        else:
+            gradients, losses = self.stack.local_step.found[False]
+            self.stack.local_step.found[True] = [piece * nan for piece in gradients], losses * nan
         self.replays = True
 
 
