@@ -11,6 +11,7 @@ model: the time of the draw, and that of the mixing for each edge and coordinate
 import argparse
 import time
 from collections.abc import Callable
+from functools import partial
 
 import networkx as nx
 import torch
@@ -82,16 +83,15 @@ def large(device: str) -> None:
     graph = nx.empty_graph(100_000)
     graph.graph["everyone"] = True
     network = Network(graph, byzantine=range(0, 100_000, 10), schedule=DRAWN)
-    draw = min(seconds(lambda r=round: network.at(r), 1, "cpu") for round in range(3))
+    draw = min(seconds(partial(network.at, round), 1, "cpu") for round in range(3))
     print(f"100,000 nodes hear 10 each: {draw:.2f} s to draw")
     for length in (64, 256):
         start = torch.randn(len(network.regular), length, device=device)
         states = trajectory(network, ClippedGossip(1.0), start, attack=Dissensus(), rounds=3)
         next(states), next(states)
-        took = seconds(lambda s=states: next(s), 1, device)
-        print(
-            f"  {length} coordinates: {took:.2f} s a round, {took / 1e6 / length * 1e9:.2f} ns an edge and coordinate"
-        )
+        took = seconds(partial(next, states), 1, device)
+        each = took / 1e6 / length * 1e9
+        print(f"  {length} coordinates: {took:.2f} s a round, {each:.2f} ns an edge and coordinate")
 
 
 if __name__ == "__main__":

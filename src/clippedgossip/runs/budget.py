@@ -129,7 +129,7 @@ def check(config: RunConfig) -> None:
         )
         data = DataSet.of(x, y, test_x, test_y, wanted.name).part(wanted.samples, wanted.test_samples)
     setup = config.build(data)
-    refuse_disconnected(setup.network)
+    refuse_disconnected(setup.network, setup.training.rounds, setup.seed)
     checked_counts(setup)
 
 
