@@ -25,6 +25,7 @@ from clippedgossip.rules import (
     TrimmedMean,
 )
 from clippedgossip.simulate import Setup, Training, train, train_together
+from clippedgossip.simulate.engine import Stack
 from clippedgossip.step import LearningRate
 from clippedgossip.tasks import DataSet, make_task, partition
 from clippedgossip.tasks import stacked_layers as layers
@@ -226,3 +227,36 @@ def test_two_gpu_runs_give_the_same_bytes() -> None:
     assert isinstance(rule, CoordinateRule)
     first, second = (list(train(setup(rule, "alie", "cnn", "bfloat16"), device="cuda")) for _ in range(2))
     assert [str(moment.record) for moment in first] == [str(moment.record) for moment in second]
+
+
+@pytest.mark.parametrize("delay", [None, {"edges": 2}], ids=str)
+@pytest.mark.parametrize(
+    ("rule", "attack", "captured"),
+    [
+        (ClippedGossip(0.5), "dissensus", True),
+        (ClippedGossip(0.5), "label-flipping", True),
+        (GeometricMedian(), "alie", True),
+        (Median(), "ipm", False),
+        (TrimmedMean(trim=1), "gaussian", False),
+    ],
+    ids=["clipped-gossip", "label-flipping", "geometric-median", "median", "trimmed-mean"],
+)
+def test_a_network_that_changes_is_captured_once(
+    rule: Rule, attack: str, captured: bool, delay: dict[str, int] | None
+) -> None:
+    """And its rounds are those of a CPU."""
+    schedule = {"name": "random-neighbours", "neighbours": 4}
+    network = Network(nx.complete_graph(9), byzantine=[1, 6], schedule=schedule, delay=delay)
+    run = cases.setup(rule, attack, network=network, model="linear", rounds=8, evaluate_every=8)
+    stack = Stack([run], "cuda")
+    assert stack.mixers[0].capturable is captured
+    graphs_seen = set()
+    for _ in range(8):
+        stack.advance()
+        if stack.captured is not None:
+            graphs_seen.add(id(stack.captured._graph))
+    assert len(graphs_seen) == 1
+    *_, last = train(run)
+    np.testing.assert_allclose(
+        stack.models.cpu(), last.state().tensors["models"], atol=2e-4, rtol=1e-3, err_msg=attack
+    )
