@@ -34,5 +34,5 @@ $(PACKAGE): pyproject.toml constraints.txt
 	touch $@
 
 $(TOOLS): $(PACKAGE)
-	$(BIN)/python -m pip install -c constraints.txt -e '.[peer,sweep,test,lint]'
+	$(BIN)/python -m pip install -c constraints.txt -e '.[peer,sweep,watch,test,lint]'
 	touch $@

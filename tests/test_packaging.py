@@ -36,7 +36,8 @@ def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(wheel: Path)
     }
     assert {"clippedgossip/examples/dumbbell.toml", "clippedgossip/examples/own/mine.py"} <= examples
     assert set(names) == here | examples
-    data = ("py.typed", "report/page.css", "report/house.mplstyle", "peer/wire.proto", "peer/wire_pb2.py")
+    data = ["py.typed", "report/page.css", "report/house.mplstyle", "peer/wire.proto", "peer/wire_pb2.py"]
+    data += [f"watch/live.{kind}" for kind in ("html", "css", "js")]
     assert {f"clippedgossip/{name}" for name in data} <= here
 
 

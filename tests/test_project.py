@@ -45,7 +45,7 @@ def test_everything_imported_is_declared() -> None:
     foreign = imported - sys.stdlib_module_names - {"clippedgossip", "pandas", "triton"}
     owners = packages_distributions()
     extras = PROJECT["optional-dependencies"]
-    declared = _named([*PROJECT["dependencies"], *extras["peer"], *extras["sweep"]])
+    declared = _named([*PROJECT["dependencies"], *extras["peer"], *extras["sweep"], *extras["watch"]])
     undeclared = {
         name for name in foreign if not {owner.lower().replace("_", "-") for owner in owners[name]} & declared
     }
@@ -56,7 +56,10 @@ def test_the_lowest_versions_are_those_that_were_tried() -> None:
     lines = (ROOT / "constraints-lowest.txt").read_text().splitlines()
     tried = {line.replace("==", ">=") for line in lines if line[:1] != "#"}
     extras = PROJECT["optional-dependencies"]
-    declared = {line.split(",")[0] for line in [*PROJECT["dependencies"], *extras["peer"], *extras["sweep"]]}
+    declared = {
+        line.split(",")[0]
+        for line in [*PROJECT["dependencies"], *extras["peer"], *extras["sweep"], *extras["watch"]]
+    }
     assert tried == declared - {"torch>=2.6"}
 
 

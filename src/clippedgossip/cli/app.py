@@ -35,7 +35,9 @@ EXTRAS = {
     "google": "peer",
     "grpc": "peer",
     "prometheus_client": "peer",
+    "starlette": "watch",
     "submitit": "sweep",
+    "uvicorn": "watch",
     "zstandard": "peer",
 }
 """Modules that may not be installed, and the extra that installs them."""

@@ -4,6 +4,8 @@ import json
 import re
 import secrets
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,6 +34,7 @@ def register(app: typer.Typer) -> None:
         ("start", start),
         ("status", status),
         ("health", health),
+        ("watch", watch),
         ("evidence", evidence),
         ("drill", drill),
     ):
@@ -151,6 +154,9 @@ def up(
         ),
     ] = [],  # noqa: B006  # typer copies it
     resume: Annotated[bool, typer.Option(help="Resume from the checkpoints of an earlier start.")] = False,
+    page: Annotated[
+        bool, typer.Option("--watch", help="Serve a live page on loopback while they run.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Start all peers of a network on this machine and watch them; Ctrl-C stops them.
@@ -167,7 +173,7 @@ def up(
     interrupted = False
     if not as_json:
         print(f"{len(configs)} peers are starting; Ctrl-C stops them", file=sys.stderr)
-    with running(configs) as peers:
+    with _page(net) if page else nullcontext(), running(configs) as peers:
         try:
             _watch(peers, live=not as_json and sys.stdout.isatty())
         except KeyboardInterrupt:
@@ -335,6 +341,45 @@ def health(
             print(f"{name}: {why or 'healthy'}")
     if any(found.values()):
         raise typer.Exit(1)
+
+
+def watch(
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="DIR…", help="Folders of peers, of networks, or of one run.")
+    ],
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, help="Port. The default is 8420, or a free one if that is taken."),
+    ] = None,
+    token: Annotated[
+        str,
+        typer.Option(
+            envvar="CLIPPEDGOSSIP_WATCH_TOKEN",
+            help="What a browser must bring. Without it: none on loopback, a new one elsewhere.",
+        ),
+    ] = "",
+) -> None:
+    """Serve a live page about peers, or about a run; Ctrl-C ends it. It only reads their folders."""
+    from clippedgossip.watch.live_page import Server, watched_in
+
+    server = Server(watched_in(folders), host=host, port=port, token=token)
+    print(f"{server.door.url}\nCtrl-C ends the page; what it shows goes on", flush=True)
+    if server.door.token:
+        print("from elsewhere: this machine's address in place of the host", flush=True)
+    with suppress(KeyboardInterrupt):
+        server.run()
+
+
+@contextmanager
+def _page(net: Path) -> Iterator[None]:
+    """A live page while the block runs."""
+    from clippedgossip.watch.live_page import Server, watched_in
+
+    server = Server(watched_in([net]))
+    print(f"live page: {server.door.url}", file=sys.stderr)
+    with server.beside():
+        yield
 
 
 def evidence(

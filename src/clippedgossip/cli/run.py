@@ -5,7 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -56,6 +56,9 @@ def run(
     ] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the trained models.")] = False,
     checkpoint_every: CheckpointEvery = 30,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Serve a live page on loopback while it trains.")
+    ] = False,
     rank_timeout: Annotated[
         float, typer.Option(min=1, help="With torchrun: seconds after which a silent rank counts as failed.")
     ] = 600,
@@ -96,7 +99,7 @@ def run(
         found = not again and Attempt.of(loaded, out).run.finished
         diverged = None
         try:
-            with _progress(loaded) as on_round:
+            with _page(loaded, out) if watch else nullcontext(), _progress(loaded) as on_round:
                 done = execute(
                     loaded,
                     out,
@@ -178,6 +181,18 @@ def _progress(config: "RunConfig") -> Iterator[Callable[["RunConfig", Any], None
                 show(label, moment.round, config.training.rounds)
 
         yield on_round
+
+
+@contextmanager
+def _page(config: "RunConfig", out: Path) -> Iterator[None]:
+    """A live page while the run trains."""
+    from clippedgossip.watch.live_page import Server
+    from clippedgossip.watch.watched_run import WatchedRun
+
+    server = Server(WatchedRun(config.run(out), config))
+    print(f"live page: {server.door.url}", file=sys.stderr)
+    with server.beside():
+        yield
 
 
 def _options(**options: Any) -> dict[str, str]:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from clippedgossip.errors import ClippedGossipError
 from clippedgossip.peer.node import Node
@@ -14,6 +14,9 @@ from clippedgossip.peer.peer_config import Config
 from clippedgossip.peer.peer_mixing import Mixed
 from clippedgossip.peer.telemetry import Metrics, write_starting, write_status
 from clippedgossip.records import Round, RunDirectory
+
+if TYPE_CHECKING:
+    from prometheus_client import Counter
 
 log = logging.getLogger(__name__)
 _STATUS_EVERY = 0.25
@@ -36,6 +39,7 @@ class Journal:
         self._records: Records | None = None
         self._status_at = 0.0
         self._last: Mixed | None = None
+        self._counted: dict[tuple[Counter, str], int] = {}
 
     def begin(self) -> None:
         """Serves the metrics; the neighbours are yet to be greeted."""
@@ -87,14 +91,24 @@ class Journal:
         metrics.deadline.set(report.deadline)
         metrics.seconds.observe(report.seconds)
         metrics.clipped.inc(report.clipped or 0)
-        for name in (neighbour.name for neighbour in self.config.neighbours):
+        for name, peer in node.neighbours.items():
             metrics.up.labels(name).set(name not in report.missing)
-            metrics.exchange_time.labels(name).set(node.neighbours[name].exchanged or 0.0)
+            metrics.exchange_time.labels(name).set(peer.exchanged or 0.0)
+            metrics.backoff.labels(name).set(peer.backoff)
+            metrics.messages.labels(name).inc(name not in report.missing)
+            self._count(metrics.sent, name, node.outbox.callers[name].sent)
+            self._count(metrics.received, name, peer.received)
         for name, reason in report.missing.items():
             metrics.missing.labels(name, reason.value).inc()
         metrics.evidence.set(node.evidence.proofs)
         metrics.suspicions.set(node.evidence.suspicions)
         metrics.flooded.set(node.outbox.flooded)
+
+    def _count(self, counter: "Counter", name: str, total: int) -> None:
+        """Raises a counter of Prometheus, which only knows increments, to `total`."""
+        self._counted.setdefault((counter, name), 0)
+        counter.labels(name).inc(total - self._counted[counter, name])
+        self._counted[counter, name] = total
 
     def _status(self, node: Node | None, round: int, *, finished: bool = False, ended: bool = False) -> None:
         self._status_at = time.monotonic()
@@ -129,6 +143,7 @@ class Journal:
             "refused_calls": node.outbox.flooded if node else 0,
             "resumed": self.resumed,
             "metrics": self._metrics_address,
+            "records": self._records.path.name if self._records and self._records.path else None,
             "finished": finished,
             "ended": ended,
         }
@@ -179,8 +194,14 @@ class Records:
 
 
 def _extra(report: Mixed) -> dict[str, Any]:
-    """Whose message was missing and why, and whose was of another round."""
-    extra: dict[str, Any] = {"reasons": {name: reason.value for name, reason in report.missing.items()}}
+    """Whose message was missing and why, how far the others were, and whose was of another round; what the
+    exchange took, and might have taken."""
+    extra: dict[str, Any] = {
+        "reasons": {name: reason.value for name, reason in report.missing.items()},
+        "distances": {name: float(f"{distance:.6g}") for name, distance in report.distances.items()},
+        "seconds": round(report.seconds, 4),
+        "deadline": round(report.deadline, 4),
+    }
     others = {name: round for name, round in report.rounds.items() if round != report.round}
     return extra | ({"other_rounds": others} if others else {})
 

@@ -67,6 +67,10 @@ class NeighbourState:
     """The own round in which that was used for the first time."""
     exchanged: float | None = None
     """When a message of it was used last (Unix time)."""
+    received: int = 0
+    """Bytes of its messages, whole or not."""
+    backoff: float = 0.0
+    """For how many seconds it is still ignored, as of the last round."""
     finished: bool = False
     late_pulls: int = 0
     fetch: "_Fetch | None" = None
@@ -402,6 +406,7 @@ class Node:
                     await self._rows_free.wait()
                     fetch.writing = into is not None
                     patience.reschedule(loop.time() + bounds.most)
+                peer.received += len(part)
                 assembler.feed(part)
                 del part  # or it would be held until the next has come
 
@@ -438,6 +443,7 @@ class Node:
                     kept.copy_(peer.row)
                 continue
             peer.reputation.missed(reason, round)
+            peer.backoff = peer.reputation.backoff_left
             if reason is Rejection.LATE:
                 self.deadline.late(name)
             elif reason in VIOLATIONS or reason is Rejection.REFUSED:
@@ -461,6 +467,7 @@ class Node:
         peer.exchanged = time.time()
         peer.finished = fetch.header.final
         peer.reputation.came()
+        peer.backoff = 0.0
         self.deadline.came(peer.name, fetch.seconds)
 
     def _judge(self, fetch: _Fetch) -> Rejection | None:

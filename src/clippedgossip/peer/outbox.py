@@ -72,6 +72,8 @@ class Caller:
         """Its own round, as it said in its last pull."""
         self.pulled = -1
         """The round of the newest message it took."""
+        self.sent = 0
+        """Bytes of messages."""
         self.serving: asyncio.Task[None] | None = None
 
 
@@ -181,6 +183,7 @@ class Outbox:
         async def paced(part: bytes) -> None:
             await self._pacer.spend(len(part))
             await send(part)
+            caller.sent += len(part)
 
         try:
             async with asyncio.timeout(self._patience):

@@ -41,7 +41,12 @@ class Reputation:
 
     def backed_off(self) -> bool:
         """True while it is not listened to."""
-        return self._backed_off_until is not None and self._clock() < self._backed_off_until
+        return self.backoff_left > 0
+
+    @property
+    def backoff_left(self) -> float:
+        """Seconds until it is listened to again."""
+        return 0.0 if self._backed_off_until is None else max(self._backed_off_until - self._clock(), 0.0)
 
     def worth_waiting(self, round: int) -> bool:
         """After some silent rounds, wait only now and then: 1, 2, 4, … rounds apart."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from clippedgossip.files import write_atomic
 from clippedgossip.peer.peer_config import Address, Config
+from clippedgossip.peer.peer_folder import in_use
 
 STATUS_FILE = "status.json"
 _LARGEST_LOG = 10 << 20
@@ -83,9 +84,10 @@ class Metrics:
     """The Prometheus endpoint of one peer; nothing is served before `serve`."""
 
     def __init__(self) -> None:
-        from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+        from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
         self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)  # memory, files, time of the start
         common: dict[str, Any] = {"registry": self.registry, "namespace": "clippedgossip"}
         self.round = Gauge("round", "The round this peer is in", **common)
         self.accuracy = Gauge("accuracy", "Accuracy on the test set, in [0, 1]", **common)
@@ -94,6 +96,15 @@ class Metrics:
         self.seconds = Histogram("exchange_seconds", "Duration of the exchange", **common)
         self.clipped = Counter("clipped", "Messages beyond the clipping radius", **common)
         self.missing = Counter("missing", "Messages that did not count", ["neighbour", "reason"], **common)
+        self.messages = Counter("messages", "Messages that were mixed", ["neighbour"], **common)
+        self.sent = Counter("sent_bytes", "Bytes of messages sent", ["neighbour"], **common)
+        self.received = Counter("received_bytes", "Bytes of messages received", ["neighbour"], **common)
+        self.backoff = Gauge(
+            "backoff_seconds",
+            "How long the neighbour is still ignored for violations",
+            ["neighbour"],
+            **common,
+        )
         self.up = Gauge("link_up", "Whether the neighbour was heard this round", ["neighbour"], **common)
         self.round_time = Gauge("last_round_timestamp_seconds", "When the last round ended", **common)
         self.exchange_time = Gauge(
@@ -146,7 +157,7 @@ def read_status(folder: Path) -> dict[str, Any] | None:
     status = {key: value for key, value in status.items() if _sound(key, value)}
     status.setdefault("peer", folder.name)
     ended = status.get("finished") or status.get("ended")
-    status["running"] = not ended and _alive(status.get("pid"))
+    status["running"] = not ended and in_use(folder)
     status["starting"] = bool(status.get("starting")) and status["running"]
     now = time.time()
     if status.get("round_time") is not None:
@@ -185,6 +196,8 @@ _KINDS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("accuracy", "neighbour_distance", "round_time"), (int, float, type(None))),
     **dict.fromkeys(("links", "reasons", "exchanged"), (dict,)),
     **dict.fromkeys(("peer", "metrics"), (str,)),
+    "records": (str, type(None)),
+    "convicted": (list,),
 }
 
 
@@ -197,15 +210,3 @@ def _sound(key: str, value: object) -> bool:
     if key == "links" and isinstance(value, dict):
         return all(isinstance(up, bool) for up in value.values())
     return key != "reasons" or all(isinstance(counts, dict) for counts in value.values())  # type: ignore[attr-defined]
-
-
-def _alive(pid: object) -> bool:
-    if not isinstance(pid, int) or pid <= 0:
-        return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -1,0 +1,122 @@
+"""A simulated run, as its folder tells of it while it runs, and afterwards."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from clippedgossip.errors import UserError
+from clippedgossip.records import RunDirectory
+from clippedgossip.watch.records_tail import Tail
+from clippedgossip.watch.watched import DRAWN, Cell, Watched, chart, number, percent, scaled, table, text
+
+if TYPE_CHECKING:
+    from clippedgossip.runs.config import RunConfig
+
+_LOSS = {"loss": "Loss", "consensus_distance": "Consensus distance Ξ"}
+
+
+class WatchedRun(Watched):
+    """The records of a run, and the network of its config."""
+
+    def __init__(self, run: RunDirectory, config: "RunConfig") -> None:
+        super().__init__()
+        self._run, self._config = run, config
+        self._tail = Tail(_measure)
+        network = config.network.build()
+        self._labels = [text(label) for label in network.labels]
+        self._byzantine = {int(node) for node in network.byzantine}
+        self._where: dict[str, tuple[float, float]] = {}
+        self._links: list[tuple[str, str]] = []
+        self._size = f"{network.n} nodes, {len(self._byzantine)} of them Byzantine"
+        if network.n <= DRAWN:
+            from clippedgossip.report.network_drawing import layout
+
+            self._where = scaled(self._labels, layout(network).tolist())
+            edges = network.to_networkx().edges
+            self._links = [(text(a), text(b)) for a, b in edges]
+
+    @classmethod
+    def existing(cls, path: Path) -> "WatchedRun":
+        """A run that is in a folder already."""
+        from clippedgossip.runs.config import load_config
+
+        run = RunDirectory(path)
+        return cls(run, load_config(run.config_path))
+
+    def look(self, chosen: str) -> dict[str, Any]:
+        self._tail.follow(self._run.records_path)
+        try:
+            state, failure = self._run.state, self._run.failure or self._run.diverged
+        except UserError:
+            state, failure = "failed", "its summary cannot be read"
+        last = self._tail.recent[-1] if self._tail.recent else {}
+        config, names = self._config, self._tail.names()
+        attack = f" Attack: {text(config.attack.name)}." if config.attack else ""
+        groups = [name.partition(":")[2] for name in names if name.startswith("accuracy:")]
+        accuracies = [(f"average of {group}", self._tail.curve(f"accuracy:{group}")) for group in groups]
+        singles = {"mean_accuracy": "single nodes, mean", "worst_accuracy": "worst single node"}
+        accuracies += [(words, self._tail.curve(name)) for name, words in singles.items() if name in names]
+        return {
+            "title": f"Run {text(config.label)}",
+            "facts": [
+                f"{state.capitalize()}: round {last.get('round', 0)} of {config.training.rounds}.",
+                f"{self._size}.",
+                f"Rule: {text(config.rule.name)}.{attack}",
+            ],
+            "alarms": [text(failure)] if failure else [],
+            "network": self._network(last),
+            "charts": [
+                chart("Accuracy on the test set", accuracies, percent=True),
+                *(chart(title, [("", self._tail.curve(name))], log=True) for name, title in _LOSS.items()),
+                chart("Messages clipped so far", [("", self._tail.curve("clipped"))], percent=True),
+            ],
+            "tables": [],
+            "nodes": [],
+            "chosen": "",
+            "detail": [self._rounds_table()],
+        }
+
+    def _network(self, last: Mapping[str, Any]) -> dict[str, Any]:
+        clipped = {
+            frozenset((text(edge[0]), text(edge[1])))
+            for edge in last.get("clipped_edges") or ()
+            if isinstance(edge, list) and len(edge) == 3
+        }
+        nodes = []
+        for i, name in enumerate(self._labels if self._where else ()):
+            x, y = self._where[name]
+            byzantine = i in self._byzantine
+            note = "Byzantine" if byzantine else "regular"
+            nodes.append(
+                {"name": name, "x": x, "y": y, "state": "running", "byzantine": byzantine, "note": note}
+            )
+        links = [
+            {"to": a, "from": b, "health": "clipped" if frozenset((a, b)) in clipped else "good"}
+            for a, b in self._links
+        ]
+        return {"nodes": nodes, "links": links, "halves": False}
+
+    def _rounds_table(self) -> dict[str, Any]:
+        rows: list[list[Cell]] = []
+        for record in reversed(self._tail.recent):
+            accuracy = record.get("accuracy")
+            rows.append(
+                [
+                    str(record["round"]),
+                    percent(accuracy.get("all") if isinstance(accuracy, dict) else None),
+                    percent(record.get("worst_accuracy")),
+                    number(record.get("loss")),
+                    number(record.get("consensus_distance")),
+                    percent(record.get("clipped")),
+                ]
+            )
+        columns = ["Round", "Accuracy", "Worst node", "Loss", "Consensus distance", "Clipped so far"]
+        note = "Accuracy is that of the regular nodes' averaged model. Only evaluated rounds have a row."
+        return table("The last rounds", columns, rows, note)
+
+
+def _measure(record: Mapping[str, Any]) -> dict[str, float | None]:
+    groups = record.get("accuracy")
+    found = {f"accuracy:{name}": value for name, value in groups.items()} if isinstance(groups, dict) else {}
+    names = ("mean_accuracy", "worst_accuracy", "clipped", *_LOSS)
+    return found | {name: record.get(name) for name in names}
