@@ -125,7 +125,14 @@ SETS: Mapping[str, Sequence[str]] = {
         "weaker-topology",
         "cifar",
     ),
-    "ours": ("adaptive-radius", "newer-rules", "precision", "optimal-weights"),
+    "ours": (
+        "adaptive-radius",
+        "newer-rules",
+        "precision",
+        "optimal-weights",
+        "changing-networks",
+        "random-partner",
+    ),
 }
 """`all` figures of the paper, and `ours`, which are not in it."""
 EXPERIMENTS: Mapping[str, str] = {
