@@ -83,8 +83,21 @@ def test_the_results_say_what_their_files_hold() -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_links_lead_somewhere(document: Path) -> None:
-    for target in re.findall(r"\]\(([^)#\s]+)", document.read_text()):
-        assert target.startswith("http") or (document.parent / target).exists(), target
+    for target in re.findall(r"\]\(([^)\s]+)\)", document.read_text()):
+        if target.startswith("http"):
+            continue
+        path, _, anchor = target.partition("#")
+        linked = document.parent / path if path else document
+        assert linked.exists(), target
+        assert not anchor or linked.suffix != ".md" or anchor in _anchors(linked), target
+
+
+def _anchors(document: Path) -> set[str]:
+    """What a link may name behind `#`: the headings, in lower case, without punctuation, with dashes."""
+    text = re.sub(r"^```.*?^```", "", document.read_text(), flags=re.M | re.S)
+    headings = re.findall(r"^#+ +(.*?) *$", text, re.M)
+    words = (re.sub(r"[^\w\- ]", "", re.sub(r"\]\(.*?\)", "", heading)) for heading in headings)
+    return {word.lower().replace(" ", "-") for word in words}
 
 
 def test_the_readme_names_every_command_rule_attack_and_figure() -> None:

@@ -44,6 +44,10 @@ class MiscompiledError(RunError):
     wrong."""
 
 
+class FormatError(UserError):
+    """A file that a newer version of this package wrote."""
+
+
 class PeerError(UserError):
     """A peer whose identity, configuration or neighbours do not fit."""
 

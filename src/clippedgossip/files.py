@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from clippedgossip.errors import RunError, UserError
+from clippedgossip.errors import FormatError, RunError, UserError
 
 try:
     import fcntl
@@ -54,6 +54,14 @@ def replacing(path: Path) -> Iterator[Path]:
 def leftovers(path: Path) -> Iterator[Path]:
     """Temporary files of `path` whose writer was killed (or is still writing)."""
     return path.parent.glob(f".{path.name}.*.tmp")
+
+
+def refuse_newer(found: object, known: str, path: Path) -> None:
+    """Refuse a file whose format this version does not know; without a word of it, it is the first."""
+    if str(found) not in map(str, range(1, int(known) + 1)):
+        raise FormatError(
+            f"{path} has format {found}; this version reads 1 to {known}\nupgrade clippedgossip"
+        )
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:

@@ -21,6 +21,7 @@ from clippedgossip.files import (
     Lock,
     canonical,
     leftovers,
+    refuse_newer,
     replacing,
     sync_folder,
     to_line,
@@ -111,6 +112,7 @@ class RunDirectory:
                 write_atomic(run.config_path, text)
             if not run.environment_path.exists():
                 write_atomic(run.environment_path, to_text(environment(device)))
+        refuse_newer(run.environment.get("format", 1), FORMAT, run.path)
         if run.config_path.read_text(encoding="utf-8") != text:
             raise RunError(
                 f"{run.config_path} was changed after the run began\ndelete {run.path} to run it again"
@@ -128,6 +130,7 @@ class RunDirectory:
         if not wanted[run.config_path.name]:
             missing = " and ".join(name for name, there in wanted.items() if not there)
             raise RunError(f"{run.path} is not a run: it has no {missing}\ngive a folder that a run wrote")
+        refuse_newer(run.environment.get("format", 1), FORMAT, run.path)
         if not wanted[run.records_path.name] or next(run.records(), None) is None:
             raise RunError(f"{run.path} has no records yet\nstart the run, or wait for its first round")
         return run

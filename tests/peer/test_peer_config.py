@@ -83,6 +83,14 @@ def test_dump_round_trip() -> None:
         (("rounds = 30", "momentum = 1.0"), "at least 0 and below 1"),
         (("rounds = 30", "momentum_form = 'papers'"), "it must be 'pytorch' or 'paper'"),
         (("rounds = 30", "precision = 'tf32'"), "line 7: .*peers have float32 alone"),
+        (
+            ("rounds = 30", "evaluate_last = 30"),
+            "line 7: training.evaluate_last is a key of a run",
+        ),
+        (
+            ("format = 2", "format = 2\n[data]\npoison = 3"),
+            "data.poison is a key of a run.*\ndrop it",
+        ),
         (("format = 2", "format = 2\nrounds = 30"), "rounds is a key of format 1\nwrite it in .training."),
         (("format = 2", "format = 3"), "this version reads 1 to 2"),
         (("format = 2", "nodes = 3\nnode = 3"), "node is 3; with nodes = 3 choose 0 to 2"),
@@ -100,6 +108,25 @@ def test_mistakes_are_named(change: tuple[str, str], message: str) -> None:
     assert change[0] in GOOD
     with pytest.raises(UserError, match=message):
         config.parse(GOOD.replace(*change, 1).encode())
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ("[rule]\nname = 'krm'", r"peer.toml, line \d+: unknown rule 'krm'; did you mean 'krum'"),
+        ("[rule]\nname = 'krum'", r"peer.toml, line \d+: rule 'krum' needs a value for faulty\ngive faulty"),
+        ("[rule]\nradius = 'oracle'", r"must be told who is Byzantine"),
+        ("[rule]\nname = 'trimmed-mean'\ntrim = 'byzantine'", "nobody here knows which nodes are Byzantine"),
+        ("[rule]\nname = 'mine:Keep'", r"there is no module 'mine'\n.*beside the config"),
+        ("[data]\nname = 'digit'", r"line \d+: unknown data set 'digit'; did you mean 'digits'"),
+        ("[model]\nname = 'mpl'", r"line \d+: unknown model 'mpl'; did you mean 'mlp'"),
+    ],
+)
+def test_what_a_file_names_is_looked_up_when_it_is_read(tmp_path: Path, section: str, message: str) -> None:
+    (tmp_path / "peer.toml").write_text(f'format = 2\nname = "alice"\nrun = "first"\n{section}\n')
+    with pytest.raises(UserError, match=message) as told:
+        config.load(tmp_path)
+    assert len(str(told.value).splitlines()) <= 2
 
 
 def test_a_name_listed_twice() -> None:

@@ -1,11 +1,17 @@
 """What version 0.1 wrote is read: a finished run is found, an unfinished one goes on."""
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 
+from clippedgossip.errors import FormatError
+from clippedgossip.peer import checkpoint
 from clippedgossip.records import RunDirectory
 from clippedgossip.runs.config import RunConfig
 from clippedgossip.runs.execute import execute
@@ -49,3 +55,35 @@ def test_an_unfinished_run_goes_on(tmp_path: Path) -> None:
 def test_new_folders_say_their_format(tmp_path: Path) -> None:
     made = RunDirectory.open(tmp_path, config().to_mapping(), "run")
     assert made.environment["format"] == "2"
+
+
+def test_what_a_newer_version_wrote_is_refused(tmp_path: Path) -> None:
+    shutil.copytree(FORMER / "unfinished", tmp_path / "runs")
+    run = RunDirectory(tmp_path / "runs" / NAME)
+    kept = run.checkpoint_path.read_bytes()
+    with safe_open(str(run.checkpoint_path), framework="pt") as old:
+        tensors, said = {name: old.get_tensor(name) for name in old.keys()}, old.metadata()  # noqa: SIM118
+    save_file(tensors, run.checkpoint_path, {**said, "format": "3"})
+    newer = run.checkpoint_path.read_bytes()
+    with pytest.raises(FormatError, match=r"checkpoint.safetensors has format 3.*1 to 2\nupgrade"):
+        execute(config(), tmp_path / "runs")
+    assert run.checkpoint_path.read_bytes() == newer  # and its work is not thrown away
+    run.checkpoint_path.write_bytes(kept)
+    run.environment_path.write_text(json.dumps(run.environment | {"format": "3"}))
+    refused = pytest.raises(FormatError, match=r"has format 3; this version reads 1 to 2\nupgrade")
+    with refused:
+        execute(config(), tmp_path / "runs")
+    with refused:
+        RunDirectory.existing(run.path)
+
+
+def test_a_peers_checkpoint_of_a_newer_version_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = checkpoint.Checkpoint(run="r", round=3, tensors={"x": torch.zeros(2)})
+    checkpoint.save(made, tmp_path)
+    with monkeypatch.context() as newer:
+        newer.setattr(checkpoint, "FORMAT", "3")
+        checkpoint.save(dataclasses.replace(made, round=4), tmp_path)
+    with pytest.raises(FormatError, match=r"has format 3; this version reads 1 to 2\nupgrade"):
+        checkpoint.load(tmp_path, "r")

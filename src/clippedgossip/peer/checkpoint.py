@@ -15,9 +15,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from clippedgossip.errors import PeerError
-from clippedgossip.files import replacing
+from clippedgossip.files import refuse_newer, replacing
 
 log = logging.getLogger(__name__)
+FORMAT = "2"
+"""Format of a peer's checkpoint. Version 0.1 wrote no format; its checkpoints are read."""
 _KEPT = 2
 
 
@@ -34,7 +36,7 @@ def save(checkpoint: Checkpoint, folder: Path) -> Path:
     """Writes atomically. Raises OSError (disk full); what was there before is then still there."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"checkpoint-{checkpoint.round:09d}.safetensors"
-    facts = json.dumps({"run": checkpoint.run, "round": checkpoint.round}, sort_keys=True)
+    facts = json.dumps({"format": FORMAT, "run": checkpoint.run, "round": checkpoint.round}, sort_keys=True)
     tensors = _apart(checkpoint.tensors)
     with replacing(path) as temporary:
         try:
@@ -79,6 +81,7 @@ def _read(path: Path) -> Checkpoint | None:
         if metadata.get("digest") != _digest(facts, tensors):
             return None
         known = json.loads(facts)
+        refuse_newer(known.get("format", 1), FORMAT, path)
         return Checkpoint(run=known["run"], round=known["round"], tensors=tensors)
     except (SafetensorError, OSError, ValueError, KeyError, TypeError):
         return None

@@ -1,16 +1,19 @@
 """A simulated run's config as a network of peers: who links to whom, and what all their configs share."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any, TypeVar
 
 from clippedgossip.errors import ConfigError
 from clippedgossip.network import Network
 from clippedgossip.network.weights import rows_of
-from clippedgossip.peer.peer_config import Config, check
+from clippedgossip.peer.peer_config import UNUSED, Config, check
 from clippedgossip.peer.peer_mixing import rule_of
 from clippedgossip.runs.config import RunConfig
+from clippedgossip.settings import DataConfig, TrainingConfig
 from clippedgossip.simulate.setup import clique_places
 
+T = TypeVar("T", DataConfig, TrainingConfig)
 Edges = list[tuple[int, int]]
 
 
@@ -24,9 +27,9 @@ def peers_of(config: RunConfig, *, run: str) -> tuple[Edges, int, Config]:
         name="template",
         run=run,
         seed=config.seed,
-        data=replace(config.data, root=config.data.where),
+        data=_without(config.data, "data", root=config.data.where),
         model=config.model,
-        training=config.training,
+        training=_without(config.training, "training"),
         rule=config.rule.resolved(network),
         groups=tuple(map(tuple, clique_places(network, list(range(network.n))))) if clique else None,
         folder=config.rule.folder or Path(),
@@ -37,6 +40,14 @@ def peers_of(config: RunConfig, *, run: str) -> tuple[Edges, int, Config]:
         rule.check(degree)
     ends = zip(rows_of(network.indptr).tolist(), network.indices.tolist(), strict=True)
     return [(a, b) for a, b in ends if a < b], network.n, template
+
+
+def _without(section: T, name: str, **changes: Any) -> T:
+    """A section with the keys that no peer uses at their defaults."""
+    defaults: dict[str, Any] = {
+        entry.name: entry.default for entry in fields(section) if entry.name in UNUSED[name]
+    }
+    return replace(section, **defaults, **changes)
 
 
 def _refuse_what_peers_lack(config: RunConfig, network: Network) -> None:

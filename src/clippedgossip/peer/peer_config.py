@@ -178,11 +178,12 @@ def load(path: Path) -> Config:
         ) from None
     if len(raw) > _LARGEST_FILE:
         raise ConfigError(f"{path} is larger than {_LARGEST_FILE} bytes; a peer's config is a page")
-    return parse(raw, folder=path.parent.resolve(), source=str(path))
+    return parse(raw, folder=path.parent.resolve(), source=str(path), look_up=True)
 
 
-def parse(raw: bytes, *, folder: Path = Path(), source: str = CONFIG_FILE) -> Config:
-    """Turns TOML into a checked `Config`; whatever is wrong becomes a `ConfigError`."""
+def parse(raw: bytes, *, folder: Path = Path(), source: str = CONFIG_FILE, look_up: bool = False) -> Config:
+    """Turns TOML into a checked `Config`; whatever is wrong becomes a `ConfigError`. With `look_up` the rule,
+    data and model that it names must be there, which loads PyTorch."""
     try:
         text = raw.decode()
         said = tomllib.loads(text)
@@ -202,6 +203,8 @@ def parse(raw: bytes, *, folder: Path = Path(), source: str = CONFIG_FILE) -> Co
             raise KeyProblem((key,), f"{key} is a key of format 1\nwrite it in {place}")
         config = _read(said if version > 1 else _modern(said), folder)
         check(config)
+        if look_up:
+            _look_up(config)
     except KeyProblem as problem:
         path = problem.path
         formerly = [(*old, *path[len(now) :]) for old, now in _FORMER.items() if path[: len(now)] == now]
@@ -213,7 +216,35 @@ def parse(raw: bytes, *, folder: Path = Path(), source: str = CONFIG_FILE) -> Co
     return config
 
 
+def _look_up(config: Config) -> None:
+    from clippedgossip.peer.peer_mixing import rule_of
+
+    rule_of(config)
+    if not config.learner:
+        config.data.checked()
+        config.model.checked()
+
+
+UNUSED = {
+    "training": ("evaluate_last", "evaluate_last_every", "evaluate_nodes"),
+    "data": ("byzantine_share", "byzantine_copies", "poison"),
+}
+"""Keys of a run that mean nothing to a single peer."""
+
+
+def _refuse_unused(said: Mapping[str, Any]) -> None:
+    for section, keys in UNUSED.items():
+        content = said.get(section)
+        for key in keys:
+            if isinstance(content, Mapping) and key in content:
+                why = "a peer evaluates its own model alone, every training.evaluate_every rounds"
+                if section == "data":
+                    why = "no peer knows who is Byzantine"
+                raise KeyProblem((section, key), f"{section}.{key} is a key of a run: {why}\ndrop it")
+
+
 def _read(said: dict[str, Any], folder: Path) -> Config:
+    _refuse_unused(said)
     said |= {key: dict(decode.table(said[key], (key,))) for key in ("rule", "learner") if key in said}
     sections = {
         "data": DataConfig.from_value(said.pop("data", {}), folder),

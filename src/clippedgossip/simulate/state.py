@@ -9,6 +9,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from clippedgossip.errors import RunError
+from clippedgossip.files import refuse_newer
 from clippedgossip.records import Round
 
 FORMAT = "2"
@@ -39,6 +40,7 @@ class State:
         try:
             with safe_open(str(path), framework="pt") as stored:
                 metadata = stored.metadata() or {}
+                refuse_newer(metadata.get("format", 1), FORMAT, Path(path))
                 tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 - not a mapping
             return State(round=int(metadata["round"]), tensors=tensors)
         except (OSError, SafetensorError, KeyError, ValueError) as error:
