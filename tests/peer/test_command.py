@@ -133,6 +133,24 @@ def test_mistakes_are_two_lines(
     assert message in capsys.readouterr().err
 
 
+def test_own_code_that_raises_is_named_with_its_file(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from clippedgossip.rules import Gossip\nclass Boom(Gossip):\n"
+        "    def coefficients(self, near):\n        raise ValueError('boom')\n"
+    )
+    template = Config(name="t", run="r", rule={"name": "mine:Boom"}, folder=tmp_path)
+    write_network([(0, 1)], 2, tmp_path / "net", template)
+    with pytest.raises(SystemExit) as ended:
+        main(["peer", "up", str(tmp_path / "net"), "--rounds", "1"])
+    assert ended.value.code == 1
+    file, said = tmp_path / "net" / "0" / "mine.py", capfd.readouterr().err
+    assert f"error: peer 0: ValueError: boom\nraised by {file}, line 4\n" in said
+    assert "Traceback" not in said
+    assert "ValueError: boom" in (tmp_path / "net" / "0" / "log.jsonl").read_text()
+
+
 def test_a_complete_run_says_so_and_starts_anew_when_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import multiprocessing
 import os
 import random
@@ -29,6 +30,7 @@ from clippedgossip.peer.peer_folder import in_use
 from clippedgossip.peer.telemetry import STATUS_FILE, read_status
 from clippedgossip.settings import RuleConfig
 
+log = logging.getLogger(__name__)
 NETWORK_FILE = "network.json"
 _LAST_START = "last-start"
 _PRELOADED = [
@@ -291,8 +293,12 @@ def _child(packed: tuple[str, str], clock: float, together: Barrier | None) -> N
     try:
         outcome = run_peer(config, ready=wait_for_all)
         sys.exit(0 if outcome.saved else 1)
-    except UserError as error:
-        print(f"error: peer {config.name}: {error}", file=sys.stderr)
+    except Exception as error:  # the user's own code may raise anything; an error of ours is raised again
+        said = str(error) if isinstance(error, UserError) else own.blamed(error)
+        log.error("ended by an error", extra={"error": said or repr(error)})
+        if said is None:
+            raise
+        print(f"error: peer {config.name}: {said}", file=sys.stderr)
         sys.exit(2)
     finally:
         if together is not None:
