@@ -306,7 +306,7 @@ def test_what_it_returns_wrongly_is_said_in_two_lines(
     config = tmp_path / "run.toml"
     config.write_text(
         'network = {name = "complete", nodes = 5, byzantine = [4]}\ndata = {name = "digits", samples = 50}\n'
-        'model = "linear"\nrule = "gossip"\nattack = "none"\ntraining = {rounds = 2}\n'
+        'model = "linear"\nrule = "gossip"\nattack = "none"\ntraining = {rounds = 2, batch = 4}\n'
     )
     with pytest.raises(SystemExit) as end:
         main(["run", str(config), "--out", str(tmp_path / "runs"), change])
@@ -360,6 +360,14 @@ def test_packages_register_names(folder: Path, monkeypatch: pytest.MonkeyPatch) 
     assert repr(mine.rule.build()) == "Keep(often=7)"
     with pytest.raises(ConfigError, match="did you mean 'keep-it'"):
         config(folder, rule="keep-its")
+    (folder / "crashing.py").write_text("1 / 0\n")
+    for name, says in (
+        ("absent:Rule", "no module 'absent'\n"),
+        ("crashing:Rule", r"see .*crashing\.py, line 1"),
+    ):
+        entry = EntryPoint("keep-it", name, "clippedgossip.rules")
+        with pytest.raises(ConfigError, match=f"rule 'keep-it' cannot be imported: (?s:.)*{says}"):
+            config(folder, rule="keep-it")
 
 
 def test_built_in_names_need_no_entry_points(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,7 +117,7 @@ def test_mistakes_are_named(change: tuple[str, str], message: str) -> None:
         ("[rule]\nname = 'krum'", r"peer.toml, line \d+: rule 'krum' needs a value for faulty\ngive faulty"),
         ("[rule]\nradius = 'oracle'", r"must be told who is Byzantine"),
         ("[rule]\nname = 'trimmed-mean'\ntrim = 'byzantine'", "nobody here knows which nodes are Byzantine"),
-        ("[rule]\nname = 'mine:Keep'", r"there is no module 'mine'\n.*beside the config"),
+        ("[rule]\nname = 'not_here:Keep'", r"there is no module 'not_here'\n.*beside the config"),
         ("[data]\nname = 'digit'", r"line \d+: unknown data set 'digit'; did you mean 'digits'"),
         ("[model]\nname = 'mpl'", r"line \d+: unknown model 'mpl'; did you mean 'mlp'"),
     ],

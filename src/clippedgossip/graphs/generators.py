@@ -262,7 +262,7 @@ NETWORK = Kind(
     base=Graph,
     group="clippedgossip.networks",
     fix="make it a function that returns a networkx graph",
-    reserved=("file", "max_degree", "weights", "byzantine"),
+    reserved=("file", "max_degree", "weights", "byzantine", "schedule", "delay"),
     error=NetworkError,
 )
 

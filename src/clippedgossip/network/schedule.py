@@ -253,7 +253,9 @@ class EdgeFile(GraphSchedule):
 
     def __post_init__(self) -> None:
         if self.sha256 is not None and self.digest != self.sha256:
-            raise NetworkError(f"{self.file} is not the file of this config: its content differs")
+            raise NetworkError(
+                f"{self.file} is not the file of this config: its content differs\ndrop sha256 to use it"
+            )
 
     @property
     def path(self) -> Path:
@@ -480,7 +482,9 @@ def _known(network: "Network", rows: Ints, columns: Ints) -> Mask:
 def _chosen(network: "Network", pairs: Iterable[Any], where: str, *, both: bool = True) -> Mask:
     """The links that these pairs of labels name, as a mask of the network's."""
     if network.everyone:
-        raise NetworkError(f"{where} names links, and a complete network of {network.n} nodes lists none")
+        raise NetworkError(
+            f"{where} names links, and a complete network of {network.n} nodes lists none\nname nodes instead"
+        )
     listed = [tuple(pair) if isinstance(pair, list | tuple) else (pair,) for pair in pairs]
     wrong = next((pair for pair in listed if len(pair) != 2), None)
     if wrong is not None:
