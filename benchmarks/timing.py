@@ -28,8 +28,13 @@ def captured(call: Work) -> Work:
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        call()
-    return graph.replay
+        found = call()
+
+    def replay(kept: object = (call, found)) -> None:
+        """The graph reads what the work holds, which must stay where it is."""
+        graph.replay()
+
+    return replay
 
 
 def _once(call: Work, device: str) -> float:

@@ -1,8 +1,10 @@
 """A search for messages that move a node further than its rule allows: hill climbing on the excess."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,16 +15,19 @@ from clippedgossip.rules.bound import Ball, Box, Seen, Unbounded
 UNITS = 16
 """Units of rounding, of the longest model in the bound, that a result may be outside it: one for each of the
 few operations on a coordinate (the difference, the product with a coefficient, a sum of seven)."""
+K = 6
+SPREADS, SIZES, COUNTS = (1.0, 1e-4, 0.0), (1.0, 0.0, 1e5), (1, 2, 3)
 
+Numbers = Any  # NDArray of the dtype under attack
 Mix = Callable[[Rule, Tensor, Tensor, Tensor, Context], Tensor]
 """rule, own (n, d), received (n, k, d), weights (n, k), context -> (n, d): an engine under attack."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Worst:
     """The largest excess found, in units of what is allowed for rounding, and what brought it about."""
 
-    excess: float
+    excess: float = -np.inf
     received: Tensor | None = None
 
 
@@ -35,88 +40,106 @@ class Scene:
     weights: Tensor  # (k,)
     byzantine: Tensor  # (k,)
 
-    def received(self, messages: Tensor) -> Tensor:
-        received = self.regular.clone()
-        received[self.byzantine] = messages
-        return received
+    @property
+    def count(self) -> int:
+        return int(self.byzantine.sum())
 
 
-def scenes(dtype: torch.dtype, generator: torch.Generator, coordinates: tuple[int, ...]) -> list[Scene]:
-    """Own and regular models of ordinary size, near consensus, far apart, at 0 and alike; two of six
-    neighbours are Byzantine, or one."""
+def scenes(dtype: torch.dtype, d: int, seed: int) -> list[Scene]:
+    """Nine: own and regular models of ordinary size, at 0 and long; far apart, near consensus and alike. One,
+    two or three of six neighbours are Byzantine, another number for another seed. Weights are drawn, or 1/7
+    each: then a rule that is told two sevenths is told the Byzantine weight itself."""
+    generator = torch.Generator().manual_seed(1000 * seed + d)
     found = []
-    for d in coordinates:
-        for spread in (1.0, 1e-4, 0.0):
-            for size in (1.0, 0.0, 1e5):
-                own = size * torch.randn(d, generator=generator, dtype=dtype)
-                regular = own + spread * torch.randn(6, d, generator=generator, dtype=dtype)
-                weights = 0.05 + 0.1 * torch.rand(6, generator=generator, dtype=torch.float64)
-                places = torch.randperm(6, generator=generator)
-                found += [
-                    Scene(own, regular, weights, torch.isin(torch.arange(6), places[:count]))
-                    for count in (1, 2)
-                ]
+    for number in range(9):
+        spread, size = SPREADS[number // 3], SIZES[number % 3]
+        own = size * torch.randn(d, generator=generator, dtype=dtype)
+        regular = own + spread * torch.randn(K, d, generator=generator, dtype=dtype)
+        weights = 0.05 + 0.1 * torch.rand(K, generator=generator, dtype=torch.float64)
+        if number % 2:
+            weights.fill_(1 / (K + 1))  # in float64, or rounded to float32 first
+            weights = weights.float().double() if number % 4 == 1 else weights
+        places = torch.randperm(K, generator=generator)[: COUNTS[(number + number // 3 + seed) % 3]]
+        found.append(Scene(own, regular, weights, torch.isin(torch.arange(K), places)))
     return found
 
 
-def first_messages(scene: Scene, generator: torch.Generator) -> Tensor:
-    """Of any size from the smallest to the largest number, nearly cancelling, a copy but for a unit."""
-    count, d = int(scene.byzantine.sum()), len(scene.own)
-    dtype = scene.own.dtype
-    direction = torch.randn(count, d, generator=generator, dtype=torch.float64)
-    info = torch.finfo(dtype)
-    low, high = torch.tensor([info.smallest_normal * info.eps, info.max], dtype=torch.float64).log2()
-    exponent = low + (high - 3 - low) * float(torch.rand((), generator=generator, dtype=torch.float64))
-    messages = _bounded(direction / direction.abs().max() * torch.exp2(exponent), dtype)
-    kind = int(torch.randint(6, (), generator=generator))
-    if kind == 0 and count > 1:
-        messages[1] = -messages[0]
-    if kind == 1 and count > 1:
-        messages[1] = torch.nextafter(-messages[0], torch.zeros((), dtype=dtype)) + scene.own
-    if kind == 2:
-        messages = torch.nextafter(scene.own, scene.own + 1).expand(count, d).clone()
-    if kind == 3:
-        messages = -scene.regular[~scene.byzantine][0].expand(count, d).clone()
-    if kind == 4:
-        messages = scene.regular[~scene.byzantine][:1].expand(count, d).clone()
-    return messages
+class Attacker:
+    """Who climbs in one scene: the worst messages so far, and how to change them."""
 
+    def __init__(self, scene: Scene, random: np.random.Generator) -> None:
+        self.random = random
+        self.own: Numbers = scene.own.numpy()
+        self.others: Numbers = scene.regular[~scene.byzantine].numpy()
+        self.shape = (scene.count, len(self.own))
+        info = np.finfo(self.own.dtype)
+        self.most = float(info.max) / 4
+        self.exponents = (float(np.log2(info.smallest_subnormal)), float(np.log2(self.most)))
+        self.best, self.excess = self.first(), -np.inf
 
-def change(messages: Tensor, scene: Scene, generator: torch.Generator) -> Tensor:
-    """One step of the climb."""
-    messages = messages.clone()
-    dtype = messages.dtype
-    which = int(torch.randint(len(messages), (), generator=generator))
-    kind = int(torch.randint(8, (), generator=generator))
-    noise = torch.randn(messages.shape[1], generator=generator, dtype=dtype)
-    size = float(messages[which].double().abs().max())
-    if kind == 0:
-        factor = 2.0 ** float(torch.randint(-40, 41, (), generator=generator))
-        messages[which] = _bounded(messages[which].double() * factor, dtype)
-    elif kind == 1:
-        messages[which] = _bounded(messages[which].double() + 0.1 * size * noise.double(), dtype)
-    elif kind == 2:
-        messages[which] = torch.nextafter(messages[which], noise.sign() * torch.finfo(dtype).max)
-    elif kind == 3 and len(messages) > 1:
-        messages[1 - which] = -messages[which]
-    elif kind == 4 and len(messages) > 1:
-        messages[1 - which] = _bounded(
-            2 * scene.own.double() - messages[which].double() + noise.double(), dtype
-        )
-    elif kind == 5:
-        regular = scene.regular[~scene.byzantine]
-        messages[which] = regular[int(torch.randint(len(regular), (), generator=generator))] + 1e-3 * noise
-    elif kind == 6:
-        place = int(torch.randint(len(noise), (), generator=generator))
-        messages[which, place] = torch.finfo(dtype).max * float(noise[place].sign())
-    else:
-        messages[which] = _bounded(scene.own.double() + size * noise.double(), dtype)
-    return messages
+    def first(self) -> Numbers:
+        """Of any size from the smallest to the largest number; half of them cancel, but for a rest of any
+        size."""
+        direction = self.normal(*self.shape)
+        messages = direction / np.abs(direction).max() * 2.0 ** self.random.uniform(*self.exponents)
+        return self.cancelling(messages) if self.random.random() < 0.5 else self.bounded(messages)
 
+    @np.errstate(over="ignore")  # an infinite one is bounded afterwards
+    def change(self) -> Numbers:
+        """One step of the climb."""
+        messages = self.best.copy()
+        which = self.random.integers(len(messages))
+        message = messages[which].astype(np.float64)
+        size = float(np.abs(message).max())
+        part = 2.0 ** -self.random.uniform(0, 60)  # of any size beside it
+        noise = self.normal(self.shape[1])
+        other = self.others[self.random.integers(len(self.others))].astype(np.float64)
+        match self.random.integers(10):
+            case 0:
+                message = message * 2.0 ** self.random.integers(-40, 41)
+            case 1:
+                message = message + part * size * noise
+            case 2:
+                towards = np.where(noise > 0, self.most, -self.most).astype(self.own.dtype)
+                messages[which] = np.nextafter(messages[which], towards)
+                return messages
+            case 3:
+                return self.cancelling(messages.astype(np.float64))
+            case 4:
+                message = other + part * noise
+            case 5:
+                message = 2 * self.own.astype(np.float64) - other  # as far from the own model: a tie
+            case 6:
+                chosen = self.random.integers(self.shape[1])
+                message[chosen] = self.random.choice([self.most, -self.most, 0.0, 2.0 ** self.exponents[0]])
+            case 7:
+                message = self.own.astype(np.float64) + part * size * noise
+            case 8:
+                towards = np.where(noise > 0, self.most, -self.most).astype(self.own.dtype)
+                messages[which] = np.nextafter(self.own, towards)
+                return messages
+            case _:
+                return self.first()
+        messages[which] = self.bounded(message)
+        return messages
 
-def _bounded(values: Tensor, dtype: torch.dtype) -> Tensor:
-    most = torch.finfo(dtype).max / 4
-    return values.clamp(-most, most).to(dtype)
+    def cancelling(self, messages: Numbers) -> Numbers:
+        """The last is the negative of the others together, seen from the own model, but for a rest of any
+        size beside them; so is half of the others' sum, where that is the bucket."""
+        own = self.own.astype(np.float64)
+        others = messages[:-1] if len(messages) > 1 else self.others[:1].astype(np.float64)
+        if self.random.random() < 0.5:
+            others = others[-1:]
+        apart = np.clip(others, -self.most, self.most) / 4 - own / 4
+        rest = np.abs(apart).max() * 2.0 ** -self.random.uniform(0, 60) * self.normal(self.shape[1])
+        messages[-1] = 4 * np.clip(own / 4 - apart.sum(0) + rest, -self.most / 4, self.most / 4)
+        return self.bounded(messages)
+
+    def normal(self, *shape: int) -> Numbers:
+        return self.random.standard_normal(shape)
+
+    def bounded(self, values: Numbers) -> Numbers:
+        return np.clip(values, -self.most, self.most).astype(self.own.dtype)
 
 
 def allowed(bound: Ball | Box, dtype: torch.dtype, d: int) -> float:
@@ -137,30 +160,37 @@ def seen_in(scene: Scene, context: Context) -> Seen:
     )
 
 
-def climb(rule: Rule, mix: Mix, scene: Scene, generator: torch.Generator, *, steps: int, wide: int) -> Worst:
-    """The worst of `steps` steps with `wide` candidates each."""
-    dtype, k = scene.own.dtype, len(scene.weights)
-    best, worst = first_messages(scene, generator), Worst(-torch.inf)
-    own = scene.own.expand(wide, -1).contiguous()
-    weights = scene.weights.expand(wide, -1).contiguous()
+def climb(rule: Rule, mix: Mix, chosen: Sequence[Scene], *, steps: int, seed: int = 7) -> Worst:
+    """The worst of `steps` steps in each of the scenes, which are one batch of nodes."""
+    random = np.random.default_rng(seed)
+    attackers = [Attacker(scene, random) for scene in chosen]
+    own = torch.stack([scene.own for scene in chosen])
+    weights = torch.stack([scene.weights for scene in chosen])
+    regular = torch.stack([scene.regular for scene in chosen])
     told = Context(
-        round=steps, rounds=2 * steps, nodes=torch.zeros(1, dtype=torch.int64), senders=torch.arange(k)[None]
+        round=steps, rounds=2 * steps, nodes=torch.zeros(1, dtype=torch.int64), senders=torch.arange(K)[None]
     )
-    bound = rule.bound(seen_in(scene, told))
-    context = replace(told, byzantine=scene.byzantine, nodes=torch.zeros(wide, dtype=torch.int64))
+    bounds = [rule.bound(seen_in(scene, told)) for scene in chosen]
+    context = replace(
+        told,
+        byzantine=torch.stack([scene.byzantine for scene in chosen]),
+        nodes=torch.zeros(len(chosen), dtype=torch.int64),
+    )
+    worst = Worst()
     for step in range(steps):
-        tried = [
-            first_messages(scene, generator) if i and step % 4 == 0 else change(best, scene, generator)
-            for i in range(wide)
-        ]
-        received = torch.stack([scene.received(messages) for messages in tried])
+        tried = [attacker.change() if step else attacker.best for attacker in attackers]
+        received = regular.clone()
+        for place, (scene, messages) in enumerate(zip(chosen, tried, strict=True)):
+            received[place, scene.byzantine] = torch.from_numpy(messages)
         mixed = mix(rule, own, received, weights, context).cpu()
         if not bool(torch.isfinite(mixed).all()):
-            return Worst(torch.inf, received[int((~torch.isfinite(mixed)).any(1).int().argmax())])
-        if isinstance(bound, Unbounded):
-            continue
-        excess = bound.excess(mixed) / allowed(bound, dtype, len(scene.own))
-        if float(excess.max()) > worst.excess:
-            place = int(excess.argmax())
-            worst, best = Worst(float(excess[place]), received[place]), tried[place]
+            return Worst(np.inf, received[int((~torch.isfinite(mixed)).any(1).int().argmax())])
+        for place, (bound, attacker) in enumerate(zip(bounds, attackers, strict=True)):
+            if isinstance(bound, Unbounded):
+                continue
+            excess = float(bound.excess(mixed[place])) / allowed(bound, own.dtype, own.shape[1])
+            if excess >= attacker.excess:  # equal ones too: there are plains to cross
+                attacker.best, attacker.excess = tried[place], excess
+            if excess > worst.excess:
+                worst = Worst(excess, received[place])
     return worst

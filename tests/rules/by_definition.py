@@ -1,6 +1,12 @@
-"""Every rule as a loop over neighbours, from its definition, in numpy's long double: one node at a time."""
+"""Every rule as a loop over neighbours, from its definition, in numpy's long double: one node at a time.
 
-from itertools import combinations
+Where a definition ties, several results are right. Each function takes the result that was found, and
+returns the right one nearest to it; None where more choices tie than are worth trying.
+"""
+
+from collections.abc import Iterable, Iterator
+from itertools import combinations, pairwise, product
+from math import comb, prod
 from typing import Any
 
 import numpy as np
@@ -13,6 +19,8 @@ from clippedgossip.rules import Rule
 Wide = Any  # NDArray[np.longdouble], whose operators the stubs cannot follow
 TIE = 1e-5
 """Relative: choices whose measures are this close may go either way, and any of them is right."""
+MOST = 200
+"""Choices that are tried where they tie."""
 
 
 def norm(x: Wide) -> Any:
@@ -24,61 +32,137 @@ def clip(x: Wide, radius: Any) -> Wide:
     return x if size <= radius else x * (radius / size)
 
 
-def mixed(rule: Rule, own: Wide, received: Wide, weights: Wide, node: int = 0) -> Wide | None:
-    """The rule's result; None where its definition ties, or nearly: then several are right."""
+def lowest(measures: Wide, count: int) -> list[tuple[int, ...]]:
+    """Every set of `count` places whose measures are least, ties decided either way."""
+    order = np.argsort(measures, kind="stable")
+    if not 0 < count < len(order):
+        return [tuple(order[:count])]
+    last = measures[order[count - 1]]
+    slack = TIE * last
+    sure = [int(j) for j in order if measures[j] < last - slack]
+    tied = [int(j) for j in order if abs(measures[j] - last) <= slack]
+    if comb(len(tied), count - len(sure)) > MOST:
+        return []
+    return [(*sure, *some) for some in combinations(tied, count - len(sure))]
+
+
+def nearest_to(found: Wide, candidates: Iterable[Wide | None]) -> Wide | None:
+    known = [x for x in candidates if x is not None]
+    return min(known, key=lambda x: norm(x - found)) if known else None
+
+
+def orders(measures: Wide) -> Iterator[Wide]:
+    """The order of the measures, and those in which two that tie have changed places."""
+    order = np.argsort(measures, kind="stable")
+    yield order
+    for i, (a, b) in enumerate(pairwise(order)):
+        if measures[b] - measures[a] <= TIE * measures[b]:
+            swapped = order.copy()
+            swapped[[i, i + 1]] = b, a
+            yield swapped
+
+
+def mixed(
+    rule: Rule,
+    own: Wide,
+    received: Wide,
+    weights: Wide,
+    found: Wide,
+    node: int = 0,
+    byzantine: Wide | None = None,
+) -> Wide | None:
+    """The rule's result."""
     models = np.concatenate([own[None], received])
     n = len(models)
     distances = np.array([norm(x - own) for x in received])
+
+    def pairs() -> Wide:
+        return ((models[:, None] - models) ** 2).sum(2)
+
+    def towards(radius: Any) -> Wide:
+        return own + sum(w * clip(x - own, radius) for w, x in zip(weights, received, strict=True))
+
     match rule:
         case rules.Bucketing(rule=inner, size=size):
             draws = hash_bits(0, "bucketing", 0, torch.tensor([[node]]), torch.arange(len(received))[None])[0]
             order = np.argsort(draws.numpy())
             buckets = [order[start : start + size] for start in range(0, len(order), size)]
             averages = np.array([received[bucket].mean(0) for bucket in buckets])
-            return mixed(inner, own, averages, np.array([weights[bucket].sum() for bucket in buckets]), node)
+            shares = np.array([weights[bucket].sum() for bucket in buckets])
+            return mixed(inner, own, averages, shares, found, node)
         case rules.NNM(rule=inner, faulty=f):
-            squares = np.array([[((a - b) ** 2).sum() for b in models] for a in models])
-            if any(ties(np.delete(row, i)) for i, row in enumerate(squares)):
+            # A model is the nearest to itself, and n − f − 1 others.
+            squares, others = pairs(), [np.delete(np.arange(n), i) for i in range(n)]
+            sets = [
+                [(i, *others[i][list(some)]) for some in lowest(squares[i][others[i]], n - f - 1)]
+                for i in range(n)
+            ]
+            if not all(sets) or prod(map(len, sets)) > MOST:
                 return None
-            nearest = [models[np.argsort(row)[: n - f]].mean(0) for row in squares]
-            return mixed(inner, nearest[0], np.array(nearest[1:]), weights, node)
+            return nearest_to(
+                found,
+                (
+                    mixed(inner, near[0], np.array(near[1:]), weights, found, node)
+                    for choice in product(*sets)
+                    for near in [[models[list(some)].mean(0) for some in choice]]
+                ),
+            )
         case rules.Gossip():
             return (1 - weights.sum()) * own + weights @ received
         case rules.ClippedGossip(radius=rules.Fixed(value=radius)):
-            return own + sum(w * clip(x - own, radius) for w, x in zip(weights, received, strict=True))
+            return towards(radius)
+        case rules.ClippedGossip(radius=rules.Oracle()):
+            assert byzantine is not None
+            delta = weights[byzantine].sum()
+            spread = (weights * distances**2)[~byzantine].sum()
+            return towards(np.sqrt(spread / delta) if delta > 0 else np.inf)
         case rules.ClippedGossip(radius=rules.Adaptive(delta_max=delta)):
-            order = np.argsort(distances)
-            if ties(distances):
-                return None
-            total, square = 1 - weights.sum(), np.longdouble(0)
-            for j in order:
-                total += weights[j]
-                if total <= 1 - delta + 1e-9:
-                    square += weights[j] * distances[j] ** 2
-            radius = np.sqrt(square)
-            return own + sum(w * clip(x - own, radius) for w, x in zip(weights, received, strict=True))
+
+            def adaptive(order: Wide) -> Any:
+                total, square = 1 - weights.sum(), np.longdouble(0)
+                for j in order:
+                    total += weights[j]
+                    if total <= 1 - delta + 1e-9:
+                        square += weights[j] * distances[j] ** 2
+                return np.sqrt(square)
+
+            return nearest_to(found, (towards(adaptive(order)) for order in orders(distances)))
         case rules.CSPlus(byzantine_weight=b):
-            if ties(distances):
-                return None
-            within: Any = np.longdouble(0)
-            for j in range(len(weights)):
-                if weights[distances > distances[j]].sum() >= 2 * b - 1e-9:
-                    within = max(within, distances[j])
-            return own + sum(w * clip(x - own, within) for w, x in zip(weights, received, strict=True))
+
+            def beyond(order: Wide) -> Any:
+                left = [j for i, j in enumerate(order) if weights[order[i + 1 :]].sum() >= 2 * b - 1e-9]
+                return distances[left].max(initial=0)
+
+            return nearest_to(found, (towards(beyond(order)) for order in orders(distances)))
         case rules.GTS(byzantine_weight=b):
-            if ties(distances):
-                return None
-            left, result = np.longdouble(b), own.copy()
-            for j in np.argsort(-distances):
-                dropped = min(left, weights[j])
-                left -= dropped
-                result = result + (weights[j] - dropped) * (received[j] - own)
-            return result
+
+            def trimmed(order: Wide) -> Wide:
+                left, result = np.longdouble(b), own.copy()
+                for j in order[::-1]:
+                    dropped = min(left, weights[j])
+                    left -= dropped
+                    result = result + (weights[j] - dropped) * (received[j] - own)
+                return result
+
+            return nearest_to(found, (trimmed(order) for order in orders(distances)))
         case rules.NNA(faulty=f):
-            if ties(distances):
-                return None
-            kept = np.argsort(distances)[: len(received) - f]
-            return np.concatenate([own[None], received[kept]]).mean(0)
+            return nearest_to(
+                found,
+                (
+                    np.concatenate([own[None], received[list(kept)]]).mean(0)
+                    for kept in lowest(distances, len(received) - f)
+                ),
+            )
+        case rules.Mozi(loss=loss, keep=keep, self_weight=a):
+            assert loss is not None
+            values = np.array([float(loss(torch.from_numpy(x.astype(np.float64)))) for x in models])
+
+            def better(kept: tuple[int, ...]) -> Wide:
+                good = [j for j in kept if values[j + 1] <= values[0]]
+                good = good or [min(kept, key=lambda j: values[j + 1])]
+                return a * own + (1 - a) * received[good].mean(0)
+
+            return nearest_to(found, map(better, lowest(distances, max(1, int(len(received) * keep + 1e-9)))))
         case rules.CenteredClipping(radius=radius, iterations=times):
             z = own
             for _ in range(times):
@@ -91,33 +175,18 @@ def mixed(rule: Rule, own: Wide, received: Wide, weights: Wide, node: int = 0) -
                 z = (pull[:, None] * models).sum(0) / pull.sum()
             return z
         case rules.Krum(faulty=f):
-            squares = np.array([[((a - b) ** 2).sum() for b in models] for a in models])
             scores = np.array(
-                [np.sort(np.delete(row, i))[: n - f - 2].sum() for i, row in enumerate(squares)]
+                [np.sort(np.delete(row, i))[: n - f - 2].sum() for i, row in enumerate(pairs())]
             )
-            if ties(np.append(scores, 0) if n - f - 2 == 1 else scores):
-                return None
             count = 1 if type(rule) is rules.Krum else n - f
-            return models[np.argsort(scores)[:count]].mean(0)
+            return nearest_to(found, (models[list(some)].mean(0) for some in lowest(scores, count)))
         case rules.MDA(faulty=f):
-            squares = np.array([[((a - b) ** 2).sum() for b in models] for a in models])
-            sets = list(combinations(range(n), n - f))
-            widths = np.array([squares[np.ix_(s, s)].max() for s in sets])
-            ordered = np.sort(widths)
-            if len(ordered) > 1 and ordered[1] <= ordered[0] * (1 + TIE):
-                return None
-            return models[list(sets[int(widths.argmin())])].mean(0)
+            squares, subsets = pairs(), [list(s) for s in combinations(range(n), n - f)]
+            widths = np.array([squares[s][:, s].max() for s in subsets])
+            close = np.flatnonzero(widths <= widths.min() * (1 + TIE))
+            return nearest_to(found, (models[subsets[j]].mean(0) for j in close))
         case rules.IOS(faulty=f):
-            trusted = np.concatenate([[1 - weights.sum()], weights])
-            for _ in range(f):
-                mean = trusted @ models / trusted.sum()
-                far = np.array(
-                    [norm(x - mean) if t > 0 else -1 for x, t in zip(models, trusted, strict=True)]
-                )
-                if ties(far[1:][trusted[1:] > 0]):
-                    return None
-                trusted[1 + int(far[1:].argmax())] = 0
-            return trusted @ models / trusted.sum()
+            return nearest_to(found, _scissored(models, np.append(1 - weights.sum(), weights), f))
         case rules.Balance(gamma=gamma, self_weight=a):
             accepted = received[distances <= gamma * norm(own)]
             return own if not len(accepted) else a * own + (1 - a) * accepted.mean(0)
@@ -126,20 +195,43 @@ def mixed(rule: Rule, own: Wide, received: Wide, weights: Wide, node: int = 0) -
         case rules.TrimmedMean(trim=int(trim)):
             return np.sort(models, axis=0)[trim : n - trim].mean(0)
         case rules.MeaMed(faulty=f):
-            middle = np.median(models, axis=0)
-            order = np.argsort(np.abs(models - middle), axis=0, kind="stable")[: n - f]
-            return np.take_along_axis(models, order, 0).mean(0)
+            columns = zip(models.T, np.median(models, axis=0), found, strict=True)
+            return np.array(
+                [
+                    nearest_to(
+                        np.array([value]),
+                        [column[list(s)].mean(keepdims=True) for s in lowest(np.abs(column - m), n - f)],
+                    )[0]  # type: ignore[index]
+                    for column, m, value in columns
+                ]
+            )
+        case rules.WeightedMedian():
+            result = own.copy()
+            for c in range(len(own)):
+                order = np.argsort(models[:, c], kind="stable")
+                values, below = models[order, c], np.append(1 - weights.sum(), weights)[order].cumsum()
+                low = values[np.flatnonzero(below >= 0.5 - 1e-6)[0]]
+                high = values[np.flatnonzero(below > 0.5 + 1e-6)[0]]
+                result[c] = (low + high) / 2
+            return result
         case rules.WeightedTrimmedMean(trim=float(trim)):
             order = np.argsort(models, axis=0, kind="stable")
             values = np.take_along_axis(models, order, 0)
-            share = np.concatenate([[1 - weights.sum()], weights])[order]
+            share = np.append(1 - weights.sum(), weights)[order]
             above = share.cumsum(0)
             kept = np.maximum(np.minimum(above, 1 - trim) - np.maximum(above - share, trim), 0)
             return (kept * values).sum(0) / kept.sum(0)
     raise NotImplementedError(type(rule).__name__)
 
 
-def ties(measures: Wide) -> bool:
-    """Whether two of them are equal but for rounding."""
-    ordered = np.sort(measures)
-    return bool((np.diff(ordered) <= TIE * np.abs(ordered[1:])).any())
+def _scissored(models: Wide, trusted: Wide, times: int) -> Iterator[Wide]:
+    """IOS: drop the furthest from the mean, whichever it is where several are."""
+    mean = trusted @ models / trusted.sum()
+    if not times:
+        yield mean
+        return
+    doubtful = [j for j in range(1, len(models)) if trusted[j] > 0]
+    far = np.array([norm(models[j] - mean) for j in doubtful])
+    for j, distance in zip(doubtful, far, strict=True):
+        if distance >= far.max() * (1 - TIE):
+            yield from _scissored(models, np.where(np.arange(len(models)) == j, 0, trusted), times - 1)

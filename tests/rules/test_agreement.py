@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from clippedgossip.mixing.inbox import Context
 from clippedgossip.rules import (
     GTS,
     IOS,
@@ -22,24 +23,29 @@ from clippedgossip.rules import (
     Krum,
     MeaMed,
     Median,
+    Mozi,
     MultiKrum,
+    Oracle,
     Rule,
     TrimmedMean,
+    WeightedMedian,
     WeightedTrimmedMean,
 )
 from tests.rules import by_definition
 
 C = 8
-"""The error allowed, in units of rounding of own model and result: a difference, a product and a sum of seven
+"""The error allowed, in units of rounding of own model and step: a difference, a product and a sum of seven
 terms for each coordinate."""
 
 RULES: dict[str, Rule] = {
     "gossip": Gossip(),
     "clipped gossip": ClippedGossip(1.0),
     "clipped gossip, adaptive": ClippedGossip(Adaptive(0.2)),
+    "clipped gossip, oracle": ClippedGossip(Oracle()),
     "cs+": CSPlus(0.12),
     "gts": GTS(0.12),
     "nna": NNA(1),
+    "mozi": Mozi(loss=lambda models: models[..., 0].atan(), keep=0.7),
     "centered clipping": CenteredClipping(1.0, 3),
     "geometric median": GeometricMedian(8),
     "krum": Krum(1),
@@ -48,12 +54,14 @@ RULES: dict[str, Rule] = {
     "ios": IOS(1),
     "balance": Balance(kappa=0.0),
     "median": Median(),
+    "weighted median": WeightedMedian(),
     "trimmed mean": TrimmedMean(1),
     "meamed": MeaMed(1),
     "weighted trimmed mean": WeightedTrimmedMean(0.15),
     "bucketing of clipped gossip": Bucketing(ClippedGossip(1.0)),
     "bucketing of median": Bucketing(Median(), size=3),
     "nnm of clipped gossip": NNM(rule=ClippedGossip(1.0), faulty=1),
+    "nnm of krum": NNM(rule=Krum(1), faulty=1),
     "nnm of trimmed mean": NNM(rule=TrimmedMean(1), faulty=1),
 }
 K = 6
@@ -79,20 +87,21 @@ def draw(
 
 def check(rule: Rule, dtype: torch.dtype, attacked: bool, nodes: int) -> int:
     generator = torch.Generator().manual_seed(nodes)
-    compared = 0
+    compared, byzantine = 0, torch.arange(K) == 2
     for start in range(0, nodes, 9):  # few enough for one product of all rows with all rows
         d = (1, 3, 20)[start // 9 % 3]
         own, received, weights = draw(9, d, dtype, attacked, generator)
-        found = rule(own, received, weights).double().numpy()
+        found = rule(own, received, weights, Context(byzantine=byzantine)).double().numpy()
         wide = [np.asarray(x.double().numpy(), dtype=np.longdouble) for x in (own, received, weights)]
         for i in range(9):
-            right = by_definition.mixed(rule, wide[0][i], wide[1][i], wide[2][i], i)
+            x, messages, shares = (values[i] for values in wide)
+            right = by_definition.mixed(rule, x, messages, shares, found[i], i, byzantine.numpy())
             if right is None:
                 continue
-            error = float(np.sqrt(((found[i] - right) ** 2).sum()))
-            scale = sum(float(np.sqrt((x**2).sum())) for x in (wide[0][i], right))
-            allowed = C * torch.finfo(dtype).eps * scale
-            assert error <= allowed, (rule, i, error / allowed * C, d)
+            error = float(by_definition.norm(found[i] - right))
+            scale = float(by_definition.norm(x) + by_definition.norm(right - x))
+            units = error / (torch.finfo(dtype).eps * scale)
+            assert units <= C, (rule, i, units, d)
             compared += 1
     return compared
 
@@ -101,7 +110,7 @@ def check(rule: Rule, dtype: torch.dtype, attacked: bool, nodes: int) -> int:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 def test_a_rule_does_what_its_definition_says(rule: Rule, dtype: torch.dtype, attacked: bool) -> None:
-    assert check(rule, dtype, attacked, 54) > 10
+    assert check(rule, dtype, attacked, 54) > 50
 
 
 @pytest.mark.slow
@@ -110,4 +119,4 @@ def test_a_rule_does_what_its_definition_says(rule: Rule, dtype: torch.dtype, at
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 def test_over_a_hundred_thousand_mixes(rule: Rule, dtype: torch.dtype, attacked: bool) -> None:
-    assert check(rule, dtype, attacked, 2250) > 1000  # 84 of these: 189,000 mixes, less those that tie
+    assert check(rule, dtype, attacked, 2250) > 2200  # of 2,250, where no more tie than can be tried

@@ -1,5 +1,6 @@
 """Where b more Byzantine nodes would do most harm."""
 
+from collections import Counter
 from dataclasses import dataclass
 from itertools import combinations
 from math import comb, inf
@@ -199,8 +200,8 @@ def _bottlenecks(network: Network, more_byzantine: int, cut: Cut | None) -> list
         uncovered = set(cut.edges)
         cover: list[int] = []
         while uncovered and len(cover) <= more_byzantine:
-            ends = [end for edge in uncovered for end in edge]
-            common = max(sorted(set(ends)), key=ends.count)
+            ends = Counter(end for edge in uncovered for end in edge)
+            common = min(ends, key=lambda end: (-ends[end], end))
             cover.append(int(np.searchsorted(network.regular, common)))
             uncovered = {edge for edge in uncovered if common not in edge}
         if len(cover) <= more_byzantine:

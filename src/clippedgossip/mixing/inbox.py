@@ -205,6 +205,14 @@ class Inbox:
         """(n, k+1) own row first, then the received ones."""
         return torch.cat([self.layout.own, self.slots], 1)
 
+    @cached_property
+    def has_long_messages(self) -> Tensor:
+        """(n,) which nodes received a message so much longer than their own model that sums need float64."""
+        if self.models.dtype == torch.float64:
+            return torch.zeros_like(self.layout.own[:, 0], dtype=torch.bool)
+        norms = self.norms[self.closed_slots]
+        return norms.amax(1) > TERMS * norms[:, 0]
+
     def rows(self, index: Tensor, part: slice = slice(None)) -> Tensor:
         """The rows named by `index`, on a slice of coordinates; there must be no linear ones."""
         held = [block[:, part] for block in self.blocks]

@@ -96,6 +96,10 @@ def shortened(block: Tensor) -> Tensor:
 
 def row_squares(block: Tensor) -> Tensor:
     """(rows,) ‖x‖² in float64, finite for every finite float32 row; NaN for a float64 row that is not."""
+    if block.is_cuda and block.dtype == torch.float32:
+        from clippedgossip.mixing.kernels_cuda import row_squares_cuda
+
+        return row_squares_cuda(block)
     if block.dtype != torch.float64:
         norms: Tensor = torch.linalg.vector_norm(block, dim=1, dtype=torch.float64)
         return norms.square_()

@@ -409,6 +409,18 @@ def _edges_kernel(
 
 
 @triton.jit
+def _row_squares_kernel(models, output, columns, stride, steps, BLOCK: tl.constexpr):
+    """‖x‖² of a part of a row, in float64."""
+    row, part = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+    total = tl.zeros((BLOCK,), dtype=tl.float64)
+    for step in range(steps):
+        column = (part * steps + step) * BLOCK + tl.arange(0, BLOCK)
+        value = tl.load(models + row * stride + column, mask=column < columns, other=0.0).to(tl.float64)
+        total += value * value
+    tl.store(output + row * tl.num_programs(1) + part, tl.sum(total))
+
+
+@triton.jit
 def _mix(
     weights,
     read,
@@ -616,6 +628,17 @@ def gram_cuda(blocks: list[Tensor]) -> Tensor:
                 ROWS=padded, BLOCK=4096, EXTRA=two,
             )  # fmt: skip
     return partial.sum(0)[: rows + 1, : rows + 1]
+
+
+def row_squares_cuda(block: Tensor) -> Tensor:
+    """As `kernels.row_squares`, for float32 on a GPU: every row is read once, nothing is copied."""
+    (block, _), size, steps = _two([block]), 1024, 8
+    rows, columns = block.shape
+    parts = max(1, triton.cdiv(columns, size * steps))
+    partial = block.new_empty(rows, parts, dtype=torch.float64)
+    if rows:
+        _row_squares_kernel[(rows, parts)](block, partial, columns, block.stride(0), steps, BLOCK=size)
+    return partial.sum(1)
 
 
 def squared_from_products(

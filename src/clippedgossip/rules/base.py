@@ -149,7 +149,7 @@ class CoordinateRule(Rule):
     @abstractmethod
     def combine(self, values: list[Tensor], weights: Tensor) -> Tensor:
         """Own and received values of some nodes: k+1 tensors (b, c), which may be overwritten, and weights
-        (b, k+1) -> (b, c)."""
+        (b, k+1), in the type to sum in -> (b, c)."""
 
     def parts(self, layout: Layout) -> Iterator[tuple["CoordinateRule", int, Tensor]]:
         """(the rule, number of neighbours, nodes) for nodes with as many neighbours and the same rule."""
@@ -169,14 +169,20 @@ class CoordinateRule(Rule):
                 continue
             rule.check(count)
             if output.is_cuda:
-                rule._mix_compiled(inbox, count, nodes, output)
-            else:
-                rule._mix_some(inbox, count, nodes, output)
+                found = rule._mix_compiled(inbox, count, nodes)
+                if len(nodes) == len(output):
+                    return found
+                output[nodes] = found
+                continue
+            long = inbox.has_long_messages[nodes]
+            for some, wide in ((nodes[~long], rule.weighted), (nodes[long], True)):
+                if len(some):
+                    rule._mix_some(inbox, count, some, output, wide)
         return output
 
-    def _mix_some(self, inbox: Inbox, count: int, nodes: Tensor, output: Tensor) -> None:
-        """The nodes with this many neighbours, a few coordinates at a time."""
-        rows, weights = self._members(inbox, count, nodes)
+    def _mix_some(self, inbox: Inbox, count: int, nodes: Tensor, output: Tensor, wide: bool) -> None:
+        """The nodes with this many neighbours, a few coordinates at a time; sums in float64 if `wide`."""
+        rows, weights = self._members(inbox, count, nodes, wide)
         first, copies = self._alike(rows, weights)
         distinct = len(first) == len(nodes)
         kept = slice(None) if distinct else first
@@ -198,7 +204,7 @@ class CoordinateRule(Rule):
                     torch.index_select(here, 0, column, out=value)
                     for column, value in zip(columns, held, strict=True)
                 ]
-                combined = self.combine(values, weights)
+                combined = self.combine(values, weights).to(output.dtype)
                 combined = combined if distinct else combined.index_select(0, copies)
                 if in_a_row:
                     output[nodes[0] : nodes[-1] + 1, part] = combined
@@ -207,21 +213,22 @@ class CoordinateRule(Rule):
 
         devices.share(combine, parts)
 
-    def _mix_compiled(self, inbox: Inbox, count: int, nodes: Tensor, output: Tensor) -> None:
+    def _mix_compiled(self, inbox: Inbox, count: int, nodes: Tensor) -> Tensor:
         """The same, gathered and sorted in one kernel; alike nodes are not worth a stop to find them."""
-        rows, weights = self._members(inbox, count, nodes)
+        rows, weights = self._members(inbox, count, nodes, self.weighted)
         combine = compiled((repr(self), count), partial(_gather_and_combine, self), dynamic=True)
-        output[nodes] = combine(inbox.blocks, rows, weights)
+        found: Tensor = combine(inbox.blocks, rows, weights)
+        return found
 
     @staticmethod
-    def _members(inbox: Inbox, count: int, nodes: Tensor) -> tuple[Tensor, Tensor]:
+    def _members(inbox: Inbox, count: int, nodes: Tensor, wide: bool) -> tuple[Tensor, Tensor]:
         """(b, count+1) rows and weights of nodes with this many neighbours, self first."""
         layout = inbox.layout
         order = layout.packed[nodes, :count]
         rows = torch.cat([nodes[:, None], inbox.slots[nodes].gather(1, order)], 1)
         weights = layout.weights[nodes].gather(1, order)
         weights = torch.cat([1 - weights.sum(1, keepdim=True), weights], 1)
-        return rows, weights.to(inbox.models.dtype)
+        return rows, weights if wide else weights.to(inbox.models.dtype)
 
     def _alike(self, rows: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Nodes that receive the same messages get the same result: (representatives, which one each node
@@ -242,7 +249,7 @@ class CoordinateRule(Rule):
 
 def _gather_and_combine(rule: CoordinateRule, blocks: list[Tensor], rows: Tensor, weights: Tensor) -> Tensor:
     held = blocks[0] if len(blocks) == 1 else torch.cat(blocks)
-    return rule.combine([held[column] for column in rows.unbind(1)], weights)
+    return rule.combine([held[column] for column in rows.unbind(1)], weights).to(held.dtype)
 
 
 def at_least(name: str, value: float, bound: float) -> None:

@@ -12,6 +12,7 @@ from clippedgossip.errors import RuleError
 from clippedgossip.mixing.inbox import Neighborhood, from_neighbors
 from clippedgossip.rules.base import LinearRule, at_least, fraction
 from clippedgossip.rules.bound import Bound, Seen, Unbounded, around_own
+from clippedgossip.rules.sorting import rounding
 
 
 @dataclass(frozen=True)
@@ -81,13 +82,13 @@ class Adaptive(Radius):
         squared, order = torch.where(near.present, near.squared, torch.inf).sort(1)
         weights = near.weights.gather(1, order)
         total = near.closed_weights[:, :1] + weights.cumsum(1)
-        nearest = (weights > 0) & (total <= 1 - self.delta_max + 1e-9)
+        nearest = (weights > 0) & (total <= 1 - self.delta_max + rounding(near.weights))
         return torch.where(nearest, weights * squared, 0.0).sum(1, keepdim=True).sqrt()
 
     def largest(self, seen: Seen) -> float | Unbounded:
         """No node of S is further than the furthest regular one: with it and all regular nodes S would weigh
         more than 1 − δ_max. So τ_i² is at most the weight of S times the square of that distance."""
-        if seen.byzantine_weight > self.delta_max + 1e-9:
+        if seen.byzantine_weight > self.delta_max + float(rounding(seen.weights)):
             return Unbounded(f"more Byzantine weight than {self.delta_max}")
         return math.sqrt(min(1.0, seen.neighbor_weight)) * seen.spread
 

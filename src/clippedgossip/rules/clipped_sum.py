@@ -7,6 +7,7 @@ from clippedgossip.mixing.inbox import Neighborhood, from_neighbors
 from clippedgossip.rules.base import LinearRule, fraction
 from clippedgossip.rules.bound import Bound, Seen, around_own, too_many
 from clippedgossip.rules.clipped_gossip import clip_factor
+from clippedgossip.rules.sorting import rounding
 
 
 @dataclass(frozen=True)
@@ -25,13 +26,13 @@ class CSPlus(LinearRule):
             return near.closed_weights
         distances, order = torch.where(near.present, near.distances, torch.inf).sort(1)
         reached = near.weights.gather(1, order).cumsum(1)
-        within = near.weights.sum(1, keepdim=True) - 2 * self.byzantine_weight + 1e-9
+        within = near.weights.sum(1, keepdim=True) - 2 * self.byzantine_weight + rounding(near.weights)
         unclipped = near.present.gather(1, order) & (reached <= within)
         radius = torch.where(unclipped, distances, 0.0).amax(1, keepdim=True)
         return from_neighbors(near.weights * clip_factor(near.distances, radius))
 
     def bound(self, seen: Seen) -> Bound:
         """2b of weight is clipped, so a regular neighbour is: τ_i is at most the furthest one's distance."""
-        if seen.byzantine_weight > self.byzantine_weight:
+        if seen.byzantine_weight > self.byzantine_weight + float(rounding(seen.weights)):
             return too_many(seen, self.byzantine_weight, "Byzantine weight")
         return around_own(seen, seen.neighbor_weight * seen.spread)

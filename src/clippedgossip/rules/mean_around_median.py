@@ -30,7 +30,7 @@ class MeaMed(CoordinateRule):
         below = median[:, None] - ordered[:, : self.faulty]
         above = ordered[:, size:] - median[:, None]
         start = (below > above).sum(1, keepdim=True)  # the lowest goes while the next above is nearer
-        return windows.mean(-1).gather(1, start)[:, 0]
+        return windows.mean(-1, dtype=torch.float64).gather(1, start)[:, 0]
 
     def bound(self, seen: Seen) -> Bound:
         """The median is between regular values, and n−f of them are no further from it than their range."""

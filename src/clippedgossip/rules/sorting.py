@@ -129,9 +129,34 @@ def sorted_with_weights(values: list[Tensor], weights: Tensor) -> tuple[Tensor, 
     return ordered, weights[:, :, None].expand_as(ordered).gather(1, order)
 
 
+def rounding(weights: Tensor) -> Tensor:
+    """(b, 1) by how much sums of a node's weights (b, k) may miss what they should be: for float32 numbers,
+    more. A rest of weight below it is none: a Byzantine message may be 1e30 times as long as a model."""
+    narrow = (weights.float() == weights).all(-1, keepdim=True)
+    return torch.where(narrow, 1e-6, 1e-9)
+
+
 def halfway(low: Tensor, high: Tensor) -> Tensor:
     """Their mean, between them for any two numbers: a sum might overflow."""
     return torch.add(low * 0.5, high, alpha=0.5)
+
+
+def mean(values: list[Tensor], dtype: torch.dtype) -> Tensor:
+    """The mean, summed in this type; the first value may be overwritten. A GPU keeps what each sum loses and
+    adds it in the end, which is as good as float64 and takes no conversion."""
+    first, *others = values
+    if first.is_cuda:
+        total, lost = first, torch.zeros_like(first)
+        for value in others:
+            grown = total + value
+            part = grown - total
+            lost = lost + ((total - (grown - part)) + (value - part))
+            total = grown
+        return (total + lost) / len(values)
+    total = first.to(dtype)
+    for value in others:
+        total += value
+    return total.div_(len(values))
 
 
 def nearest(keys: Tensor, count: Tensor) -> Tensor:

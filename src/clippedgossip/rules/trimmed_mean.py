@@ -9,7 +9,7 @@ from clippedgossip.errors import RuleError
 from clippedgossip.mixing.slots import Layout
 from clippedgossip.rules.base import CoordinateRule, fraction, whole
 from clippedgossip.rules.bound import Bound, Seen, too_many
-from clippedgossip.rules.sorting import middle, sorted_with_weights
+from clippedgossip.rules.sorting import mean, middle, rounding, sorted_with_weights
 
 
 @dataclass(frozen=True)
@@ -63,11 +63,7 @@ class TrimmedMean(Trimmed):
             )
 
     def combine(self, values: list[Tensor], weights: Tensor) -> Tensor:
-        kept = middle(values, self.trims[0])
-        total = kept[0]
-        for value in kept[1:]:
-            total += value
-        return total.div_(len(kept))
+        return mean(middle(values, self.trims[0]), weights.dtype)
 
     def bound(self, seen: Seen) -> Bound:
         """Between regular values, if as many go from either end as are Byzantine."""
@@ -92,15 +88,15 @@ class WeightedTrimmedMean(Trimmed):
         above = mass.cumsum(1)
         kept = (above.clamp(max=1 - trim) - (above - mass).clamp(min=trim)).clamp(min=0)
         # A value kept with no more than the weights' rounding is one that goes: it counts as the next.
-        rounding = 4 * len(values) * torch.finfo(mass.dtype).eps
-        survives = kept > (kept.amax(1, keepdim=True) / 2).clamp(max=rounding)
+        least = torch.minimum(kept.amax(1, keepdim=True) / 2, rounding(weights[:, 1:])[:, :, None])
+        survives = kept > least
         low = torch.where(survives, ordered, torch.inf).amin(1, keepdim=True)
         high = torch.where(survives, ordered, -torch.inf).amax(1, keepdim=True)
-        mean = (kept * ordered.clamp(low, high)).sum(1) / kept.sum(1)
-        return mean.clamp(low[:, 0], high[:, 0])
+        found = (kept * ordered.clamp(low, high)).sum(1) / kept.sum(1)
+        return found.clamp(low[:, 0], high[:, 0])
 
     def bound(self, seen: Seen) -> Bound:
         """Between regular values, if as much weight goes from either end as is Byzantine."""
         trim = min(self.trims[0], 0.5 - 1e-4)
-        fine = seen.byzantine_weight <= trim + 1e-12
+        fine = seen.byzantine_weight <= trim + float(rounding(seen.weights))
         return seen.range if fine else too_many(seen, trim, "Byzantine weight")

@@ -6,6 +6,7 @@ from torch import Tensor
 from clippedgossip.mixing.inbox import Neighborhood, from_neighbors
 from clippedgossip.rules.base import LinearRule, fraction
 from clippedgossip.rules.bound import Bound, Seen, around_own, too_many
+from clippedgossip.rules.sorting import rounding
 
 
 @dataclass(frozen=True)
@@ -22,11 +23,12 @@ class GTS(LinearRule):
         order = torch.where(near.present, near.squared, -1.0).argsort(1, descending=True)
         weights = near.weights.gather(1, order)
         further = weights.cumsum(1) - weights
-        dropped = torch.minimum((self.byzantine_weight - further).clamp(min=0), weights)
-        return from_neighbors(torch.zeros_like(weights).scatter(1, order, weights - dropped))
+        kept = weights - (self.byzantine_weight - further).clamp(min=0)
+        kept = torch.where(kept > rounding(near.weights), kept, 0.0)
+        return from_neighbors(torch.zeros_like(weights).scatter(1, order, kept))
 
     def bound(self, seen: Seen) -> Bound:
         """Nobody who is kept is further than the furthest regular neighbour."""
-        if seen.byzantine_weight > self.byzantine_weight:
+        if seen.byzantine_weight > self.byzantine_weight + float(rounding(seen.weights)):
             return too_many(seen, self.byzantine_weight, "Byzantine weight")
         return around_own(seen, seen.neighbor_weight * seen.spread)
