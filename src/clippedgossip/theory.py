@@ -1,7 +1,10 @@
 """The paper's guarantees as functions of a network. A bound that guarantees nothing is called vacuous."""
 
 from dataclasses import dataclass
-from math import inf, sqrt
+from math import ceil, inf, sqrt
+
+import numpy as np
+from scipy.stats import hypergeom
 
 from clippedgossip.errors import NetworkError
 from clippedgossip.network import Network
@@ -104,6 +107,25 @@ def training_guarantee(network: Network) -> TrainingGuarantee:
         gamma=network.spectral_gap,
         exact=network.gap.exact or network.delta_max == 0,
     )
+
+
+def byzantine_heard(network: Network, *, neighbours: int, more_than: int, rounds: int) -> float:
+    """The probability that some regular node hears more than so many Byzantine nodes in some round, if each
+    node hears `neighbours` of its own, drawn anew in each round: 1 − Π_i P(H_i ≤ f)^T, H_i hypergeometric."""
+    around = network.degrees[network.regular]
+    beyond = hypergeom.sf(more_than, around, network.byzantine_neighbours, np.minimum(neighbours, around))
+    with np.errstate(divide="ignore"):
+        return abs(float(np.expm1(rounds * np.log1p(-beyond).sum())))
+
+
+def fewest_neighbours(network: Network, *, rounds: int, risk: float = 0.01, share: float = 0.5) -> int | None:
+    """The smallest s such that with s random neighbours the probability is at most `risk` that in some round
+    `share` or more of those that a node hears are Byzantine; None if there is none."""
+    for s in range(1, int(network.degrees.max(initial=0)) + 1):
+        below = ceil(share * s - 1e-9) - 1  # the most that is less than the share
+        if byzantine_heard(network, neighbours=s, more_than=below, rounds=rounds) <= risk:
+            return s
+    return None
 
 
 def training_bound(

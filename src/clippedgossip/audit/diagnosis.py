@@ -12,7 +12,9 @@ from threadpoolctl import threadpool_limits
 import clippedgossip.theory as theory
 from clippedgossip.audit.cut import Cut, weakest_cut
 from clippedgossip.audit.edges import Suggestion, suggest_edges
+from clippedgossip.audit.rounds import RoundsAudit, rounds_audit
 from clippedgossip.audit.worst_placement import Placement, worst_placement
+from clippedgossip.errors import NetworkError
 from clippedgossip.network import Network
 
 FEW_EDGES = 300  # networks of no more are told what optimal weights would gain
@@ -40,6 +42,7 @@ class Audit:
     suggested_edges: tuple[Suggestion, ...]
     lazy_gamma: float | None  # γ with lazy weights, where that is larger
 
+    rounds: RoundsAudit | None  # of the schedule, if there is one
     optimal: "Gain | None"  # with optimal weights, where the network is small and γ is larger
 
     @property
@@ -95,6 +98,7 @@ class Audit:
             "lazy_gamma": self.lazy_gamma,
             "optimal_gamma": None if self.optimal is None else self.optimal.gamma,
             "optimal_ratio": None if self.optimal is None else self.optimal.ratio,
+            **({} if self.rounds is None else {"schedule": self.rounds.to_json()}),
         }
 
 
@@ -103,15 +107,28 @@ def audit(
     *,
     more_byzantine: int = 1,
     suggestions: int = 3,
+    rounds: int = 1000,
+    seed: int = 0,
     tell: Callable[[str, int, int], None] = lambda what, done, total: None,
 ) -> Audit:
-    """Diagnose a network. `tell` hears what is being computed, for large networks."""
+    """Diagnose a network. `tell` hears what is being computed, for large networks. If it has a schedule, the
+    links of all rounds together are diagnosed, and the rounds of a run with this length and seed."""
+    if network.everyone:
+        raise NetworkError(
+            f"the network is complete, of {network.n} nodes, and lists no links to diagnose\n"
+            "diagnose one of at most 2000 nodes"
+        )
     with threadpool_limits(1):  # many small eigenproblems: threads would only get in each other's way
-        return _audit(network, more_byzantine, suggestions, tell)
+        return _audit(network, more_byzantine, suggestions, rounds, seed, tell)
 
 
 def _audit(
-    network: Network, more_byzantine: int, suggestions: int, tell: Callable[[str, int, int], None]
+    network: Network,
+    more_byzantine: int,
+    suggestions: int,
+    rounds: int,
+    seed: int,
+    tell: Callable[[str, int, int], None],
 ) -> Audit:
     tell("spectral gap of the regular nodes", 0, 5)
     gap = network.gap
@@ -134,6 +151,7 @@ def _audit(
         worst_placement=worst,
         suggested_edges=edges,
         lazy_gamma=lazy if lazy > gap.value * 1.01 else None,
+        rounds=rounds_audit(network, rounds=rounds, seed=seed),
         optimal=_optimal(network),
     )
 

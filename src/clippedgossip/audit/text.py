@@ -17,6 +17,7 @@ def render(audit: Audit, title: str) -> str:
         _head(audit.network, title),
         _verdict(audit),
         _numbers(audit),
+        _rounds(audit),
         _cut(audit),
         _placement(audit),
         _edges(audit),
@@ -110,6 +111,52 @@ def _verdict(audit: Audit) -> str:
         )
         why += f" {few} in the wrong place would undo that (below)."
     return f"{verdict}\n{_paragraph(why)}"
+
+
+def _rounds(audit: Audit) -> str:
+    found = audit.rounds
+    if found is None:
+        return ""
+    after = "never" if found.connected_after is None else f"{found.connected_after} rounds"
+    lines = [f"SCHEDULE: {audit.network.schedule}, {found.rounds} rounds looked at"]
+    if found.directed:
+        lines.append(
+            _paragraph(
+                "Links go one way: i may hear j while j does not hear i. The paper's theorems assume "
+                "symmetric weights and say nothing here."
+            )
+        )
+    lines.append(_row("connected", after, "until the links together connect all regular nodes, at most"))
+    if found.p is not None:
+        what = "exact expectation" if found.expected else "mean over the rounds"
+        lines.append(_row("p", number(found.p), f"1 − λ₂ of E[W̃ᵀW̃]: what a round takes off Ξ ({what})"))
+    if found.window_factor is not None:
+        lines.append(
+            _row(
+                "window", number(found.window_factor), f"largest factor on the distance in {after}, by gossip"
+            )
+        )
+    spread = f"mean; median {number(found.delta_median)}, 95 % below {number(found.delta_95)}, largest "
+    lines.append(_row("δ_i", number(found.delta_mean), spread + number(found.delta_max)))
+    if found.heard is not None:
+        heard = found.heard
+        lines.append(
+            _row(
+                "heard",
+                f"≤ {heard.most}",
+                f"Byzantine nodes by each regular node in {heard.rounds} rounds, but with probability "
+                f"{number(heard.probability)}",
+            )
+        )
+        fewest = "no number of neighbours is enough" if heard.fewest is None else f"{heard.fewest} are enough"
+        lines.append(
+            _row(
+                "outvoted",
+                number(heard.outvoted),
+                f"probability that half of what a node hears is ever Byzantine; for 0.01 {fewest}",
+            )
+        )
+    return "\n".join(lines)
 
 
 def _row(name: str, value: str, meaning: str) -> str:

@@ -38,13 +38,16 @@ def audit(
     worst_byzantine: networks.WorstNodes = 0,
     weights: networks.Weights = None,
     max_degree: networks.MaxDegree = None,
+    schedule: networks.Schedule = None,
+    delay: networks.Delay = None,
     more_byzantine: Annotated[
         int,
         typer.Option(metavar="B", help="Find the worst place for this number of further Byzantine nodes."),
     ] = 1,
     former: Annotated[int | None, typer.Option("--attackers", hidden=True)] = None,
     suggestions: Annotated[int, typer.Option(metavar="K", help="Edges to suggest.")] = 3,
-    seed: Annotated[int, typer.Option(help="Seed of random networks and placements.")] = 0,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of a run, for a schedule.")] = 1000,
+    seed: Annotated[int, typer.Option(help="Seed of random networks, placements and schedules.")] = 0,
     draw: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw the network to FILE (.svg, .png or .pdf).")
     ] = None,
@@ -78,6 +81,8 @@ def audit(
             worst_byzantine=worst_byzantine,
             weights=weights,
             max_degree=max_degree,
+            schedule=schedule,
+            delay=delay,
             seed=seed,
         )
         most = max(len(built.regular) - 1, 1)
@@ -86,7 +91,14 @@ def audit(
                 f"--more-byzantine is {more_byzantine}; "
                 f"with {len(built.regular)} regular nodes it is at most {most}"
             )
-        diagnosis = diagnose(built, more_byzantine=more_byzantine, suggestions=suggestions, tell=tell)
+        diagnosis = diagnose(
+            built,
+            more_byzantine=more_byzantine,
+            suggestions=suggestions,
+            rounds=rounds,
+            seed=seed,
+            tell=tell,
+        )
         if draw is not None:
             from clippedgossip.report.network_drawing import draw_audit
 

@@ -79,6 +79,8 @@ def consensus(
     worst_byzantine: networks.WorstNodes = 0,
     weights: networks.Weights = None,
     max_degree: networks.MaxDegree = None,
+    schedule: networks.Schedule = None,
+    delay: networks.Delay = None,
     seed: Annotated[int, typer.Option(help="Seed of networks, placements, vectors and attacks.")] = 0,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write an HTML page with the curves.")
@@ -108,6 +110,8 @@ def consensus(
         worst_byzantine=worst_byzantine,
         weights=weights,
         max_degree=max_degree,
+        schedule=schedule,
+        delay=delay,
         seed=seed,
     )
     chosen_rule = asked_rule.build(built, rounds=rounds, seed=seed)

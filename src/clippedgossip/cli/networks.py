@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -39,6 +39,17 @@ Weights = Annotated[
         "neighbours hold C at most), or own (those of the file). The default is own if the file has "
         "weights, else metropolis-hastings."
     ),
+]
+Schedule = Annotated[
+    str | None,
+    typer.Option(
+        help="Which links each round uses: a name, such as random-matching, or a table, such as "
+        "'{name = \"random-neighbours\", neighbours = 5}'."
+    ),
+]
+Delay = Annotated[
+    str | None,
+    typer.Option(help="How late messages are: rounds, or a table, such as '{edges = 3}'."),
 ]
 MaxDegree = Annotated[
     int | None,
@@ -139,6 +150,8 @@ def build_network(
     worst_byzantine: int = 0,
     weights: str | None = None,
     max_degree: int | None = None,
+    schedule: str | None = None,
+    delay: str | None = None,
     seed: int = 0,
 ) -> "Network":
     """The network with its Byzantine nodes: given, at random, as pendants, or where they do most harm."""
@@ -159,7 +172,13 @@ def build_network(
             "leave it out, or give a file with a weight on every edge"
         )
     chosen_weights = parse_weights(weights)
-    network = Network(graph, weights=chosen_weights, max_degree=max_degree)
+    changes: dict[str, Any] = {}
+    if schedule is not None or delay is not None:
+        from clippedgossip.runs.config import toml_value
+
+        said = {"schedule": schedule, "delay": delay}
+        changes = {key: toml_value(text) for key, text in said.items() if text is not None}
+    network = Network(graph, weights=chosen_weights, max_degree=max_degree, **changes)
     if not worst_byzantine:
         return network
     from clippedgossip.audit import worst_placement
@@ -170,7 +189,7 @@ def build_network(
             f"no worst place for {worst_byzantine} Byzantine nodes\ngive a connected network of more nodes"
         )
     turned = [network.labels[i] for i in worst.nodes]
-    return Network(graph, byzantine=turned, weights=chosen_weights, max_degree=max_degree)
+    return Network(graph, byzantine=turned, weights=chosen_weights, max_degree=max_degree, **changes)
 
 
 def catalogue() -> str:

@@ -165,15 +165,17 @@ class Network:
         i = self.labels.index(node) if node in self.labels else by_text[str(node)]
         return tuple(self.labels[j] for j in self.indices[self.indptr[i] : self.indptr[i + 1]])
 
-    def audit(self, *, more_byzantine: int = 1, suggestions: int = 3) -> "Audit":
+    def audit(
+        self, *, more_byzantine: int = 1, suggestions: int = 3, rounds: int = 1000, seed: int = 0
+    ) -> "Audit":
         """The diagnosis of this network, as `clippedgossip audit` prints it: `print(network.audit())`.
 
         It also finds where `more_byzantine` further Byzantine nodes would do most harm, and proposes
-        `suggestions` edges.
+        `suggestions` edges. `rounds` and `seed` are those of a run, for a schedule.
         """
         from clippedgossip.audit import audit
 
-        return audit(self, more_byzantine=more_byzantine, suggestions=suggestions)
+        return audit(self, more_byzantine=more_byzantine, suggestions=suggestions, rounds=rounds, seed=seed)
 
     def at(self, round: int, seed: int = 0) -> "Network":
         """The network of a round (counted from 0) of a run with this seed; without a schedule this one.

@@ -375,7 +375,7 @@ def _survey(network: "Network", rounds: int, seed: int) -> Survey:
             width, links = max(width, int(degrees.max())), max(links, int(byzantine.sum()))
             faulty, delta = max(faulty, int(byzantine.max())), max(delta, now.delta_max)
         if parts.any():
-            parts = _joined(now, parts)
+            parts = joined(now, parts)
     return Survey(
         rounds=looked,
         whole=looked == wanted,
@@ -388,7 +388,7 @@ def _survey(network: "Network", rounds: int, seed: int) -> Survey:
     )
 
 
-def _joined(now: "Network", parts: Ints) -> Ints:
+def joined(now: "Network", parts: Ints) -> Ints:
     """The parts of the regular nodes after this round's links: 0 everywhere if they are one."""
     indptr, indices, _, _ = now.regular_csr
     count = int(parts.max()) + 1

@@ -1,0 +1,195 @@
+"""The diagnosis of a schedule: how fast its rounds mix, when their links connect all, what δ_i they have."""
+
+from dataclasses import asdict, dataclass
+from itertools import count
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import clippedgossip.theory as theory
+from clippedgossip.network import Network
+from clippedgossip.network.schedule import RandomNeighbours, joined
+from clippedgossip.network.spectrum import matrix
+
+Floats = NDArray[np.float64]
+
+LOOKED = 300  # rounds
+STARTS = 20  # rounds from which windows begin
+DENSE = 400  # regular nodes of the largest network whose contraction is computed
+PATIENCE = 2000  # rounds after which the links count as never connecting
+RISK = 0.01
+
+
+@dataclass(frozen=True, kw_only=True)
+class Heard:
+    """Byzantine nodes among s random neighbours, over all regular nodes and rounds of a run (exact)."""
+
+    rounds: int
+    neighbours: int
+    most: int  # the smallest f that no node exceeds, but with the probability RISK
+    probability: float  # that some node hears more than `most` of them
+    outvoted: (
+        float  # the probability that in some round half or more of those that a node hears are Byzantine
+    )
+    fewest: int | None  # the smallest s with which that is at most RISK; None if there is none
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundsAudit:
+    """What `audit` knows of a network's schedule. Distances are those of the regular nodes to their mean,
+    under gossip with W̃ of each round."""
+
+    rounds: int  # that were looked at
+    directed: bool
+    p: float | None  # 1 − the largest eigenvalue of E[W̃ᵀ Π W̃], Π = I − 11ᵀ/n; None for large networks
+    expected: bool  # whether that expectation is exact; otherwise it is a mean over the rounds
+    connected_after: int | None  # rounds until the links together connect all: the most of all starts
+    connected_mean: float | None
+    window_factor: float | None  # on the distance, in windows of so many rounds: the largest
+    delta_mean: float
+    delta_median: float
+    delta_95: float
+    delta_max: float
+    heard: Heard | None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def rounds_audit(network: Network, *, rounds: int = 1000, seed: int = 0) -> RoundsAudit | None:
+    """Diagnose the schedule of a network, for runs of so many rounds; None if it has none."""
+    schedule = network.schedule
+    if schedule is None:
+        return None
+    looked = min(rounds, schedule.period or LOOKED)
+    delta = np.concatenate([network.at(round, seed).delta for round in range(looked)])
+    waits = [
+        wait for start in range(0, looked, -(-looked // STARTS)) if (wait := _wait(network, start, seed))
+    ]
+    never = len(waits) < len(range(0, looked, -(-looked // STARTS)))
+    small = len(network.regular) <= DENSE
+    exact = isinstance(schedule, RandomNeighbours) and not network.fixed_weights
+    p = None
+    if small:
+        squares = _expected(network, schedule) if exact else _mean(network, looked, seed)  # type: ignore[arg-type]
+        p = 1 - _largest(squares)
+    factor = None
+    if small and waits and not never:
+        starts = range(0, looked, -(-looked // STARTS))
+        factor = max(_contraction(network, start, max(waits), seed) for start in starts)
+    return RoundsAudit(
+        rounds=looked,
+        directed=schedule.directed,
+        p=p,
+        expected=exact,
+        connected_after=None if never else max(waits),
+        connected_mean=None if never else float(np.mean(waits)),
+        window_factor=factor,
+        delta_mean=float(delta.mean()),
+        delta_median=float(np.median(delta)),
+        delta_95=float(np.quantile(delta, 0.95)),
+        delta_max=float(delta.max()),
+        heard=_heard(network, schedule, rounds) if isinstance(schedule, RandomNeighbours) else None,
+    )
+
+
+def _wait(network: Network, start: int, seed: int) -> int | None:
+    """How many rounds from this one on until the links together connect the regular nodes."""
+    parts = np.arange(len(network.regular))
+    for passed in count():
+        if not parts.any():
+            return max(passed, 1)
+        if passed == PATIENCE:
+            return None
+        parts = joined(network.at(start + passed, seed), parts)
+    return None
+
+
+def _regular(network: Network) -> Floats:
+    found: Floats = matrix(*network.regular_csr).toarray()
+    return found
+
+
+def _centred(w: Floats) -> Floats:
+    found: Floats = w - w.mean(0)
+    return found
+
+
+def _largest(squares: Floats) -> float:
+    return max(0.0, float(np.linalg.eigvalsh(squares)[-1]))
+
+
+def _mean(network: Network, rounds: int, seed: int) -> Floats:
+    """The mean of W̃ᵀ Π W̃ over the rounds."""
+    total = np.zeros((len(network.regular),) * 2)
+    for round in range(rounds):
+        w = _centred(_regular(network.at(round, seed)))
+        total += w.T @ w
+    return total / rounds
+
+
+def _expected(network: Network, schedule: RandomNeighbours) -> Floats:
+    """E[W̃ᵀ Π W̃], exactly. Row i is w = e_i + c Σ_j z_j (e_j − e_i) over its regular neighbours, where z_j is
+    1 if j is drawn: with probability p₁ = s/d, and together with another one p₂ = s(s−1)/(d(d−1)). Rows are
+    independent of each other."""
+    r = len(network.regular)
+    row_of = np.full(network.n, -1)
+    row_of[network.regular] = np.arange(r)
+    halved = 0.5 if network.weighting == "lazy" else 1.0
+    squares, means = np.zeros((r, r)), np.zeros((r, r))
+    of_means = np.zeros((r, r))
+    for i, node in enumerate(network.regular):
+        if network.everyone:
+            around = np.delete(np.arange(r), i)
+        else:
+            around = row_of[network.indices[network.indptr[node] : network.indptr[node + 1]]]
+        d, around = int(network.degrees[node]), around[around >= 0]
+        s = min(schedule.neighbours, d)
+        c = halved / (s + 1)
+        p1, p2 = s / d if d else 0.0, s * (s - 1) / (d * (d - 1)) if d > 1 else 0.0
+        towards = np.zeros(r)
+        towards[around] = 1
+        towards[i] -= len(around)
+        mean = c * p1 * towards
+        mean[i] += 1
+        of_one = np.zeros((r, r))  # Σ_j (e_j − e_i)(e_j − e_i)ᵀ
+        of_one[around, around] = 1
+        of_one[i, around] = of_one[around, i] = -1
+        of_one[i, i] = len(around)
+        step = c * p1 * towards
+        squares[i] += step
+        squares[:, i] += step
+        squares[i, i] += 1
+        squares += c * c * (p2 * np.outer(towards, towards) + (p1 - p2) * of_one)
+        means[i] = mean
+        of_means += np.outer(mean, mean)
+    total = means.sum(0)
+    found: Floats = squares - (np.outer(total, total) + squares - of_means) / r
+    return found
+
+
+def _contraction(network: Network, start: int, window: int, seed: int) -> float:
+    """The largest factor on the distance to the mean in a window of rounds."""
+    product = np.eye(len(network.regular))
+    for round in range(start, start + window):
+        product = _regular(network.at(round, seed)) @ product
+    spread = _centred(product)
+    return float(np.linalg.norm(spread - spread.mean(1, keepdims=True), 2))
+
+
+def _heard(network: Network, schedule: RandomNeighbours, rounds: int) -> Heard:
+    s = schedule.neighbours
+
+    def risk(most: int) -> float:
+        return theory.byzantine_heard(network, neighbours=s, more_than=most, rounds=rounds)
+
+    most = next(f for f in range(s + 1) if risk(f) <= RISK)
+    return Heard(
+        rounds=rounds,
+        neighbours=s,
+        most=most,
+        probability=risk(most),
+        outvoted=risk((s - 1) // 2),
+        fewest=theory.fewest_neighbours(network, rounds=rounds, risk=RISK),
+    )

@@ -1,0 +1,73 @@
+"""What the audit says of a schedule."""
+
+import networkx as nx
+import numpy as np
+import pytest
+
+from clippedgossip import graphs, theory
+from clippedgossip.audit import audit
+from clippedgossip.audit.rounds import _expected, _mean, rounds_audit
+from clippedgossip.errors import NetworkError
+from clippedgossip.graphs.generators import Graph
+from clippedgossip.network import Network
+from clippedgossip.network.schedule import RandomNeighbours
+
+
+@pytest.mark.parametrize("graph", [nx.complete_graph(8), nx.random_regular_graph(4, 10, seed=2)])
+def test_the_expectation_of_random_neighbours_is_what_their_rounds_tend_to(graph: Graph) -> None:
+    schedule = RandomNeighbours(3)
+    network = Network(graph, byzantine=[1, 4], schedule=schedule)
+    drawn = _mean(network, 3000, seed=2)
+    assert _expected(network, schedule) == pytest.approx(drawn, abs=4 / np.sqrt(3000) / 4)
+
+
+def test_the_contraction_of_a_matching_is_that_of_its_formula() -> None:
+    """A matched pair is averaged: W is a projection, so E[WᵀW] = E[W], with λ₂ = ½ − 1/(2(n−1))."""
+    network = Network(nx.complete_graph(10), schedule="random-matching")
+    found = rounds_audit(network, rounds=1000)
+    assert found is not None
+    assert found.p == pytest.approx(1 / 2 + 1 / 18, abs=0.05)
+    assert not found.expected
+    still = rounds_audit(Network(nx.complete_graph(10)))
+    assert still is None
+
+
+def test_a_bridge_in_every_fourth_round_connects_after_four_rounds() -> None:
+    phases = [{"rounds": 3, "without": [[4, 5]]}, {"rounds": 1}]
+    network = Network(graphs.dumbbell(clique=5), schedule={"name": "phases", "phases": phases})
+    found = rounds_audit(network)
+    assert found is not None
+    assert (found.rounds, found.connected_after, found.delta_max) == (4, 4, 0)
+    assert found.connected_mean == pytest.approx((4 + 3 + 2 + 1) / 4)
+    product = np.linalg.multi_dot([np.asarray(network.at(round).weights) for round in (3, 2, 1, 0)])
+    assert found.window_factor is not None
+    assert found.window_factor >= np.linalg.svd(product - 1 / 10)[1][0] - 1e-12
+    assert "bridge" not in str(audit(network))
+    assert "until the links together connect" in str(audit(network))
+    never = [{"rounds": 3, "without": [[4, 5]]}]
+    cut = Network(graphs.dumbbell(clique=5), schedule={"name": "phases", "phases": never})
+    found = rounds_audit(cut)
+    assert found is not None
+    assert found.connected_after is None
+
+
+def test_how_many_byzantine_nodes_are_heard_is_hypergeometric() -> None:
+    network = Network(nx.complete_graph(9), byzantine=[0, 1, 2], schedule=RandomNeighbours(4))
+    rounds, more_than = 2, 2
+    found = theory.byzantine_heard(network, neighbours=4, more_than=more_than, rounds=rounds)
+    one = 5 / 70  # the three of them and one of five others, of all four of eight
+    assert found == pytest.approx(1 - (1 - one) ** (6 * rounds))
+    seen = [
+        any((network.at(rounds * run + now).byzantine_neighbours > more_than).any() for now in range(rounds))
+        for run in range(400)
+    ]
+    assert np.mean(seen) == pytest.approx(found, abs=0.1)  # four standard deviations of 400 runs
+    assert theory.fewest_neighbours(network, rounds=rounds, risk=1e-9) == 7  # three are less than half of 7
+    assert theory.fewest_neighbours(network, rounds=rounds, risk=1.0) == 1
+
+
+def test_a_network_that_lists_no_links_is_not_diagnosed() -> None:
+    graph = nx.empty_graph(3000)
+    graph.graph["everyone"] = True
+    with pytest.raises(NetworkError, match="lists no links"):
+        Network(graph, schedule=RandomNeighbours(4)).audit()
