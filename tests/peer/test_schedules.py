@@ -1,5 +1,6 @@
 """Schedules that Hypothesis invents, in simulated time over the fake network: peers of any speed are killed,
-restarted and parted for any time, calls take long, and one peer lies about its round.
+restarted and parted for any time, calls take long, neighbours are removed and added again, by each end at a
+time of its own, and one peer lies about its round.
 
 Every regular peer does all its rounds, one after the other. Peers that can reach each other exchange again
 within 20 rounds. No weight is lost, and nobody regular is convicted.
@@ -31,7 +32,7 @@ from clippedgossip.peer.transport import MemoryNetwork
 from clippedgossip.peer.transport.base import Send
 from clippedgossip.peer.wire import Stamp, make_header
 from tests.peer.simulated_time import SimulatedLoop, at_once
-from tests.peer.test_node import IDENTITIES, LENGTH, make_node
+from tests.peer.test_node import IDENTITIES, LENGTH, make_node, neighbours
 
 ROUNDS = 60
 CHECKPOINT = 7
@@ -85,6 +86,8 @@ class Member:
     """Its rounds, in the order in which it did them."""
     checkpoint: int = 0
     signed: int = -1
+    near: list[int] = field(default_factory=list)
+    """Its neighbours, as its config names them; a running peer follows before its next round."""
     total: int = 0
     """How many rounds it has done, those that were done twice counted twice."""
 
@@ -108,6 +111,7 @@ class Schedules(RuleBasedStateMachine):
         self.apart_until: dict[tuple[int, int], tuple[int, int]] = {}
         """For each edge: rounds its ends had done when they last could not exchange, or last did."""
         for member in self.members:
+            member.near = [a + b - member.number for a, b in self.edges if member.number in (a, b)]
             self.launch(member)
         self.watch_edges()
 
@@ -115,7 +119,7 @@ class Schedules(RuleBasedStateMachine):
         node = make_node(
             self.net,
             member.number,
-            self.edges,
+            self.links_of(member),
             deadlines=DEADLINES,
             rounds=ROUNDS,
             round=member.checkpoint,
@@ -128,10 +132,17 @@ class Schedules(RuleBasedStateMachine):
         member.node = node
         member.task = self.loop.create_task(self.live(member, node))
 
+    @staticmethod
+    def links_of(member: Member) -> list[tuple[int, int]]:
+        return [(member.number, other) for other in member.near]
+
     async def live(self, member: Member, node: Node) -> None:
         await node.start()
         while node.round < ROUNDS:
             await asyncio.sleep(member.step)
+            near = neighbours(member.number, self.links_of(member))
+            if near != node.config.neighbours:
+                await node.change(near, IDENTITIES[member.number])
             round, member.total = node.round, member.total + 1
             vector = torch.full((LENGTH,), float(member.number))
             vector[1] = round
@@ -170,9 +181,10 @@ class Schedules(RuleBasedStateMachine):
 
     def reachable(self, a: int, b: int) -> bool:
         """Both live, serve messages, and the link is whole."""
-        for member in (self.members[a], self.members[b]):
+        for member, other in ((self.members[a], b), (self.members[b], a)):
             if (
                 member.node is None
+                or f"p{other}" not in member.node.neighbours
                 or member.node.outbox.round <= member.signed - 1
                 or not member.node.outbox._messages
             ):
@@ -237,6 +249,21 @@ class Schedules(RuleBasedStateMachine):
                 self.net.cut.add(frozenset((IDENTITIES[a].fingerprint, IDENTITIES[b].fingerprint)))
         self.check_edges()
 
+    @rule(number=st.integers(0, 4), other=st.integers(0, 3))
+    def remove(self, number: int, other: int) -> None:
+        """One end forgets the other, which goes on asking it."""
+        member = self.members[number % len(self.members)]
+        if len(member.near) > 1:
+            member.near.pop(other % len(member.near))
+        self.check_edges()
+
+    @rule()
+    def add(self) -> None:
+        """Everyone has all its neighbours again; in another order, as who comes last is last."""
+        for member in self.members:
+            ends = (a + b - member.number for a, b in self.edges if member.number in (a, b))
+            member.near += [end for end in ends if end not in member.near]
+
     @precondition(lambda self: self.net.cut)
     @rule()
     def heal(self) -> None:
@@ -259,6 +286,7 @@ class Schedules(RuleBasedStateMachine):
             return
         try:
             self.heal()
+            self.add()
             self.restart()
             for _ in range(ROUNDS * 20):
                 if all(member.node is None for member in self.members):

@@ -252,7 +252,7 @@ def test_an_impostor_is_not_pinned() -> None:
     async def scenario() -> None:
         async with pair() as (_, _, _, a, _):
             wrong = Neighbour(name="alice", address=a.address, fingerprint=EVE.fingerprint)
-            with pytest.raises(PeerError, match="ask it whether"):
+            with pytest.raises(Rejected, match="ask it whether"):
                 await Pins([wrong], None).learn("alice")
             assert identity.read_certificate(await read_off("127.0.0.1", a.address.port)) == ALICE.certificate
 

@@ -15,6 +15,7 @@ from clippedgossip.cli.networks import is_file
 
 if TYPE_CHECKING:
     from clippedgossip.peer.local_network import LocalNetwork
+    from clippedgossip.peer.peer_config import Config
     from clippedgossip.runs.config import RunConfig
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")]
@@ -31,6 +32,9 @@ def register(app: typer.Typer) -> None:
         ("up", up),
         ("init", init),
         ("add", add),
+        ("remove", remove),
+        ("rekey", rekey),
+        ("new-key", new_key),
         ("start", start),
         ("status", status),
         ("health", health),
@@ -226,40 +230,74 @@ _LR = 0.05
 """For a short run on digits."""
 
 
+Name = Annotated[str, typer.Argument(help="What this peer calls the neighbour.")]
+Fingerprint = Annotated[str, typer.Argument(help="What its `peer init` or `peer new-key` printed.")]
+Dir = Annotated[Path, typer.Option("--dir", help="This peer's folder.")]
+
+
 def add(
-    name: Annotated[str, typer.Argument(help="What to call the neighbour.")],
+    name: Name,
     address: Annotated[str, typer.Argument(help="Where it listens: host:port or [IPv6]:port.")],
-    fingerprint: Annotated[str, typer.Argument(help="What its `peer init` printed.")],
-    folder: Annotated[Path, typer.Option("--dir", help="This peer's folder.")] = Path(),
+    fingerprint: Fingerprint,
+    folder: Dir = Path(),
 ) -> None:
-    """Pin the certificate of a neighbour. No other certificate is accepted under its name."""
-    from dataclasses import replace
+    """Pin the certificate of a neighbour. A running peer notices before its next round."""
+    from clippedgossip.peer import membership
 
-    from clippedgossip.errors import PeerError
-    from clippedgossip.files import write_atomic
-    from clippedgossip.peer import identity
-    from clippedgossip.peer import peer_config as config
+    _said(membership.add(folder, name, address, fingerprint), f"{name} at {address} is pinned")
 
-    mine = config.load(folder)
-    mark = identity.parse_fingerprint(fingerprint)
-    if name == mine.name:
-        raise PeerError(f"{name!r} is this peer itself; call the neighbour something else")
-    if mark == identity.load(folder).fingerprint:
-        raise PeerError(f"this is the fingerprint of {mine.name}, this peer itself; ask {name} for theirs")
-    new = config.Neighbour(name=name, address=config.Address.parse(address), fingerprint=mark)
-    others = tuple(neighbour for neighbour in mine.neighbours if neighbour.name != name)
-    text = config.dump(replace(mine, neighbours=(*others, new)))
-    config.parse(text.encode())
-    write_atomic(folder / config.CONFIG_FILE, text)
-    (folder / "neighbours" / f"{name}.pem").unlink(missing_ok=True)
-    count = len(others) + 1
-    print(f"{name} at {new.address} is pinned; {count} neighbour{'' if count == 1 else 's'}")
+
+def remove(name: Name, folder: Dir = Path()) -> None:
+    """Forget a neighbour. A running peer notices before its next round."""
+    from clippedgossip.peer import membership
+
+    _said(membership.remove(folder, name), f"{name} is no neighbour any more")
+
+
+def rekey(
+    name: Name,
+    fingerprint: Fingerprint,
+    at_once: Annotated[bool, typer.Option("--at-once", help="The old key is no longer valid.")] = False,
+    folder: Dir = Path(),
+) -> None:
+    """Pin the new key of a neighbour. Its old key is valid until the neighbour has shown the new one."""
+    from clippedgossip.peer import membership
+
+    _said(membership.rekey(folder, name, fingerprint, at_once=at_once), f"the new key of {name} is pinned")
+
+
+def new_key(
+    folder: Folder = Path(),
+    use: Annotated[bool, typer.Option("--use", help="Use the new key from the next round on.")] = False,
+) -> None:
+    """Make a new key for this peer and print its fingerprint; with --use, change to it."""
+    from clippedgossip.peer import identity, membership
+
+    made = membership.use_next_key(folder) if use else membership.make_next_key(folder)
+    print(f"fingerprint {identity.format_fingerprint(made.fingerprint)}")
+    if use:
+        print("this is now the key of the peer")
+    else:
+        print("give it to every neighbour (peer rekey); when all have it: clippedgossip peer new-key --use")
+
+
+def _said(changed: "Config", what: str) -> None:
+    count = changed.degree
+    print(f"{what}; {count} neighbour{'' if count == 1 else 's'}")
 
 
 def start(
     folder: Folder = Path(),
     rounds: Annotated[int | None, typer.Option(help="End after this number of rounds.")] = None,
     resume: Annotated[bool, typer.Option(help="Resume from the checkpoint of an earlier start.")] = True,
+    enter: Annotated[
+        int | None,
+        typer.Option(
+            metavar="ROUND",
+            help="Enter a run that others have begun: start in this round, from the neighbours' models. "
+            "A restart resumes as usual.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Run this peer until its rounds are done. Ctrl-C stops it; the same command resumes."""
@@ -283,7 +321,7 @@ def start(
     log_to(None)
     from clippedgossip.peer.loop import run_peer  # takes a second or two: torch
 
-    outcome = run_peer(mine, resume=resume, lock=lock)
+    outcome = run_peer(mine, resume=resume, enter=enter, lock=lock)
     if as_json:
         print(json.dumps(asdict(outcome)))
     else:

@@ -36,6 +36,9 @@ class Deadline:
         before = self._usual.get(name, seconds)
         self._usual[name] = max(seconds, before + _MEMORY * (seconds - before))
 
+    def forget(self, name: str) -> None:
+        self._usual.pop(name, None)
+
     def late(self, name: str) -> None:
         """A message did not come in time, so what is usual may be longer than thought."""
         least = self._bounds.least / self._bounds.margin

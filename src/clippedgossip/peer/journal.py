@@ -1,6 +1,7 @@
 """What a peer tells of itself, `peer start` or a user's own loop alike: status file, metrics and records."""
 
 import contextlib
+import json
 import logging
 import time
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clippedgossip.errors import ClippedGossipError
+from clippedgossip.files import canonical
 from clippedgossip.peer.node import Node
 from clippedgossip.peer.peer_config import Config
 from clippedgossip.peer.peer_mixing import Mixed
@@ -40,6 +42,8 @@ class Journal:
         self._status_at = 0.0
         self._last: Mixed | None = None
         self._counted: dict[tuple[Counter, str], int] = {}
+        self._names: list[str] = []
+        """The neighbours of the last round that is recorded."""
 
     def begin(self) -> None:
         """Serves the metrics; the neighbours are yet to be greeted."""
@@ -66,8 +70,13 @@ class Journal:
         self.rejected += report.rejected
         self.clipped += report.clipped or 0
         self.overrun = max(self.overrun, report.seconds - report.deadline)
+        names = list(node.neighbours)
         if self._records is not None:
-            self._records.write(report, self.accuracy if evaluated else None)
+            changed = {} if names == self._names else {"neighbours": names}
+            self._records.write(report, self.accuracy if evaluated else None, **changed)
+        for gone in {*self._names} - {*names}:
+            self.metrics.forget(gone)
+        self._names = names
         self._measure(report, node)
         if time.monotonic() - self._status_at >= _STATUS_EVERY:
             self._status(node, node.round)
@@ -106,8 +115,8 @@ class Journal:
 
     def _count(self, counter: "Counter", name: str, total: int) -> None:
         """Raises a counter of Prometheus, which only knows increments, to `total`."""
-        self._counted.setdefault((counter, name), 0)
-        counter.labels(name).inc(total - self._counted[counter, name])
+        before = self._counted.get((counter, name), 0)
+        counter.labels(name).inc(total - before if total >= before else total)  # less: it was added again
         self._counted[counter, name] = total
 
     def _status(self, node: Node | None, round: int, *, finished: bool = False, ended: bool = False) -> None:
@@ -115,12 +124,9 @@ class Journal:
         last = self._last
         reasons: dict[str, dict[str, int]] = {}
         exchanged: dict[str, float | None] = {}
-        convicted: list[str] = []
         for name, peer in node.neighbours.items() if node else ():
             reasons[name] = {reason.value: count for reason, count in peer.reputation.missing.items()}
             exchanged[name] = peer.exchanged
-            if node and peer.neighbour.fingerprint in node.evidence.convicted:
-                convicted.append(name)
         status: dict[str, Any] = {
             "peer": self.config.name,
             "round": round,
@@ -129,16 +135,14 @@ class Journal:
             "neighbour_distance": last.neighbour_distance if last else None,
             "round_time": self.round_time,
             "exchanged": exchanged,
-            "links": {
-                n.name: last is not None and n.name not in last.missing for n in self.config.neighbours
-            },
+            "links": {name: last is not None and name not in last.missing for name in exchanged},
             "clipped": self.clipped,
             "missing": self.missing,
             "rejected": self.rejected,
             "reasons": reasons,
             "equivocations": node.evidence.proofs if node else 0,
             "suspicions": node.evidence.suspicions if node else 0,
-            "convicted": convicted,
+            "convicted": node.convicted if node else [],
             "overrun": self.overrun,
             "refused_calls": node.outbox.flooded if node else 0,
             "resumed": self.resumed,
@@ -157,7 +161,8 @@ class Records:
         self._peer = config.name
         self._run: RunDirectory | None = None
         with contextlib.suppress(ClippedGossipError, OSError):
-            self._run = RunDirectory.open(config.folder / "runs", _facts(config), config.name)
+            runs = config.folder / "runs"
+            self._run = RunDirectory.open(runs, _begun(runs, _facts(config)), config.name)
 
     @property
     def path(self) -> Path | None:
@@ -171,7 +176,7 @@ class Records:
         """The run's last word."""
         self._try(lambda run: run.write_summary(summary))
 
-    def write(self, report: Mixed, accuracy: float | None) -> None:
+    def write(self, report: Mixed, accuracy: float | None, **more: Any) -> None:
         degree = len(report.distances)
         clipped = None if report.clipped is None or not degree else report.clipped / degree
         record = Round(
@@ -183,7 +188,7 @@ class Records:
             peer=self._peer,
             missing=len(report.missing),
             rejected=report.rejected,
-            extra=_extra(report),
+            extra=_extra(report) | more,
         )
         self._try(lambda run: run.append(record))
 
@@ -204,6 +209,17 @@ def _extra(report: Mixed) -> dict[str, Any]:
     }
     others = {name: round for name, round in report.rounds.items() if round != report.round}
     return extra | ({"other_rounds": others} if others else {})
+
+
+def _begun(runs: Path, facts: dict[str, Any]) -> dict[str, Any]:
+    """The facts as they were when the run began: neighbours come and go, and the run stays one run."""
+    for path in sorted(runs.glob("*/config.json")):
+        with contextlib.suppress(OSError, ValueError):
+            known = json.loads(path.read_text())
+            now = json.loads(canonical(facts))
+            if known == now | {"neighbours": known.get("neighbours")}:
+                return facts | {"neighbours": known["neighbours"]}
+    return facts
 
 
 def _facts(config: Config) -> dict[str, Any]:

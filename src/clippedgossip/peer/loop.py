@@ -42,11 +42,25 @@ class PeerOutcome:
 class PeerRun:
     """The training loop of one peer process."""
 
-    def __init__(self, config: Config, *, learner: Learner | None = None, resume: bool = True) -> None:
-        """With `resume`, goes on from the checkpoint of its run, if there is one; else sets it aside. The
-        caller holds the lock of the folder (`peer_folder.take`)."""
+    def __init__(
+        self,
+        config: Config,
+        *,
+        learner: Learner | None = None,
+        resume: bool = True,
+        enter: int | None = None,
+    ) -> None:
+        """With `resume`, goes on from the checkpoint of its run, if there is one; else sets it aside. With
+        `enter`, a first start begins in that round, from the neighbours' models. The caller holds the lock of
+        the folder (`peer_folder.take`)."""
+        if enter is not None and not 0 <= enter < config.rounds:
+            raise PeerError(
+                f"--enter is {enter}; the run has {config.rounds} rounds\n"
+                f"name one of them, 0 to {config.rounds - 1}: about the one that the neighbours are in"
+            )
         self.config = config
         self.resume = resume
+        self.enter = enter
         self.learner = learner or make_learner(config)
         self.losses: Losses | None = getattr(self.learner, "losses", None)
         if self.losses is None and rule_of(config).needs_losses:
@@ -74,7 +88,10 @@ class PeerRun:
         self._session = session = Peer(config, me, node=_node_kind(config), round=first, journal=journal)
         try:
             if first < config.rounds and not self._stop:
-                node = session.start(self.learner.length, getattr(self.learner, "tensors", ()))
+                names = getattr(self.learner, "tensors", ())
+                if self.enter is not None and journal.resumed is None:
+                    self.learner.load(session.first_vector(self.learner.length, names))
+                node = session.start(self.learner.length, names)
                 while node.round < config.rounds and not self._stop:
                     self._round(session, node)
             self._evaluate()
@@ -115,7 +132,7 @@ class PeerRun:
                 log.info("old state was set aside", extra={"path": str(aside)})
         found = checkpoint.load(self._checkpoints, self.config.run)
         if found is None:
-            return 0
+            return self.enter or 0
         try:
             self.learner.restore(found.tensors)
         except (KeyError, ValueError, RuntimeError) as error:
@@ -143,6 +160,7 @@ def run_peer(
     config: Config,
     *,
     resume: bool = True,
+    enter: int | None = None,
     ready: Callable[[], None] = lambda: None,
     lock: Lock | None = None,
 ) -> PeerOutcome:
@@ -150,7 +168,7 @@ def run_peer(
     `ready` before it begins. `lock` is that of the folder, where the caller holds it already."""
     with lock or take(config.folder):
         write_starting(config)
-        return _run_peer(PeerRun(config, resume=resume), ready)
+        return _run_peer(PeerRun(config, resume=resume, enter=enter), ready)
 
 
 def _run_peer(peer: PeerRun, ready: Callable[[], None]) -> PeerOutcome:

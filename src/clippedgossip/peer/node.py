@@ -5,7 +5,7 @@ import contextlib
 import secrets
 import time
 from collections.abc import Coroutine, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -138,16 +138,10 @@ class Node:
         folder = config.folder if config.folder != Path() else None
         self.evidence = Evidence(folder and folder / "evidence", config.run)
         self.signed = SignedRounds(folder, config.run)
-        self._received = torch.full((config.degree, length), torch.nan, dtype=torch.float32, device="cpu")
-        self._kept = torch.empty_like(self._received) if config.staleness else None
+        self._transport = transport
+        self._received, self._kept = self._rows(config)
         self.neighbours = {
-            n.name: NeighbourState(
-                neighbour=n,
-                link=transport.link(n),
-                reputation=Reputation(config.limits, clock=_now),
-                row=row,
-            )
-            for n, row in zip(config.neighbours, self._received, strict=True)
+            n.name: self._meet(n, row) for n, row in zip(config.neighbours, self._received, strict=True)
         }
         patience = config.deadlines.most
         self.outbox = Outbox(self.neighbours, config.limits, self.terms, patience=patience, nonce=self.nonce)
@@ -156,12 +150,76 @@ class Node:
         self.outbox.headers = self.evidence.of_round
         self.hurry = asyncio.Event()
         """Once set, `start` waits for nobody."""
-        self._transport = transport
         self._rows_free = asyncio.Event()
         """Set during an exchange; between two of them the rows belong to the rule."""
         self._last: Tensor | None = None
         self._background: set[asyncio.Task[None]] = set()
         self._exclude_convicted()
+
+    def _rows(self, config: Config) -> tuple[Tensor, Tensor | None]:
+        """(k, d) where messages are received, and where used ones are kept."""
+        rows = torch.full((config.degree, self.length), torch.nan, dtype=torch.float32, device="cpu")
+        return rows, torch.full_like(rows, torch.nan) if config.staleness else None
+
+    def _meet(self, neighbour: Neighbour, row: Tensor) -> NeighbourState:
+        return NeighbourState(
+            neighbour=neighbour,
+            link=self._transport.link(neighbour),
+            reputation=Reputation(self.config.limits, clock=_now),
+            row=row,
+        )
+
+    async def change(self, neighbours: tuple[Neighbour, ...], identity: Identity) -> None:
+        """Has these neighbours and this key from now on; not during an exchange.
+
+        Whoever stays keeps its reputation and its messages. Everyone is greeted anew, since this node's
+        degree, and so its weight, may be another.
+        """
+        config = self.config = replace(self.config, neighbours=neighbours)
+        before, (self._received, rows_kept) = dict(self.neighbours), self._rows(config)
+        places = {name: place for place, name in enumerate(before)}
+        found = {}
+        for place, n in enumerate(neighbours):
+            row, old = self._received[place], before.pop(n.name, None)
+            if old is None or not {*n.fingerprints} & {*old.neighbour.fingerprints}:
+                if old is not None:
+                    await self._part(old)
+                found[n.name] = self._meet(n, row)
+                continue
+            await self._move(old, row)
+            if rows_kept is not None and self._kept is not None:
+                rows_kept[place].copy_(self._kept[places[n.name]])
+            if old.neighbour != n:
+                await self._transport.unlink(n.name)
+                old.neighbour, old.link = n, self._transport.link(n)
+                old.reputation, old.fetch = Reputation(config.limits, clock=_now), None
+            old.greeted = False
+            found[n.name] = old
+        self.neighbours, self._kept = found, rows_kept
+        for old in before.values():
+            await self._part(old)
+        self.outbox.serve(self.neighbours)
+        if identity.fingerprint != self.identity.fingerprint:
+            self.outbox.withdraw()  # what the old key has signed
+            self.identity = identity
+            await self._transport.change_identity(identity)
+        self._exclude_convicted()
+
+    async def _part(self, old: NeighbourState) -> None:
+        if old.fetch is not None and old.fetch.task is not None:
+            await _cancel([old.fetch.task])
+        self.deadline.forget(old.name)
+        self.outbox.callers.pop(old.name, None)
+        await self._transport.unlink(old.name)
+
+    async def _move(self, peer: NeighbourState, row: Tensor) -> None:
+        """Gives a neighbour another row. What is half received is asked for again."""
+        if peer.fetch is not None and not peer.fetch.over:
+            assert peer.fetch.task is not None
+            await _cancel([peer.fetch.task])
+            peer.fetch = None
+        row.copy_(peer.row)
+        peer.row = row
 
     def terms(self) -> wire.RunTerms:
         """What this node says in a hello."""
@@ -227,19 +285,37 @@ class Node:
         fetches = [self._go_on(n, started + patience) for n in self.neighbours.values()]
         await self._wait(fetches, started, patience)
         self._rows_free.clear()
-        rounds, missing, received = await self._collect(fetches, round)
-        past = {name for name, theirs in rounds.items() if theirs >= round}
+        result = await self._collected(fetches, started, patience)
+        past = {name for name, theirs in result.rounds.items() if theirs >= round}
         self.outbox.forget_previous(past)
         self.round = round + 1
         if self.config.witness:
-            self._spawn(self._ask_witnesses({*rounds.values()}))
+            self._spawn(self._ask_witnesses({*result.rounds.values()}))
+        return result
+
+    async def receive_first(self) -> Exchange:
+        """For a newcomer: one message of each neighbour, before it has offered any; waits for `join`."""
+        started, patience = asyncio.get_running_loop().time(), self.config.deadlines.join
+        self._rows_free.set()
+        fetches = [self._go_on(n, started + patience) for n in self.neighbours.values()]
+        hurry = asyncio.create_task(self.hurry.wait())
+        all_came = asyncio.gather(*(fetch.task for fetch in fetches if fetch.task))
+        waits: list[asyncio.Future[Any]] = [all_came, hurry]
+        await asyncio.wait(waits, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+        hurry.cancel()
+        self._rows_free.clear()
+        return await self._collected(fetches, started, patience)
+
+    async def _collected(self, fetches: list[_Fetch], started: float, patience: float) -> Exchange:
+        round = self.round
+        rounds, missing, received = await self._collect(fetches, round)
         return Exchange(
             round=round,
             received=received,
             weights=self.weights(),
             rounds=rounds,
             missing=missing,
-            seconds=loop.time() - started,
+            seconds=asyncio.get_running_loop().time() - started,
             deadline=patience,
         )
 
@@ -354,6 +430,8 @@ class Node:
                     if refusals > 2:
                         break
                 elif rejected.reason is Rejection.DEAD:
+                    if peer.neighbour.former:  # it may have changed its key: look which one it has now
+                        await peer.link.renew()
                     # One that was heard of lately may be back in a moment.
                     grace = min(0.5, (fetch.until - started) / 4) if peer.reputation.alive else 0.0
                     if loop.time() - started >= grace:
@@ -394,7 +472,8 @@ class Node:
         )
         # Only the plain wire is received in place: unpacking goes on in a thread that cannot be cancelled.
         into = None if zstd else tensors.row_memory(peer.row, dtype)
-        assembler = wire.Assembler(self._expected(), certificate, used=used, zstd=zstd, into=into)
+        keys = peer.neighbour.fingerprints
+        assembler = wire.Assembler(self._expected(), certificate, used=used, zstd=zstd, into=into, keys=keys)
         bounds, loop = self.config.deadlines, asyncio.get_running_loop()
         async with (
             asyncio.timeout(hold + bounds.least) as patience,
@@ -479,11 +558,16 @@ class Node:
             return Rejection.EQUIVOCATION
         return None if fetch.finite else Rejection.NON_FINITE
 
+    @property
+    def convicted(self) -> list[str]:
+        """Neighbours against whom there is a proof, under whichever of their keys."""
+        marks = self.evidence.convicted
+        return [name for name, peer in self.neighbours.items() if marks & {*peer.neighbour.fingerprints}]
+
     def _exclude_convicted(self) -> None:
         if self.config.on_conviction == "exclude":
-            for name, peer in self.neighbours.items():
-                if peer.neighbour.fingerprint in self.evidence.convicted:
-                    self.outbox.callers[name].excluded = True
+            for name in self.convicted:
+                self.outbox.callers[name].excluded = True
 
     def _unpack(self, body: memoryview, row: Tensor) -> bool:
         tensors.widen(body, self.config.wire.dtype, row)
@@ -517,12 +601,14 @@ class Node:
         peer.greeted = True
 
     def _heard(self, name: str, terms: pb.Terms) -> None:
-        self.neighbours[name].degree = terms.degree
+        if name in self.neighbours:
+            self.neighbours[name].degree = terms.degree
 
     async def _ask_witnesses(self, rounds: Iterable[int]) -> None:
         """Compares the headers the neighbours received with our own."""
-        by_mark = {p.neighbour.fingerprint: p.link.certificate for p in self.neighbours.values()}
-        for peer in self.neighbours.values():
+        known = (peer.link.certificate for peer in self.neighbours.values())
+        by_mark = {certificate.fingerprint: certificate for certificate in known if certificate}
+        for peer in tuple(self.neighbours.values()):
             for round in rounds:
                 request = pb.WitnessRequest(run=self.config.run, round=round)
                 with contextlib.suppress(Rejected, TimeoutError):

@@ -89,7 +89,9 @@ class Outbox:
         patience: float,
         nonce: bytes = bytes(wire.NONCE),
     ) -> None:
-        self.callers = {name: Caller(limits.pulls_per_second) for name in names}
+        self.callers: dict[str, Caller] = {}
+        self._limits = limits
+        self.serve(names)
         self.round = -1
         """The newest round there is a message for, or would be one."""
         self.final = False
@@ -103,6 +105,18 @@ class Outbox:
         self._patience = patience
         self._messages: dict[int, Callable[[str], Message]] = {}
         self._published = asyncio.Event()
+
+    def serve(self, names: Collection[str]) -> None:
+        """Serves these from now on, in this order, and nobody else."""
+        for name, caller in self.callers.items():
+            if name not in names and caller.serving is not None:
+                caller.serving.cancel()
+        rate = self._limits.pulls_per_second
+        self.callers = {name: self.callers.get(name) or Caller(rate) for name in names}
+
+    def withdraw(self) -> None:
+        """Offers nothing until the next message is published."""
+        self._messages.clear()
 
     def publish(self, round: int, message: Callable[[str], Message], *, final: bool = False) -> None:
         """Replaces older messages, the previous one only where all neighbours have it.
@@ -230,7 +244,9 @@ class Outbox:
             await send(part)
 
     def _admit(self, name: str) -> Caller:
-        caller = self.callers[name]
+        caller = self.callers.get(name)
+        if caller is None:
+            raise Rejected(Rejection.REFUSED, "no longer a neighbour")
         if not caller.bucket.take(asyncio.get_running_loop().time()):
             self.flooded += 1
             raise Rejected(Rejection.LATE, "too many calls")

@@ -79,6 +79,12 @@ class Neighbour:
     name: str
     address: Address
     fingerprint: Annotated[bytes, parse_fingerprint]
+    former: Annotated[bytes, parse_fingerprint] = b""
+    """Of its old key: valid as well until the neighbour has shown the new one; empty: there is none."""
+
+    @property
+    def fingerprints(self) -> tuple[bytes, ...]:
+        return (self.fingerprint, self.former) if self.former else (self.fingerprint,)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -309,6 +315,7 @@ def dump(config: Config) -> str:
         lines += ["", "[[neighbours]]", f"name = {_toml(neighbour.name)}"]
         lines += [f"address = {_toml(neighbour.address)}"]
         lines += [f"fingerprint = {_toml(format_fingerprint(neighbour.fingerprint))}"]
+        lines += [f"former = {_toml(format_fingerprint(neighbour.former))}"] if neighbour.former else []
     return "\n".join(lines) + "\n"
 
 
@@ -362,11 +369,12 @@ def check(config: Config) -> None:
         raise ConfigError(
             f"run is {config.run[:80]!r}; use 1 to 128 printable bytes, the same for all peers of a run"
         )
-    for what in ("name", "fingerprint"):
-        values = [getattr(n, what) for n in config.neighbours]
-        double = next((n.name for n in config.neighbours if values.count(getattr(n, what)) > 1), None)
-        if double:
-            raise ConfigError(f"neighbour {double!r} shares its {what} with another; each has its own")
+    names = [n.name for n in config.neighbours]
+    marks = [mark for n in config.neighbours for mark in n.fingerprints]
+    for n in config.neighbours:
+        shared = "name" if names.count(n.name) > 1 else "fingerprint"
+        if shared == "name" or any(marks.count(mark) > 1 for mark in n.fingerprints):
+            raise ConfigError(f"neighbour {n.name!r} shares its {shared} with another; each has its own")
     if config.node is not None and not config.learner and not 0 <= config.node < config.nodes:
         raise KeyProblem(
             ("node",), f"node is {config.node}; with nodes = {config.nodes} choose 0 to {config.nodes - 1}"

@@ -1,6 +1,7 @@
 """Robust mixing inside a user's own training loop: create it, then call `mix` after `optimizer.step()`."""
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ExitStack
@@ -18,6 +19,7 @@ from clippedgossip.peer import peer_folder
 from clippedgossip.peer import wire_tensors as tensors
 from clippedgossip.peer.identity import Identity
 from clippedgossip.peer.journal import Journal
+from clippedgossip.peer.membership import Membership
 from clippedgossip.peer.node import Node
 from clippedgossip.peer.peer_config import Config
 from clippedgossip.peer.peer_mixing import (
@@ -30,7 +32,9 @@ from clippedgossip.peer.peer_mixing import (
     without_losses,
 )
 from clippedgossip.peer.transport.base import Transport
+from clippedgossip.rules import Median
 
+log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 
@@ -62,6 +66,7 @@ class Peer:
         self.identity = identity
         self.loss = loss
         self.mixing = Mixing(config)
+        self._members = Membership(config, identity) if config.folder != Path() else None
         if model is not None and loss is None and self.mixing.rule.needs_losses:
             raise PeerError(without_losses(config))
         self._lock = peer_folder.take(config.folder) if journal is None else None
@@ -140,6 +145,36 @@ class Peer:
                 f"choose a new run in every peer.toml, or more rounds and round={highest + 1} to go on"
             )
 
+    def enter(self, model: nn.Module) -> None:
+        """For a newcomer in a run that others have begun, before its first `mix`: writes the median, by
+        coordinate, of the neighbours' models into the model."""
+        parameters = tensors.trainable(model)
+        length = sum(parameter.numel() for parameter in parameters)
+        tensors.unflatten(self.first_vector(length, tensors.tensor_names(model)), parameters)
+
+    def first_vector(self, length: int, names: Sequence[str] = ()) -> Tensor:
+        """`enter` for a flat float32 vector.
+
+        Fewer than half of the neighbours can be Byzantine, and then no coordinate is beyond those of the
+        regular ones. For this so many must be heard that the regular ones are the majority of them.
+        """
+        node = self.start(length, names)
+        first = self._run(node.receive_first())
+        came: list[Tensor] = [
+            row for n, row in zip(node.neighbours, first.received, strict=True) if n not in first.missing
+        ]
+        fewest = 2 * ((len(node.neighbours) - 1) // 2) + 1
+        log.info("models of the neighbours came", extra={"rounds": first.rounds, "needed": fewest})
+        if len(came) < fewest:
+            raise PeerError(
+                f"{len(came)} of {len(node.neighbours)} neighbours sent a model; a newcomer needs {fewest}\n"
+                "see that the neighbours have added this peer and run, then start it again"
+            )
+        if len(came) == 1:
+            return came[0].clone()
+        weights = torch.full((len(came) - 1,), 1 / len(came), dtype=torch.float64)
+        return Median()(came[0], torch.stack(came[1:]), weights)
+
     def hurry(self) -> None:
         """Makes `start` wait no longer for neighbours; from any thread, or a signal's handler."""
         self._hurried = True
@@ -182,12 +217,21 @@ class Peer:
         if losses is None and self.mixing.rule.needs_losses:
             raise PeerError(without_losses(self.config))
         node = self.start(len(vector), names)
+        self._follow(node)
         if len(vector) != node.length:
             raise PeerError(f"a model of {len(vector)} coordinates; this run began with {node.length}")
         report = self.mixing(vector, self._run(node.exchange(vector)), into, losses=losses)
         if self._journal is not None:
             self._journal.add(report, node)
         return report
+
+    def _follow(self, node: Node) -> None:
+        """Takes the neighbours and the key that the folder names now."""
+        change = self._members.changed() if self._members is not None else None
+        if change is not None:
+            self.mixing = Mixing(change.config)
+            self.config, self.identity = change.config, change.identity
+            self._run(node.change(change.config.neighbours, change.identity))
 
     def close(self, *, linger: bool = True) -> None:
         """Lets the neighbours have the last message, then leaves."""

@@ -126,6 +126,12 @@ class Metrics:
         self._server, _ = start_http_server(address.port, addr=address.host, registry=self.registry)
         return Address(address.host, self._server.server_port)
 
+    def forget(self, name: str) -> None:
+        """Of a neighbour that is none any more, what was about now."""
+        for gauge in (self.up, self.exchange_time, self.backoff):
+            with contextlib.suppress(KeyError):
+                gauge.remove(name)
+
     def close(self) -> None:
         if self._server is not None:
             self._server.shutdown()

@@ -5,7 +5,7 @@ Knows nothing of sockets or tensors. No size is believed before it is checked, a
 
 import hashlib
 import struct
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import accumulate, zip_longest
 
@@ -198,15 +198,18 @@ class Assembler:
         used: Stamp | None = None,
         zstd: bool = False,
         into: memoryview | None = None,
+        keys: Collection[bytes] = (),
     ) -> None:
         """`used` is the newest message used of this sender. `into`, where given, is memory of exactly the
-        model's size that receives it."""
+        model's size that receives it. `keys` are the fingerprints of all keys of the sender, while it is
+        changing its key."""
         self.expected = expected
         self.certificate = certificate
         self.used = used
         self.may_zstd = zstd
         self.header: pb.Header | None = None
         self._into = into
+        self._keys = keys
         self._buffer = memoryview(b"")
         self._filled = 0
 
@@ -251,6 +254,8 @@ class Assembler:
             header = pb.MessagePart.FromString(part).header
         except DecodeError:
             raise Rejected(Rejection.MALFORMED, "the header is not protobuf") from None
+        if header.sender != self.certificate.fingerprint and header.sender in self._keys:
+            raise Rejected(Rejection.DEAD, "a message under another key than the connection's")
         if header.run != self.expected.run or header.sender != self.certificate.fingerprint:
             raise Rejected(Rejection.MALFORMED, "a header of another run or sender")
         if not header.final and not stamp_of(header).is_new(self.used):

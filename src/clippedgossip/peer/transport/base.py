@@ -5,7 +5,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from clippedgossip.peer import wire_pb2 as pb
-from clippedgossip.peer.identity import Certificate
+from clippedgossip.peer.identity import Certificate, Identity
 from clippedgossip.peer.peer_config import Neighbour
 
 Send = Callable[[bytes], Awaitable[None]]
@@ -55,6 +55,13 @@ class Transport(Protocol):
 
     async def start(self, service: Service) -> None: ...
 
-    def link(self, neighbour: Neighbour) -> NeighbourLink: ...
+    def link(self, neighbour: Neighbour) -> NeighbourLink:
+        """The way to a neighbour, who may call from now on."""
+
+    async def unlink(self, name: str) -> None:
+        """Ends what `link` began: the neighbour is an outsider from now on."""
+
+    async def change_identity(self, identity: Identity) -> None:
+        """Every new connection is made with this key."""
 
     async def close(self) -> None: ...

@@ -41,7 +41,7 @@ class MemoryTransport:
     def __init__(self, network: MemoryNetwork, identity: Identity, neighbours: tuple[Neighbour, ...]) -> None:
         self.network = network
         self.identity = identity
-        self.names = {neighbour.fingerprint: neighbour.name for neighbour in neighbours}
+        self.names = {mark: neighbour.name for neighbour in neighbours for mark in neighbour.fingerprints}
         self.service: Service | None = None
 
     async def start(self, service: Service) -> None:
@@ -53,7 +53,16 @@ class MemoryTransport:
         self.service = None
 
     def link(self, neighbour: Neighbour) -> "MemoryLink":
+        self.names |= dict.fromkeys(neighbour.fingerprints, neighbour.name)
         return MemoryLink(self, neighbour)
+
+    async def unlink(self, name: str) -> None:
+        self.names = {mark: known for mark, known in self.names.items() if known != name}
+
+    async def change_identity(self, identity: Identity) -> None:
+        self.network.members.pop(self.identity.fingerprint, None)
+        self.identity = identity
+        self.network.members[identity.fingerprint] = self
 
 
 class MemoryLink:
@@ -64,16 +73,21 @@ class MemoryLink:
         self.neighbour = neighbour
 
     @property
+    def _there(self) -> MemoryTransport | None:
+        members = self.here.network.members
+        return next((members[mark] for mark in self.neighbour.fingerprints if mark in members), None)
+
+    @property
     def certificate(self) -> Certificate | None:
-        there = self.here.network.members.get(self.neighbour.fingerprint)
+        there = self._there
         return there.identity.certificate if there else None
 
     def _reach(self) -> tuple[Service, str]:
-        mark = self.here.identity.fingerprint
-        there = self.here.network.members.get(self.neighbour.fingerprint)
-        cut = frozenset((mark, self.neighbour.fingerprint)) in self.here.network.cut
-        if there is None or there.service is None or mark not in there.names or cut:
+        mark, there = self.here.identity.fingerprint, self._there
+        if there is None or there.service is None or mark not in there.names:
             raise Rejected(Rejection.DEAD, f"no way to {self.neighbour.name}")
+        if frozenset((mark, there.identity.fingerprint)) in self.here.network.cut:
+            raise Rejected(Rejection.DEAD, f"the way to {self.neighbour.name} is cut")
         return there.service, there.names[mark]
 
     async def _call(self, ask: Callable[[Service, str], Awaitable[_T]]) -> _T:

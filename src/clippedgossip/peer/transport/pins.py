@@ -16,6 +16,7 @@ from clippedgossip.errors import PeerError
 from clippedgossip.peer import identity
 from clippedgossip.peer.identity import Certificate
 from clippedgossip.peer.peer_config import Neighbour
+from clippedgossip.peer.rejection import Rejected, Rejection
 
 _PATIENCE = 5.0
 
@@ -24,18 +25,29 @@ class Pins:
     """Which certificate belongs to which neighbour, as far as known; kept in a folder between starts."""
 
     def __init__(self, neighbours: Iterable[Neighbour], folder: Path | None) -> None:
-        self.neighbours = {neighbour.name: neighbour for neighbour in neighbours}
-        self.names = {neighbour.fingerprint: neighbour.name for neighbour in neighbours}
+        self.neighbours: dict[str, Neighbour] = {}
+        self.names: dict[bytes, str] = {}
         self.certificates: dict[str, Certificate] = {}
         self.folder = folder
-        for name, neighbour in self.neighbours.items():
-            with contextlib.suppress(OSError, PeerError):
-                if folder is not None:
-                    self._keep(neighbour, (folder / f"{name}.pem").read_bytes())
+        for neighbour in neighbours:
+            self.pin(neighbour)
+
+    def pin(self, neighbour: Neighbour) -> None:
+        """Lets a neighbour in, under the keys that it names."""
+        self.neighbours[neighbour.name] = neighbour
+        self.names |= dict.fromkeys(neighbour.fingerprints, neighbour.name)
+        if self.folder is not None:
+            with contextlib.suppress(OSError, PeerError, Rejected):
+                self._keep(neighbour, (self.folder / f"{neighbour.name}.pem").read_bytes())
+
+    def unpin(self, name: str) -> None:
+        self.neighbours.pop(name, None)
+        self.certificates.pop(name, None)
+        self.names = {mark: known for mark, known in self.names.items() if known != name}
 
     def anchors(self) -> bytes:
         """All certificates known so far, as PEM."""
-        return b"".join(certificate.pem for certificate in self.certificates.values())
+        return b"".join(certificate.pem for certificate in tuple(self.certificates.values()))
 
     def name_of(self, pem: bytes) -> str | None:
         """The neighbour that presented this certificate; None for an outsider."""
@@ -44,11 +56,12 @@ class Pins:
         return None
 
     async def learn(self, name: str) -> Certificate:
-        """The neighbour's certificate; read from its port the first time."""
-        known = self.certificates.get(name)
-        if known is not None:
+        """The neighbour's certificate; read from its port the first time, and while it has an old key."""
+        known, neighbour = self.certificates.get(name), self.neighbours.get(name)
+        if neighbour is None:
+            raise PeerError(f"{name} is no longer a neighbour")
+        if known is not None and known.fingerprint == neighbour.fingerprint:
             return known
-        neighbour = self.neighbours[name]
         try:
             pem = await read_off(neighbour.address.host, neighbour.address.port)
         except (OSError, EOFError) as error:
@@ -62,12 +75,15 @@ class Pins:
 
     def _keep(self, neighbour: Neighbour, pem: bytes) -> Certificate:
         certificate = identity.read_certificate(pem)
-        if certificate.fingerprint != neighbour.fingerprint:
-            raise PeerError(
-                f"{neighbour.address} is not {neighbour.name}; ask it whether this is its fingerprint:\n"
-                f"{identity.format_fingerprint(certificate.fingerprint)}"
+        if certificate.fingerprint not in neighbour.fingerprints:
+            raise Rejected(
+                Rejection.REFUSED,
+                f"{neighbour.address} is not {neighbour.name}; ask it whether this is its fingerprint: "
+                f"{identity.format_fingerprint(certificate.fingerprint)}",
             )
         self.certificates[neighbour.name] = certificate
+        if certificate.fingerprint == neighbour.fingerprint:  # the old key has had its time
+            self.names.pop(neighbour.former, None)
         return certificate
 
 

@@ -50,9 +50,10 @@ class RpcTransport:
         self.limits = limits
         self.port = 0
         self._server: Any = None
-        self._anchors = b""
+        self._handed_over = (b"", b"")
+        """The certificate shown and those let in, as gRPC has them."""
         self._handing_over = threading.Lock()
-        self._links: list[RpcLink] = []
+        self._links: dict[str, RpcLink] = {}
 
     async def start(self, service: Service) -> None:
         _share_heaps()
@@ -71,9 +72,8 @@ class RpcTransport:
         )
         handler = grpc.method_handlers_generic_handler(_SERVICE, _Handlers(self.pins, service).table())
         server.add_generic_rpc_handlers((handler,))
-        self._anchors = self._known_anchors()
         credentials = grpc.dynamic_ssl_server_credentials(
-            self._certificates(self._anchors), self._new_certificates, require_client_authentication=True
+            self._new_certificates(), self._new_certificates, require_client_authentication=True
         )
         try:
             self.port = server.add_secure_port(str(self.bind), credentials)
@@ -85,12 +85,23 @@ class RpcTransport:
         self._server = server
 
     def link(self, neighbour: Neighbour) -> "RpcLink":
-        link = RpcLink(self.identity, neighbour, self.pins)
-        self._links.append(link)
+        self.pins.pin(neighbour)
+        link = self._links[neighbour.name] = RpcLink(self.identity, neighbour, self.pins)
         return link
 
+    async def unlink(self, name: str) -> None:
+        self.pins.unpin(name)
+        await self._links.pop(name).close()
+
+    async def change_identity(self, identity: Identity) -> None:
+        """The server shows it in new handshakes; connections to it stay until the neighbours renew them."""
+        self.identity = identity
+        for link in self._links.values():
+            link.identity = identity
+            await link.renew()
+
     async def close(self) -> None:
-        for link in self._links:
+        for link in self._links.values():
             await link.close()
         if self._server is not None:
             await self._server.stop(grace=0.2)
@@ -105,16 +116,14 @@ class RpcTransport:
         None where nothing changed: gRPC frees a configuration twice when many handshakes each get a new one.
         """
         with self._handing_over:
-            anchors = self._known_anchors()
-            if anchors == self._anchors:
+            me = self.identity
+            now = (me.certificate.pem, self._known_anchors())
+            if now == self._handed_over:
                 return None
-            self._anchors = anchors
-            return self._certificates(anchors)
-
-    def _certificates(self, anchors: bytes) -> Any:
-        return grpc.ssl_server_certificate_configuration(
-            [(self.identity.key_pem, self.identity.certificate.pem)], root_certificates=anchors
-        )
+            self._handed_over = now
+            return grpc.ssl_server_certificate_configuration(
+                [(me.key_pem, me.certificate.pem)], root_certificates=now[1]
+            )
 
 
 class _Handlers:
@@ -182,7 +191,7 @@ class RpcLink:
 
     def __init__(self, identity: Identity, neighbour: Neighbour, pins: Pins) -> None:
         self.neighbour = neighbour
-        self._identity = identity
+        self.identity = identity
         self._pins = pins
         self._channel: Any = None
         self._opening = asyncio.Lock()
@@ -231,7 +240,7 @@ class RpcLink:
                 except PeerError as error:
                     raise Rejected(Rejection.DEAD, str(error)) from None
                 credentials = grpc.ssl_channel_credentials(
-                    certificate.pem, self._identity.key_pem, self._identity.certificate.pem
+                    certificate.pem, self.identity.key_pem, self.identity.certificate.pem
                 )
                 self._channel = grpc.aio.secure_channel(
                     _target(self.neighbour.address), credentials, options=_CLIENT

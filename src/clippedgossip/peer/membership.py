@@ -1,0 +1,191 @@
+"""Who the neighbours are, and which key is this peer's own, while it runs.
+
+Both are files in the peer's folder. Commands change the files, and a running peer looks at them before each
+round. So no message can change them, and no port is opened for it.
+"""
+
+import os
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from clippedgossip.errors import PeerError, UserError, unknown_name
+from clippedgossip.files import write_atomic
+from clippedgossip.peer import identity as identities
+from clippedgossip.peer import peer_config as configs
+from clippedgossip.peer.identity import CERTIFICATE_FILE, KEY_FILE, Identity, format_fingerprint
+from clippedgossip.peer.peer_config import CONFIG_FILE, Address, Config, Neighbour
+from clippedgossip.peer.peer_folder import in_use
+from clippedgossip.peer.telemetry import bounded_logger
+
+log = bounded_logger(__name__)
+NEXT_KEY = "next-key"
+"""The folder of a key that is made and not used yet."""
+
+
+# --- commands --------------------------------------------------------------------------------------------
+
+
+def add(folder: Path, name: str, address: str, fingerprint: str) -> Config:
+    """Pins a neighbour, or gives one that is pinned another address."""
+    mine = configs.load(folder)
+    mark = identities.parse_fingerprint(fingerprint)
+    if name == mine.name:
+        raise PeerError(f"{name!r} is this peer itself; call the neighbour something else")
+    _refuse_own(folder, mine, name, mark)
+    known = {neighbour.name: neighbour for neighbour in mine.neighbours}
+    if name in known and known[name].fingerprint != mark:
+        raise PeerError(
+            f"{name} is pinned with the fingerprint {format_fingerprint(known[name].fingerprint)}\n"
+            f"if it has a new key, use `peer rekey {name} FINGERPRINT`; if it was wrong, `peer remove {name}`"
+        )
+    former = known[name].former if name in known else b""
+    known[name] = Neighbour(name=name, address=Address.parse(address), fingerprint=mark, former=former)
+    return _write(folder, replace(mine, neighbours=tuple(known.values())))
+
+
+def remove(folder: Path, name: str) -> Config:
+    """Forgets a neighbour."""
+    mine = configs.load(folder)
+    _known(mine, name)
+    changed = _write(folder, replace(mine, neighbours=tuple(n for n in mine.neighbours if n.name != name)))
+    (folder / "neighbours" / f"{name}.pem").unlink(missing_ok=True)
+    return changed
+
+
+def rekey(folder: Path, name: str, fingerprint: str, *, at_once: bool = False) -> Config:
+    """Pins the new key of a neighbour. Its old one stays valid until it has shown the new one, or no longer
+    at all."""
+    mine = configs.load(folder)
+    old, mark = _known(mine, name), identities.parse_fingerprint(fingerprint)
+    _refuse_own(folder, mine, name, mark)
+    _refuse_convicted(folder, mine, old)
+    former = b"" if at_once else old.former if mark == old.fingerprint else old.fingerprint
+    new = replace(old, fingerprint=mark, former=former)
+    return _write(folder, replace(mine, neighbours=tuple(new if n is old else n for n in mine.neighbours)))
+
+
+def make_next_key(folder: Path) -> Identity:
+    """A new key for this peer, which is not used yet."""
+    identities.load(folder)
+    if (folder / NEXT_KEY / KEY_FILE).exists():
+        mark = format_fingerprint(identities.load(folder / NEXT_KEY).fingerprint)
+        raise PeerError(f"there is a new key already, {mark}\nuse it (--use), or remove {folder / NEXT_KEY}")
+    made = identities.create()
+    identities.save(made, folder / NEXT_KEY)
+    return made
+
+
+def use_next_key(folder: Path) -> Identity:
+    """Makes the new key this peer's own. The old one is overwritten."""
+    if not (folder / NEXT_KEY / KEY_FILE).exists():
+        raise PeerError(f"there is no new key in {folder}\nmake one: clippedgossip peer new-key {folder}")
+    new = identities.load(folder / NEXT_KEY)
+    write_atomic(folder / KEY_FILE, new.key_pem)
+    write_atomic(folder / CERTIFICATE_FILE, new.certificate.pem)  # last: a running peer looks at this one
+    shutil.rmtree(folder / NEXT_KEY)
+    return new
+
+
+def _known(mine: Config, name: str) -> Neighbour:
+    found = next((neighbour for neighbour in mine.neighbours if neighbour.name == name), None)
+    if found is None:
+        raise PeerError(unknown_name("neighbour", name, [n.name for n in mine.neighbours]))
+    return found
+
+
+def _refuse_own(folder: Path, mine: Config, name: str, mark: bytes) -> None:
+    if mark == identities.load(folder).fingerprint:
+        raise PeerError(f"this is the fingerprint of {mine.name}, this peer itself; ask {name} for theirs")
+
+
+def _refuse_convicted(folder: Path, mine: Config, neighbour: Neighbour) -> None:
+    from clippedgossip.peer.evidence import Evidence
+
+    if Evidence(folder / "evidence", mine.run).convicted & {*neighbour.fingerprints}:
+        raise PeerError(
+            f"there is a proof against {neighbour.name} in {folder / 'evidence'}; a new key undoes nothing\n"
+            "to exchange with it all the same, remove it and add it again"
+        )
+
+
+def _write(folder: Path, changed: Config) -> Config:
+    text = configs.dump(changed)
+    checked = configs.parse(text.encode(), folder=folder)
+    if in_use(folder):
+        check_while_running(checked)
+    write_atomic(folder / CONFIG_FILE, text)
+    return changed
+
+
+def check_while_running(config: Config) -> None:
+    """Refuses neighbours that a running peer cannot have: none, or too few for its rule."""
+    from clippedgossip.peer.peer_mixing import rule_of
+
+    if not config.neighbours:
+        raise PeerError(
+            f"{config.name} would have no neighbour to learn with\nadd another one first, or stop this peer"
+        )
+    rule_of(config).check(config.degree)
+
+
+# --- a running peer --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a running peer is to have from now on."""
+
+    config: Config
+    identity: Identity
+
+
+class Membership:
+    """Watches the files of one peer's folder."""
+
+    def __init__(self, config: Config, identity: Identity) -> None:
+        self._now = Change(config, identity)
+        self._seen = self._look()
+
+    def changed(self) -> Change | None:
+        """What is new since the last call. A file that is wrong changes nothing, and the log says so. Of the
+        config only the neighbours are taken: all else waits for the next start."""
+        seen = self._look()
+        if seen == self._seen:
+            return None
+        self._seen, folder = seen, self._now.config.folder
+        try:
+            said, me = configs.load(folder), identities.load(folder)
+            config = replace(self._now.config, neighbours=said.neighbours)
+            configs.check(config)
+            check_while_running(config)
+        except UserError as error:
+            log.error(
+                "change is not taken; the neighbours and the key stay as they were", extra={"why": str(error)}
+            )
+            return None
+        now = Change(config, me)
+        if (
+            config.neighbours == self._now.config.neighbours
+            and me.fingerprint == self._now.identity.fingerprint
+        ):
+            return None
+        names = [n.name for n in config.neighbours]
+        log.info(
+            "neighbours or key changed",
+            extra={"neighbours": names, "key": format_fingerprint(me.fingerprint)},
+        )
+        self._now = now
+        return now
+
+    def _look(self) -> tuple[tuple[int, int, int] | None, ...]:
+        folder = self._now.config.folder
+        return tuple(_mark(folder / name) for name in (CONFIG_FILE, CERTIFICATE_FILE))
+
+
+def _mark(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
