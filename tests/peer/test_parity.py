@@ -170,6 +170,21 @@ def test_every_rule_gives_the_models_of_the_simulator(
     assert apart(expected) < 0.8 * apart(alone), "and it mixes"
 
 
+@pytest.mark.usefixtures("few_features")
+@pytest.mark.parametrize("optimizer", ["momentum", "adamw"])
+def test_local_steps_give_the_models_of_the_simulator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, optimizer: str
+) -> None:
+    """Three steps between exchanges."""
+    monkeypatch.setattr(asyncio, "to_thread", at_once)
+    training = {"local_steps": 3, "optimizer": optimizer}
+    config = run_config(tmp_path, RULE_TABLES["clipped-gossip"], training=training)
+    expected = simulated(config)
+    models = torch.stack(asyncio.run(in_memory(network_of(config, tmp_path))))
+    assert apart(models, expected) <= rounding(expected, 3 * ROUNDS)
+    assert apart(expected, on_few_features("clipped-gossip", radius=0.03)) > 100 * rounding(expected, ROUNDS)
+
+
 @pytest.mark.parametrize("rule", ["clipped-gossip", "bucketing"])
 def test_peers_over_tls_do_too(tmp_path: Path, rule: str) -> None:
     """Whole peers, on digits, with the paper's momentum."""
