@@ -118,6 +118,14 @@ def test_csv_with_and_without_header_and_weights(tmp_path: Path) -> None:
     assert set(bare) == {"a", "b"}
 
 
+def test_json_nodes_and_links_may_be_plain(tmp_path: Path) -> None:
+    path = tmp_path / "g.json"
+    path.write_text('{"nodes": [0, 1, 2], "edges": [[0, 1], [1, 2]]}')
+    assert {*graphs.read_graph(path).edges} == {(0, 1), (1, 2)}
+    path.write_text('{"nodes": ["a", "b"], "links": [["a", "b", 0.3]]}')
+    assert graphs.read_graph(path).edges["a", "b"] == {"weight": 0.3}
+
+
 def test_graphml_and_json_round_trip(tmp_path: Path) -> None:
     graph = graphs.dumbbell(clique=3)
     nx.set_edge_attributes(graph, dict.fromkeys(graph.edges, 0.2), "weight")
@@ -159,6 +167,10 @@ def test_directed_files_are_welcome_when_they_go_both_ways(tmp_path: Path) -> No
         ("a.json", '{"nodes": [{"id": 1}], "links": [{"source": 1, "target": 2}]}', "'nodes' does not list"),
         ("a.json", '{"nodes": [{"id": 1}], "links": [{"source": 1}]}', "not a valid"),
         ("a.json", '{"nodes": 5, "links": 5}', "not a valid"),
+        ("a.json", '{"nodes": [0, 1], "links": [7]}', "not a valid"),
+        ("a.json", '{"nodes": [0, null], "links": []}', "not a valid"),
+        ("a.json", '{"nodes": [0, 1], "links": [[0, 1]], "graph": 5}', "not a valid"),
+        ("a.graphml", "<graphml/>", "not a valid"),
         ("a.json", '{"nodes": [], "links": []}', "holds no node"),
         ("a.yaml", "0,1", "unknown graph file type"),
     ],

@@ -30,20 +30,20 @@ def read_graph(path: str | Path) -> Graph:
             f"no such graph file: {path}\ngive a .graphml, .csv or .json file, or a network's name"
         )
     try:
-        graph = reader(path)
+        graph = _whole_numbers(_undirected(reader(path), path))
     except (OSError, UnicodeDecodeError, ParseError, json.JSONDecodeError, csv.Error) as error:
         raise NetworkError(
             f"cannot read {path}: {_first_line(error)}\ncorrect the file, or write the graph again"
         ) from error
-    except (nx.NetworkXException, KeyError, TypeError, ValueError) as error:
+    except NetworkError:
+        raise
+    except Exception as error:  # networkx raises whatever its own code stumbles over
         raise NetworkError(
             f"{path} is not a valid {path.suffix} graph: {_first_line(error)}\n"
             "correct the file, or write the graph again"
         ) from error
     if not graph:
         raise NetworkError(f"{path} holds no node; a network needs at least one")
-    graph = _undirected(graph, path)
-    graph = _whole_numbers(graph)
     if any("weight" in data for _, _, data in graph.edges(data=True)):
         graph.graph["weights"] = "own"
     return graph
@@ -64,12 +64,21 @@ def _json(path: Path) -> Graph:
     edges = "edges" if "edges" in data else "links"
     if edges not in data:
         raise NetworkError(f"{path} has no 'links' or 'edges'\n{_FORM}")
-    graph: Graph = nx.node_link_graph(data, edges=edges)
+    nodes = [node if isinstance(node, dict) else {"id": node} for node in data["nodes"]]
+    links = [_link(link) for link in data[edges]]
+    graph: Graph = nx.node_link_graph({**data, "nodes": nodes, "edges": links}, edges="edges")
     if len(graph) != len(data["nodes"]):
         raise NetworkError(
             f"{path} links {len(graph)} nodes but 'nodes' does not list them all, each once\n{_FORM}"
         )
     return graph
+
+
+def _link(link: Any) -> Any:
+    """A link as networkx has it, or short: [node, node] or [node, node, weight]."""
+    if not isinstance(link, list) or len(link) not in (2, 3):
+        return link
+    return dict(zip(("source", "target", "weight"), link, strict=False))
 
 
 def _csv(path: Path) -> Graph:
