@@ -1,17 +1,23 @@
 """One round of exchange between a peer and its neighbours, beside plain asyncio TLS sockets and gloo.
 
-    python benchmarks/exchange.py [--megabytes 5 50] [--neighbours 2 4 8] [--rounds 8]
+    python benchmarks/exchange.py [--megabytes 5 50] [--neighbours 2 4 8] [--rounds 8] [--parts]
 
 A hub exchanges models with its neighbours, every one a process of its own on loopback; the same bytes go both
 ways on each link. Printed: seconds a round (median of three interleaved repetitions), ratio to asyncio TLS,
 rounds a second, and for the hub CPU seconds a round and its peak memory: MB beyond the process that has done
 nothing yet, and how many models that is beyond the same exchange of tiny models. "peers" is the exchange;
-"peers + mix" is `gossip.mix(module)` with a module of that size, which counts, and ClippedGossip.
+"peers + mix" is `peer.mix(module)` with a module of that size, which counts, and ClippedGossip.
+
+With --parts, instead: what share of a round of "peers + mix" goes to the hub's journal (records, status,
+metrics), to the record on disk of what is signed, to looking for changed neighbours, to the hello of each
+connection (once; over 1000 rounds), and to keepalive: CPU time of the idle hub.
 """
 
 import argparse
 import asyncio
 import contextlib
+import inspect
+import itertools
 import multiprocessing
 import os
 import queue
@@ -21,8 +27,8 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
@@ -30,7 +36,7 @@ from typing import Any
 
 import torch
 
-from clippedgossip.peer import identity
+from clippedgossip.peer import Peer, identity
 from clippedgossip.peer.identity import Identity
 from clippedgossip.peer.local_network import free_ports
 from clippedgossip.peer.peer_config import Address, Config, Deadlines, Limits, Neighbour
@@ -38,6 +44,8 @@ from clippedgossip.settings import TrainingConfig
 
 PATIENCE = 300
 TINY = 1000
+IDLE = 12.0
+"""Seconds: more than one keepalive ping of each connection."""
 DEADLINES = Deadlines(least=60, most=60, join=60, linger=5)
 
 
@@ -62,6 +70,8 @@ class Cost:
     seconds: float
     cpu: float
     bytes: int
+    parts: Mapping[str, float] = field(default_factory=dict)
+    """Seconds a round, by part."""
 
 
 def measured(case: Case, work: Callable[[], Any], ready: Barrier) -> Cost:
@@ -133,8 +143,6 @@ def peers(case: Case, me: int, ready: Barrier, results: Any) -> None:
 
 def peers_and_mix(case: Case, me: int, ready: Barrier, results: Any) -> None:
     """The product as a user's loop sees it."""
-    from clippedgossip.peer import Peer
-
     config = replace(config_of(case, me), folder=Path(case.folder) / str(me))
     model = torch.nn.Linear(case.length // 100, 100, bias=False)
     with Peer(config, case.identity(me), model=model) as peer:
@@ -146,6 +154,65 @@ def peers_and_mix(case: Case, me: int, ready: Barrier, results: Any) -> None:
         cost = measured(case, one_round, ready)
     if me == 0:
         results.put(cost)
+
+
+@contextlib.contextmanager
+def timed(owner: type, name: str, spent: dict[str, float]) -> Iterator[None]:
+    """Adds up the seconds in a method, which may be a coroutine."""
+    method, label = getattr(owner, name), f"{owner.__name__}.{name}"
+    spent[label] = 0.0
+
+    async def later(*arguments: Any) -> Any:
+        began = time.perf_counter()
+        try:
+            return await method(*arguments)
+        finally:
+            spent[label] += time.perf_counter() - began
+
+    def now(*arguments: Any, **named: Any) -> Any:
+        began = time.perf_counter()
+        try:
+            return method(*arguments, **named)
+        finally:
+            spent[label] += time.perf_counter() - began
+
+    setattr(owner, name, later if inspect.iscoroutinefunction(method) else now)
+    yield
+    setattr(owner, name, method)
+
+
+def parts(case: Case, me: int, ready: Barrier, results: Any) -> None:
+    """`peers_and_mix`, with the hub's time in each part."""
+    from clippedgossip.peer.journal import Journal
+    from clippedgossip.peer.membership import Membership
+    from clippedgossip.peer.node import Node
+    from clippedgossip.peer.signed_rounds import SignedRounds
+
+    spent: dict[str, float] = {}
+    with contextlib.ExitStack() as stack:
+        for owner, name in (
+            (Journal, "add"),
+            (SignedRounds, "add"),
+            (Membership, "changed"),
+            (Node, "_greet"),
+        ):
+            stack.enter_context(timed(owner, name, spent))
+        config = replace(config_of(case, me), folder=Path(case.folder) / str(me))
+        model = torch.nn.Linear(case.length // 100, 100, bias=False)
+        with Peer(config, case.identity(me), model=model) as peer:
+            greeting = spent["Node._greet"] / max(case.leaves, 1)
+            peer.mix(model)
+            spent.update(dict.fromkeys(spent, 0.0))
+            cost = measured(case, lambda: peer.mix(model), ready)
+            spent = {label: seconds / (case.rounds + 1) for label, seconds in spent.items()}
+            spent["Node._greet"] = greeting / 1000
+            began, cpu = time.perf_counter(), time.process_time()
+            time.sleep(IDLE)
+            share = (time.process_time() - cpu) / (time.perf_counter() - began)
+            spent["idle"] = share * cost.seconds
+            ready.wait()
+    if me == 0:
+        results.put(replace(cost, parts=spent))
 
 
 def asyncio_tls(case: Case, me: int, ready: Barrier, results: Any) -> None:
@@ -249,12 +316,18 @@ def gloo(case: Case, me: int, ready: Barrier, results: Any) -> None:
         results.put(cost)
 
 
-KINDS = {"asyncio TLS": asyncio_tls, "peers": peers, "peers + mix": peers_and_mix, "gloo": gloo}
+KINDS: dict[str, Any] = {
+    "asyncio TLS": asyncio_tls,
+    "peers": peers,
+    "peers + mix": peers_and_mix,
+    "gloo": gloo,
+}
+PARTS = "parts"
 
 
 def start(kind: str, case: Case, me: int, ready: Barrier, results: Any) -> None:
     torch.set_num_threads(1)
-    KINDS[kind](replace(case, empty=peak_bytes()), me, ready, results)
+    (parts if kind == PARTS else KINDS[kind])(replace(case, empty=peak_bytes()), me, ready, results)
 
 
 def outcome(kind: str, processes: Sequence[BaseProcess], results: Any) -> Cost:
@@ -272,7 +345,7 @@ def outcome(kind: str, processes: Sequence[BaseProcess], results: Any) -> Cost:
 
 def run(kind: str, leaves: int, length: int, rounds: int) -> Cost:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["clippedgossip.peer.preload"])
+    context.set_forkserver_preload(["torch", "clippedgossip.peer.loop"])
     with tempfile.TemporaryDirectory() as folder:
         for i in range(leaves + 1):
             identity.save(identity.create(), Path(folder) / str(i))
@@ -295,6 +368,28 @@ def run(kind: str, leaves: int, length: int, rounds: int) -> Cost:
     return cost
 
 
+def show_parts(sizes: Sequence[float], neighbours: Sequence[int], rounds: int, repeat: int) -> None:
+    print("  MB links  s/round  " + "  ".join(f"{name:>10}" for name in (*PART_NAMES, "together")))
+    for leaves, megabytes in itertools.product(neighbours, sizes):
+        costs = [run(PARTS, leaves, int(megabytes * 250_000), rounds) for _ in range(repeat)]
+        shares = [
+            statistics.median(cost.parts[label] / cost.seconds for cost in costs)
+            for label in PART_NAMES.values()
+        ]
+        seconds = statistics.median(cost.seconds for cost in costs)
+        shown = "  ".join(f"{share:10.2%}" for share in (*shares, sum(shares)))
+        print(f"{megabytes:4g} {leaves:5d} {seconds:8.3f}  {shown}", flush=True)
+
+
+PART_NAMES = {
+    "journal": "Journal.add",
+    "signing": "SignedRounds.add",
+    "neighbours": "Membership.changed",
+    "hello": "Node._greet",
+    "keepalive": "idle",
+}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--megabytes", type=float, nargs="+", default=[5, 50])
@@ -302,7 +397,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
+    parser.add_argument("--parts", action="store_true")
     options = parser.parse_args()
+    if options.parts:
+        show_parts(options.megabytes, options.neighbours, options.rounds, options.repeat)
+        return
     print(f"{os.cpu_count()} cores, torch {torch.__version__}")
     print("  MB links  transport     s/round  ratio rounds/s  cpu s     MB models")
     for leaves in options.neighbours:

@@ -15,8 +15,8 @@ from clippedgossip.peer.identity import Certificate, format_fingerprint, read_ce
 from clippedgossip.peer.telemetry import bounded_logger
 
 log = bounded_logger(__name__)
-_HELD = 8
-"""Headers of each sender."""
+_HELD = 64
+"""Headers of each sender: two models for one round can be many rounds apart."""
 _MOST_FILES = 1000
 
 

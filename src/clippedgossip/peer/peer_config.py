@@ -41,6 +41,8 @@ VIOLATIONS_OF_PEERS = (
     "flooding",
     "hello-flooding",
     "stalling",
+    "late-stalling",
+    "gzip-bomb",
 )
 FORMER_MISBEHAVIOURS = {"sign-flip": "bit-flipping", "noise": "gaussian", "nan": "non-finite"}
 """Names of version 0.1, still read."""

@@ -29,6 +29,7 @@ from clippedgossip.peer.wire import Stamp
 
 _HUGE = 10 * 2**30
 _FLOOD = 64
+_GOOD_ROUNDS = 40
 Messages = Callable[[str], Message] | None
 """What each neighbour is sent; None: nothing."""
 
@@ -57,6 +58,10 @@ class ByzantinePeer(Node):
             self.outbox._stream = _STREAMS[self.how]  # type: ignore[method-assign]  # a violation
         if self.how == "false-round":  # by its own count it would have nothing new after its first message
             self.outbox._new_to = lambda request: max(self.outbox._messages, default=None)  # type: ignore[method-assign]
+        if self.how == "gzip-bomb":
+            from clippedgossip.peer.drill.gzip_bomb import arm
+
+            arm(self._transport)
         await super().start()
         if self.how in _FLOODS:
             for neighbour in self.neighbours.values():
@@ -155,6 +160,14 @@ async def _false_round(peer: ByzantinePeer, vector: Tensor) -> Messages:
     return _signed(peer, peer._expected(), body, round=10**9 + peer.round)
 
 
+async def _late_stalling(peer: ByzantinePeer, vector: Tensor) -> Messages:
+    """Forty rounds as a regular peer; then it says that it is far ahead, and ends no message."""
+    if peer.round < _GOOD_ROUNDS:
+        return _to_all(peer, vector)
+    peer.outbox._stream = _silent_stream  # type: ignore[method-assign]  # a violation
+    return await _false_round(peer, vector)
+
+
 def _signed(peer: ByzantinePeer, expected: wire.Expected, body: wire.Body, round: int = -1) -> Messages:
     stamp = Stamp(peer.nonce, peer.round if round < 0 else round)
     message = Message(wire.make_header(peer.identity, expected, stamp, body), body)
@@ -189,6 +202,12 @@ async def _dripping_stream(message: Message, request: pb.PullRequest, send: Send
         await asyncio.sleep(1.0)
 
 
+async def _silent_stream(message: Message, request: pb.PullRequest, send: Send) -> None:
+    """The header, and nothing more."""
+    await send(next(wire.parts(message.header, message.body)))
+    await asyncio.sleep(10**6)
+
+
 async def _flood(peer: ByzantinePeer, neighbour: NeighbourState) -> None:
     hello = pb.HelloRequest(terms=peer.terms().encode())
     pull = pb.PullRequest(run=peer.config.run, round=0, hold_ms=10_000)
@@ -221,6 +240,8 @@ _VIOLATIONS: dict[str, Callable[[ByzantinePeer, Tensor], Awaitable[Messages]]] =
     "flooding": _regular,
     "hello-flooding": _nothing,
     "stalling": _regular,
+    "late-stalling": _late_stalling,
+    "gzip-bomb": _regular,
 }
 _STREAMS = {
     "garbage": _garbage_stream,

@@ -3,8 +3,10 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,7 +14,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from clippedgossip.errors import ConfigError, unknown_name
-from clippedgossip.peer import evidence, identity
+from clippedgossip.peer import evidence, identity, membership
+from clippedgossip.peer import peer_config as configs
 from clippedgossip.peer.drill import outsiders
 from clippedgossip.peer.drill.fault import MISBEHAVIOURS, Fault, Result
 from clippedgossip.peer.drill.leaks import Memory
@@ -49,6 +52,7 @@ class Drill:
     """To whom faults happen from outside; the Byzantine peer, where there is one, is the last."""
     fired: set[Fault] = field(default_factory=set)
     _made: int = 0
+    _first_key: bytes = b""
 
     def __post_init__(self) -> None:
         if self.network not in NETWORKS:
@@ -65,16 +69,19 @@ class Drill:
         started = time.monotonic()
         with terminating(), tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
             edges = edges_of("chords" if Fault.EQUIVOCATION in self.faults else self.network, self.peers)
-            configs = self._configs(edges, Path(folder))
+            made = self._configs(edges, Path(folder))
             proxies: list[Proxy] = []
             if {Fault.RESET, Fault.PARTITION, Fault.HALF_OPEN} & set(self.faults):
-                through = self._proxies(edges, configs, stack)
-                configs = [_through(config, through) for config in configs]
+                through = self._proxies(edges, made, stack)
+                made = [_through(config, through) for config in made]
                 proxies = list(through.values())
             if Fault.FULL_DISK in self.faults:
-                _fill_disk(configs[int(self.victim)].folder / "checkpoints", stack)
+                _fill_disk(made[int(self.victim)].folder / "checkpoints", stack)
             clocks = {self.victim: 365 * 86400.0} if Fault.CLOCK_JUMP in self.faults else {}
-            net = stack.enter_context(LocalNetwork(configs, clocks=clocks))
+            for config in made:  # what a running peer reads when its neighbours change
+                (config.folder / configs.CONFIG_FILE).write_text(configs.dump(config))
+            self._first_key = identity.load(made[int(self.victim)].folder).fingerprint
+            net = stack.enter_context(LocalNetwork(made, clocks=clocks))
             net.start()
             memory = self._drive(net, proxies)
             self._find_traces(net, proxies)
@@ -100,21 +107,21 @@ class Drill:
             witness=Fault.EQUIVOCATION in self.faults,
         )
         write_network(edges, self.peers, folder / "net", template)
-        configs = read_network(folder / "net")
+        made = read_network(folder / "net")
         lies = [MISBEHAVIOURS[fault] for fault in self.faults if fault in MISBEHAVIOURS]
         for place, lie in enumerate(lies):
-            configs[-1 - place] = replace(configs[-1 - place], misbehave=lie)
-        return configs
+            made[-1 - place] = replace(made[-1 - place], misbehave=lie)
+        return made
 
     def _proxies(
-        self, edges: Sequence[tuple[int, int]], configs: Sequence[Config], stack: contextlib.ExitStack
+        self, edges: Sequence[tuple[int, int]], made: Sequence[Config], stack: contextlib.ExitStack
     ) -> dict[tuple[str, str], Proxy]:
         """A proxy for each direction of every link between the two halves of the network."""
         half = self.peers // 2
         cut = [(a, b) for a, b in edges if (a < half) != (b < half)]
         found = {}
         for a, b in [*cut, *((b, a) for a, b in cut)]:
-            proxy = Proxy(Address("127.0.0.1", free_ports(1)[0]), configs[b].bind)
+            proxy = Proxy(Address("127.0.0.1", free_ports(1)[0]), made[b].bind)
             stack.callback(proxy.close)
             found[str(a), str(b)] = proxy
         return found
@@ -141,50 +148,98 @@ class Drill:
 
     def _actions(self, net: LocalNetwork, proxies: Sequence[Proxy]) -> Iterator[float]:
         """Does one thing after another; yields how long to wait before the next."""
-
-        def everywhere(mode: str) -> None:
-            for proxy in proxies:
-                proxy.set(mode)
-
-        if Fault.KILL in self.faults:
-            net.processes[self.victim].kill()
-            net.processes[self.victim].join(5)
-            yield 0.5
-            net.start(self.victim)
-            yield 0.1
-        if Fault.STOP in self.faults:
-            pid = net.processes[self.stopped].pid or 0
-            with contextlib.suppress(ProcessLookupError):  # it has finished: too late for this fault to fire
-                os.kill(pid, signal.SIGSTOP)
-                yield 3 * DEADLINES.least
-                os.kill(pid, signal.SIGCONT)
-        if Fault.RESET in self.faults:
-            for _ in range(10):
-                everywhere("reset")
-                yield 0.3
-                everywhere("pass")
-                yield 0.3
-        if Fault.PARTITION in self.faults:
-            everywhere("blackhole")
-            yield 3 * DEADLINES.least
-            everywhere("pass")
-        if Fault.HALF_OPEN in self.faults:
-            self._made = sum(proxy.made for proxy in proxies)
-            everywhere("forget")
-        if Fault.MAINTENANCE in self.faults:
-            names = [str(i) for i in range(1, self.peers)]
-            for name in names:
-                net.processes[name].kill()
-                net.processes[name].join(5)
-            yield 12.0
-            for name in names:
-                net.start(name)
+        for fault in Fault:
+            if fault in self.faults:
+                yield from self.act(fault, net, proxies)
         while True:  # what leaks a little each time shows only when it is done again and again
             for fault in self.faults:
                 if fault in _FROM_OUTSIDE and _FROM_OUTSIDE[fault](net.configs[self.victim].bind):
                     self.fired.add(fault)
                     yield 0.1
             yield 3.0
+
+    def act(self, fault: Fault, net: LocalNetwork, proxies: Sequence[Proxy]) -> Iterator[float]:
+        """Does one fault once; nothing where a Byzantine peer or an outsider does it."""
+
+        def everywhere(mode: str) -> None:
+            for proxy in proxies:
+                proxy.set(mode)
+
+        def kill(*names: str) -> None:
+            for name in names:
+                net.processes[name].kill()
+                net.processes[name].join(5)
+
+        folder = net.configs[self.victim].folder
+        match fault:
+            case Fault.KILL:
+                kill(self.victim)
+                yield 0.5
+                net.start(self.victim)
+                yield 0.1
+            case Fault.DAMAGED_CHECKPOINT:
+                kill(self.victim)
+                newest = max((folder / "checkpoints").rglob("*.safetensors"), key=lambda path: path.name)
+                newest.write_bytes(newest.read_bytes()[:-100])
+                net.start(self.victim)
+                yield 0.1
+            case Fault.RESTORED_BACKUP:
+                with _backup(folder, "checkpoints", "signed"):
+                    _wait_for_change(folder / "signed", times=30)
+                    kill(self.victim)
+                net.start(self.victim)
+                yield 0.1
+            case Fault.SECOND_START:
+                command = [sys.executable, "-m", "clippedgossip", "peer", "start", str(folder), "--no-resume"]
+                second = subprocess.run(command, capture_output=True, text=True, check=False)
+                if second.returncode == 2 and "is running in" in second.stderr:
+                    self.fired.add(fault)
+            case Fault.MEMBERS:
+                yield from self._change_members(net)
+            case Fault.STOP:
+                pid = net.processes[self.stopped].pid or 0
+                with contextlib.suppress(ProcessLookupError):  # it has finished: too late to fire
+                    os.kill(pid, signal.SIGSTOP)
+                    yield 3 * DEADLINES.least
+                    os.kill(pid, signal.SIGCONT)
+            case Fault.RESET:
+                for _ in range(10):
+                    everywhere("reset")
+                    yield 0.3
+                    everywhere("pass")
+                    yield 0.3
+            case Fault.PARTITION:
+                everywhere("blackhole")
+                yield 3 * DEADLINES.least
+                everywhere("pass")
+            case Fault.HALF_OPEN:
+                self._made = sum(proxy.made for proxy in proxies)
+                everywhere("forget")
+            case Fault.MAINTENANCE:
+                names = [str(i) for i in range(1, self.peers)]
+                kill(*names)
+                yield 12.0
+                for name in names:
+                    net.start(name)
+
+    def _change_members(self, net: LocalNetwork) -> Iterator[float]:
+        """A neighbour removes the victim and adds it again; then the victim changes its key."""
+        config = net.configs[self.victim]
+        near = [net.configs[neighbour.name] for neighbour in config.neighbours]
+        mark = identity.load(config.folder).fingerprint.hex()
+        membership.remove(near[0].folder, self.victim)
+        yield 2.0
+        membership.add(near[0].folder, self.victim, str(config.bind), mark)
+        yield 2.0
+        new = membership.make_next_key(config.folder)
+        for each in near:
+            membership.rekey(each.folder, self.victim, new.fingerprint.hex())
+        yield 1.0
+        membership.use_next_key(config.folder)
+        for name in (self.victim, *(each.name for each in near)):  # as they are when started again
+            now = configs.load(net.configs[name].folder)
+            net.configs[name] = replace(net.configs[name], neighbours=now.neighbours)
+        yield 1.0
 
     def _find_traces(self, net: LocalNetwork, proxies: Sequence[Proxy]) -> None:
         """A fault that nobody noticed did not fire."""
@@ -208,6 +263,12 @@ class Drill:
             Fault.MAINTENANCE: all(row.get("resumed") for name, row in rows.items() if name != "0"),
             Fault.HELLO_FLOOD: self._logs(net) < _LARGEST_LOG
             and any(_logged(net.configs[name], "refused neighbour") for name in rows),
+            Fault.STALL_LATER: "late" in against(Fault.STALL_LATER),
+            Fault.GZIP_BOMB: "refused" in against(Fault.GZIP_BOMB),
+            Fault.DAMAGED_CHECKPOINT: bool(victim.get("resumed"))
+            and _logged(net.configs[self.victim], "checkpoint is damaged"),
+            Fault.RESTORED_BACKUP: any(row.get("suspicions") for row in rows.values()),
+            Fault.MEMBERS: self._know_new_key(net),
             Fault.OVERSIZE: "wrong shape" in against(Fault.OVERSIZE),
             Fault.DRIP: "late" in against(Fault.DRIP),
             Fault.REPLAY: {"replayed", "malformed"} <= against(Fault.REPLAY),
@@ -221,6 +282,16 @@ class Drill:
             Fault.CLOCK_JUMP: victim.get("time", 0) > time.time() + 86400,
         }
         self.fired |= {fault for fault, trace in traces.items() if trace and fault in self.faults}
+
+    def _know_new_key(self, net: LocalNetwork) -> bool:
+        """Whether the victim has changed its key, and its neighbours have seen the new one."""
+        now = identity.load(net.configs[self.victim].folder).fingerprint
+        files = [
+            net.configs[neighbour.name].folder / "neighbours" / f"{self.victim}.pem"
+            for neighbour in net.configs[self.victim].neighbours
+        ]
+        seen = [identity.read_certificate(path.read_bytes()).fingerprint for path in files]
+        return now != self._first_key and all(mark == now for mark in seen)
 
     def _logs(self, net: LocalNetwork) -> int:
         """Bytes of the longest log of a regular peer."""
@@ -313,6 +384,31 @@ def _fill_disk(folder: Path, stack: contextlib.ExitStack) -> None:
     if subprocess.run(mount, capture_output=True, check=False).returncode:
         folder.rmdir()
         folder.write_text("not a folder")
+
+
+@contextlib.contextmanager
+def _backup(folder: Path, *names: str) -> Iterator[None]:
+    """These folders are afterwards as they were before."""
+    with tempfile.TemporaryDirectory() as copy:
+        for name in names:
+            shutil.copytree(folder / name, Path(copy) / name)
+        yield
+        for name in names:
+            shutil.rmtree(folder / name)
+            shutil.copytree(Path(copy) / name, folder / name)
+
+
+def _wait_for_change(folder: Path, *, times: int) -> None:
+    """Until the files of a folder have changed so often; for at most twenty seconds."""
+    until = time.monotonic() + 20.0
+
+    def held() -> bytes:
+        return b"".join(path.read_bytes() for path in sorted(folder.iterdir()))
+
+    for _ in range(times):
+        before = held()
+        while held() == before and time.monotonic() < until:
+            time.sleep(0.002)
 
 
 def _convicted(net: LocalNetwork) -> set[str]:

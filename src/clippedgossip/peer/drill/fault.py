@@ -32,6 +32,12 @@ class Fault(StrEnum):
     HALF_OPEN = "connections whose state is lost"
     MAINTENANCE = "all but one killed, restarted 12 s later"
     HELLO_FLOOD = "flood of wrong hellos"
+    STALL_LATER = "40 good rounds, then far ahead and silent"
+    GZIP_BOMB = "messages that gRPC would unpack to 64 MB"
+    DAMAGED_CHECKPOINT = "SIGKILL, newest checkpoint torn, restart"
+    RESTORED_BACKUP = "SIGKILL, restored from a backup, restart"
+    SECOND_START = "a second start beside it, with --no-resume"
+    MEMBERS = "a neighbour removed and added again, a key changed"
 
 
 MISBEHAVIOURS = {
@@ -45,6 +51,8 @@ MISBEHAVIOURS = {
     Fault.GARBAGE: "garbage",
     Fault.MESSAGE_FLOOD: "flooding",
     Fault.HELLO_FLOOD: "hello-flooding",
+    Fault.STALL_LATER: "late-stalling",
+    Fault.GZIP_BOMB: "gzip-bomb",
 }
 
 
@@ -71,9 +79,9 @@ class Result:
     overrun: float
     """By how many seconds an exchange exceeded its deadline, at worst."""
     growth: float
-    """Memory: by how many MB an regular peer kept growing, at worst."""
+    """Memory: by how many MB a regular peer kept growing, at worst."""
     peak: float
-    """Memory: the most MB an regular peer ever held."""
+    """Memory: the most MB a regular peer ever held."""
     seconds: float
 
 

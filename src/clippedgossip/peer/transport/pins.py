@@ -59,7 +59,7 @@ class Pins:
         """The neighbour's certificate; read from its port the first time, and while it has an old key."""
         known, neighbour = self.certificates.get(name), self.neighbours.get(name)
         if neighbour is None:
-            raise PeerError(f"{name} is no longer a neighbour")
+            raise Rejected(Rejection.DEAD, f"{name} is no longer a neighbour")
         if known is not None and known.fingerprint == neighbour.fingerprint:
             return known
         try:

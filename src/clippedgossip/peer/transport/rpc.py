@@ -53,24 +53,26 @@ class RpcTransport:
         self._handed_over = (b"", b"")
         """The certificate shown and those let in, as gRPC has them."""
         self._handing_over = threading.Lock()
+        self.handlers = Handlers
         self._links: dict[str, RpcLink] = {}
+
+    def server_options(self) -> list[tuple[str, Any]]:
+        return [
+            ("grpc.so_reuseport", 0),
+            ("grpc.max_concurrent_streams", 4),
+            ("grpc.max_receive_message_length", _SMALL),
+            ("grpc.max_metadata_size", 8192),
+            ("grpc.server_handshake_timeout_ms", int(self.limits.handshake * 1000)),
+            ("grpc.max_allowed_incoming_connections", self.limits.connections),
+            ("grpc.http2.max_ping_strikes", 2),
+            ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+            *_COMMON,
+        ]
 
     async def start(self, service: Service) -> None:
         _share_heaps()
-        server = grpc.aio.server(
-            options=[
-                ("grpc.so_reuseport", 0),
-                ("grpc.max_concurrent_streams", 4),
-                ("grpc.max_receive_message_length", _SMALL),
-                ("grpc.max_metadata_size", 8192),
-                ("grpc.server_handshake_timeout_ms", int(self.limits.handshake * 1000)),
-                ("grpc.max_allowed_incoming_connections", self.limits.connections),
-                ("grpc.http2.max_ping_strikes", 2),
-                ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
-                *_COMMON,
-            ]
-        )
-        handler = grpc.method_handlers_generic_handler(_SERVICE, _Handlers(self.pins, service).table())
+        server = grpc.aio.server(options=self.server_options())
+        handler = grpc.method_handlers_generic_handler(_SERVICE, self.handlers(self.pins, service).table())
         server.add_generic_rpc_handlers((handler,))
         credentials = grpc.dynamic_ssl_server_credentials(
             self._new_certificates(), self._new_certificates, require_client_authentication=True
@@ -126,7 +128,7 @@ class RpcTransport:
             )
 
 
-class _Handlers:
+class Handlers:
     """Takes bytes off the wire, finds out who is calling, and asks the service."""
 
     def __init__(self, pins: Pins, service: Service) -> None:
