@@ -3,7 +3,6 @@
 
 const COLORS = ["#1f7fc4", "#d55e00", "#009e73", "#b85fa0", "#a67c00", "#7a6ae0", "#2a8ca8", "#d6336c", "#5b8c00", "#9a5b13", "#7a7a7a"];
 const SVG = "http://www.w3.org/2000/svg";
-const HEALTH = { good: "used", clipped: "used, clipped", absent: "missing", rejected: "rejected", off: "not known" };
 const $ = (id) => document.getElementById(id);
 let chosen = "", seen = null;
 
@@ -51,7 +50,7 @@ function drawNetwork(network) {
     const [x, y] = place.get(link.to), [u, v] = place.get(link.from);
     const [p, q] = network.halves ? [(x + u) / 2, (y + v) / 2] : [u, v];
     const line = shape("path", { d: `M${x} ${y}L${p} ${q}`, class: `link ${link.health}` });
-    line.append(shape("title", {}, `${link.to} from ${link.from}: ${HEALTH[link.health]}`));
+    line.append(shape("title", {}, `${link.to} from ${link.from}: ${network.words[link.health]}`));
     parts.push(line);
   }
   for (const node of network.nodes) {
@@ -64,7 +63,7 @@ function drawNetwork(network) {
       : shape("circle", { cx: x, cy: y, r: size, ...kind }));
     if (network.nodes.length <= 40) {
       const name = node.name.length > 16 ? `${node.name.slice(0, 15)}…` : node.name;
-      group.append(shape("text", { x, y: y + size + 15 }, node.state === "running" ? name : `${name} (${node.state})`));
+      group.append(shape("text", { x, y: y + size + 18 }, node.state === "running" ? name : `${name} (${node.state})`));
     }
     const choose = () => { chosen = node.name; update(); };
     if (network.halves) {
@@ -76,19 +75,19 @@ function drawNetwork(network) {
   const focused = drawing.contains(document.activeElement) ? document.activeElement.getAttribute("aria-label") : null;
   drawing.replaceChildren(...parts);
   if (focused) [...drawing.querySelectorAll("g")].find((g) => g.getAttribute("aria-label") === focused)?.focus();
-  const kinds = [...new Set(network.links.map((link) => link.health))].filter((health) => health in HEALTH);
-  const entries = kinds.map((health) => [{ class: `link ${health}` }, HEALTH[health]]);
-  legend("legend", entries);
+  const kinds = Object.keys(network.words).filter((health) => network.links.some((link) => link.health === health));
+  legend("legend", kinds.map((health) => [{ class: `link ${health}` }, network.words[health]]));
   if (network.halves) $("legend").append(element("li", "The half of a line at a peer shows what that peer received from the other in its last round."));
   if (network.nodes.some((node) => node.byzantine)) $("legend").append(element("li", "Squares are Byzantine; their neighbours do not know it."));
 }
 
 function ticks(low, high, log) {
   if (log) {
-    const found = [];
-    const step = Math.max(1, Math.ceil((Math.log10(high) - Math.log10(low)) / 4));
-    for (let e = Math.ceil(Math.log10(low)); e <= Math.log10(high); e += step) found.push(10 ** e);
-    return found.length ? found : [low, high];
+    const found = [], decades = Math.log10(high / low), step = Math.max(1, Math.ceil(decades / 4));
+    for (let e = Math.floor(Math.log10(low)); e <= Math.log10(high); e += step)
+      found.push(...(decades < 2 ? [1, 2, 5] : [1]).map((m) => m * 10 ** e));
+    const within = found.filter((tick) => tick >= low && tick <= high);
+    return within.length ? within : [low, high];
   }
   const rough = (high - low) / 4 || 1, base = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((m) => m * base).find((s) => s >= rough);
@@ -159,7 +158,7 @@ function drawTable(content) {
     cells.forEach((cell, i) => {
       const [text, tone] = Array.isArray(cell) ? cell : [cell, ""];
       const made = element("td", "", { "data-column": content.columns[i], class: tone });
-      made.append(element("span", text));
+      made.append(element("span", text, text.length < 24 ? { class: "short" } : {}));
       line.append(made);
     });
     body.append(line);
@@ -183,6 +182,7 @@ function draw(state) {
   const most = state.charts.reduce((most, chart) => (chart.lines.length > most.length ? chart.lines : most), []);
   legend("lines", most.length > 1 ? most.map((line, i) => [look(i), line.name]) : []);
   $("chooser").hidden = state.nodes.length < 2;
+  $("words").hidden = !state.nodes.length;
   const select = $("node");
   if (select.dataset.names !== JSON.stringify(state.nodes)) {
     select.dataset.names = JSON.stringify(state.nodes);

@@ -31,6 +31,13 @@ from clippedgossip.watch.watched import (
 _LONGEST_SILENCE = 120.0
 _REFUSED = {reason.value for reason in VIOLATIONS} | {Rejection.BACKED_OFF.value, Rejection.CONVICTED.value}
 _FILES = 20
+_HEALTH = {
+    "good": "used",
+    "clipped": "used, clipped",
+    "absent": "missing",
+    "rejected": "rejected",
+    "off": "not known",
+}
 
 
 class WatchedPeers(Watched):
@@ -109,7 +116,7 @@ class WatchedPeers(Watched):
         health = [
             {"to": to, "from": origin, "health": peers[to].health(origin)[0]} for to, origin in links if where
         ]
-        return {"nodes": nodes, "links": health, "halves": True}
+        return {"nodes": nodes, "links": health, "halves": True, "words": _HEALTH}
 
 
 class WatchedPeer:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from clippedgossip.errors import UserError
 from clippedgossip.records import RunDirectory
-from clippedgossip.watch.records_tail import Tail
+from clippedgossip.watch.records_tail import Tail, is_number
 from clippedgossip.watch.watched import DRAWN, Cell, Watched, chart, number, percent, scaled, table, text
 
 if TYPE_CHECKING:
@@ -77,11 +77,13 @@ class WatchedRun(Watched):
         }
 
     def _network(self, last: Mapping[str, Any]) -> dict[str, Any]:
+        edges = last.get("clipped_edges")  # of the last record of a run alone
         clipped = {
             frozenset((text(edge[0]), text(edge[1])))
-            for edge in last.get("clipped_edges") or ()
-            if isinstance(edge, list) and len(edge) == 3
+            for edge in edges or ()
+            if isinstance(edge, list) and len(edge) == 3 and is_number(edge[2]) and edge[2] > 0.5
         }
+        words = {"good": "link", "clipped": "clipped in most rounds"}
         nodes = []
         for i, name in enumerate(self._labels if self._where else ()):
             x, y = self._where[name]
@@ -94,7 +96,7 @@ class WatchedRun(Watched):
             {"to": a, "from": b, "health": "clipped" if frozenset((a, b)) in clipped else "good"}
             for a, b in self._links
         ]
-        return {"nodes": nodes, "links": links, "halves": False}
+        return {"nodes": nodes, "links": links, "halves": False, "words": words}
 
     def _rounds_table(self) -> dict[str, Any]:
         rows: list[list[Cell]] = []
