@@ -53,12 +53,20 @@ def test_the_commands_of_the_container_and_the_unit_exist() -> None:
     for words in ([*entry, *start], health):
         assert words[0] == "clippedgossip"
         parses(words[1:])
-    for source in re.findall(r"^COPY (.+) \S+$", text, re.MULTILINE):
-        for name in source.split():
-            assert (ROOT / name).exists()
     unit = (DEPLOY / "clippedgossip-peer@.service").read_text()
     for line in re.findall(r"^ExecStart=\S+/clippedgossip (.+)$", unit, re.MULTILINE):
         parses(line.split())
+
+
+def test_the_container_copies_all_that_an_installation_needs(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    for line in re.findall(r"^COPY (.+) \S+$", (DEPLOY / "Containerfile").read_text(), re.MULTILINE):
+        for name in line.split():
+            (source / name).symlink_to(ROOT / name)
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    done = subprocess.run(build, cwd=source, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_members_start_what_exists() -> None:

@@ -55,7 +55,7 @@ def test_a_first_network(tmp_path: Path) -> None:
     net = tmp_path / "net"
     here("network", "ring", "--nodes", 4, "--out", net, "--model", "linear")
     assert (net / "0" / "key.pem").stat().st_mode & 0o777 == 0o600
-    rows = json.loads(peer("up", net, "--rounds", 30, "--json", "--misbehave", "3=non-finite"))
+    rows = json.loads(peer("up", net, "--rounds", 30, "--json", "--watch", "--misbehave", "3=non-finite"))
     assert [row["peer"] for row in rows] == ["0", "1", "2", "3"]
     for row in rows[:3]:
         assert row["rounds"] == 30

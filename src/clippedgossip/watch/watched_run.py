@@ -27,7 +27,8 @@ class WatchedRun(Watched):
         self._byzantine = {int(node) for node in network.byzantine}
         self._where: dict[str, tuple[float, float]] = {}
         self._links: list[tuple[str, str]] = []
-        self._size = f"{network.n} nodes, {len(self._byzantine)} of them Byzantine"
+        changes = ", with links that change from round to round" if config.network.schedule else ""
+        self._size = f"{network.n} nodes, {len(self._byzantine)} of them Byzantine{changes}"
         if network.n <= DRAWN:
             from clippedgossip.report.network_drawing import layout
 
