@@ -184,7 +184,10 @@ def _origin(module_name: str, folder: Path | None) -> Origin:
             f"put {module_name.replace('.', '/')}.py beside the config ({where}), or install it"
         )
     root = folder if folder is not None else file.parents[module_name.count(".") + (file.stem == "__init__")]
-    sources = dict(_sources(root, module_name, everything=folder is not None))
+    if folder is None and not _is_own(str(file)):  # of this package: the rest of it has no digest either
+        sources = {module_name: file.read_bytes()}
+    else:
+        sources = dict(_sources(root, module_name, everything=folder is not None))
     text = b"".join(f"{name} {len(code)}\n".encode() + code for name, code in sorted(sources.items()))
     code = sha256(text).hexdigest()[:16]
     return Origin(file=file, code=code, modules=tuple(sorted(sources)), folder=folder)

@@ -68,6 +68,16 @@ def reproduce(
             "--from", metavar="PATH", help="Draw from a results.json, or a folder of them. Run nothing."
         ),
     ] = None,
+    as_released: Annotated[
+        bool, typer.Option("--as-released", help="Compare with all deviations of the authors' released code.")
+    ] = False,
+    deviation: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Compare with one: bucketing, bit-flipping, few-images, one-mask, cnn, adaptive-radius.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Draw figures of the paper and check every claim. Exit code 1 if a claim does not hold.
@@ -96,7 +106,12 @@ def reproduce(
         source=source,
         lenient=len(chosen) > 1,
     )
-    run(chosen, options, as_json=as_json)
+    experiments: Sequence[str | Experiment[Any]] = chosen
+    if as_released or deviation:
+        from clippedgossip.paper.as_released import with_deviations
+
+        experiments = with_deviations(chosen, () if as_released else deviation or ())
+    run(experiments, options, as_json=as_json)
 
 
 def run(experiments: "Sequence[str | Experiment[Any]]", options: "Options", *, as_json: bool) -> None:
@@ -113,7 +128,8 @@ def run(experiments: "Sequence[str | Experiment[Any]]", options: "Options", *, a
         done.append(part)
         if not as_json:
             print(f"{table(part.experiment.table(part.result))}\n")
-            show(claims_table(part.claims))
+            if part.claims.claims:
+                show(claims_table(part.claims))
             print(f"page: {part.path}\n" if len(prepared) > 1 else f"page: {part.path}")
     if as_json:
         rows = {part.experiment.name: part.experiment.rows(part.result) for part in done}

@@ -51,6 +51,10 @@ class Cifar(TrainingExperiment):
         for setting, partition in (("IID", "iid"), ("non-IID", "clique")):
             yield from scale.cases(setting, rules, network=network, partition=partition)
 
+    def released(self, setting: str, rule: str) -> float | None:
+        row = PUBLISHED[setting].get(rule)
+        return None if row is None else row[0]
+
     def figures(self, result: Results) -> Mapping[str, PagePart]:
         parts: dict[str, PagePart] = {}
         for group, title in GROUPS.items():

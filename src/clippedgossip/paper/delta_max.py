@@ -68,6 +68,10 @@ class DeltaMax(TrainingExperiment):
                     lr=0.001 if scale.name == "paper" else 0.005,
                 )
 
+    def released(self, setting: str, rule: str) -> float | None:
+        label = rule.removeprefix("δ_max = ")
+        return PUBLISHED["all"][list(DELTAS).index(label)] if setting == SORTED else None
+
     def figures(self, result: Results) -> Mapping[str, PagePart]:
         panels = {
             f"{setting}: {title}": [

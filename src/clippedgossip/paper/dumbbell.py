@@ -72,6 +72,9 @@ class Dumbbell(TrainingExperiment):
         yield from scale.cases(EDGE, rules, network=edge, partition="clique")
         yield from scale.cases(BOTH, buckets, network=edge, partition="clique")
 
+    def released(self, setting: str, rule: str) -> float:
+        return PUBLISHED[rule][SETTINGS.index(setting)]
+
     def figures(self, result: Results) -> Mapping[str, PagePart]:
         caption = "Test accuracy of the model averaged over clique A, which trains on half of the digits."
         return {

@@ -53,6 +53,11 @@ class NoHonestMajority(TrainingExperiment):
             for setting, network in ((WITH, ring()), (WITHOUT, ring([0]))):
                 yield from scale.cases(f"{attack}, {setting}", rules, network=network, attack=how)
 
+    def released(self, setting: str, rule: str) -> float | None:
+        attack, _, majority = setting.rpartition(", ")
+        pair = PUBLISHED[rule].get(attack)
+        return None if pair is None else pair[majority == WITH]
+
     def figures(self, result: Results) -> Mapping[str, PagePart]:
         caption = "Test accuracy of the model averaged over all five regular nodes."
         parts: dict[str, PagePart] = {}

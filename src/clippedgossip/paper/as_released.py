@@ -1,0 +1,303 @@
+"""What the authors' released code does otherwise than the text, each deviation by its name.
+
+`reproduce NAME --as-released` runs a figure as we do it, with all deviations, and with each of them alone.
+Its page tells which single deviation explains a difference. Rules, attacks and models of this file are for
+that comparison only.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from clippedgossip.attacks.base import FreeAttack, View
+from clippedgossip.attacks.no_attack import own_models
+from clippedgossip.errors import ConfigError, unknown_name
+from clippedgossip.mixing.inbox import Neighborhood
+from clippedgossip.paper import page_parts as drawing
+from clippedgossip.paper.base import load
+from clippedgossip.paper.results import Results
+from clippedgossip.paper.training_figure import Case, Scale, TrainingExperiment
+from clippedgossip.randomness import hash_bits
+from clippedgossip.report.claims import Claim
+from clippedgossip.report.page import Cell, PagePart, Table, Text
+from clippedgossip.rules.clipped_gossip import Radius
+from clippedgossip.rules.premix import Premix
+from clippedgossip.runs.config import RunConfig
+
+OURS, RELEASED = "ours", "as released"
+IMAGES = 960
+"""Of each worker: 30 batches of 32."""
+
+
+@dataclass(frozen=True)
+class DoubledBucketing(Premix):
+    """Every model, the own one included, goes in twice; k + 1 buckets of two; bucket 0 stands for the own
+    model and the others for the neighbours. The shuffle is the same in every round. With the model of another
+    clique in two of the buckets, TM, which drops one value per side, keeps part of it."""
+
+    def premix(self, near: Neighborhood) -> tuple[Tensor, Tensor]:
+        own = torch.ones_like(near.present[:, :1])
+        there = torch.cat([own, near.present] * 2, 1)
+        items = torch.arange(there.shape[1], device=there.device)
+        draw = hash_bits(near.context.seed, "released bucketing", near.nodes[:, None], items)
+        last = torch.iinfo(torch.int64).max
+        bucket = torch.where(there, draw, last).argsort(1).argsort(1) // 2
+        count = there.shape[1] // 2
+        member = (bucket[:, None] == items[:count, None]) & there[:, None]
+        shares = member.view(len(member), count, 2, count).sum(2).to(torch.float64) / 2
+        shares[:, :, 0] += (shares.sum(2) == 0).to(torch.float64)  # of weight 0, but a row must sum to 1
+        return shares, near.weights
+
+
+@dataclass(frozen=True)
+class AlternatingBitFlipping(FreeAttack):
+    """−x in one round, x in the next, where x is the sender's own model."""
+
+    trains: ClassVar[bool] = True
+
+    def messages(self, view: View) -> Tensor:
+        return own_models(view, self) * (1 - 2 * (view.context.round % 2))
+
+
+@dataclass(frozen=True)
+class SecondLargest(Radius):
+    """τ_i is the second-largest distance to a neighbour, the only one where there is one."""
+
+    def __call__(self, near: Neighborhood) -> Tensor:
+        distances = torch.where(near.present, near.distances, 0.0).sort(1, descending=True).values
+        alone = near.present.sum(1, keepdim=True) < 2
+        return torch.where(alone, distances[:, :1], distances[:, min(1, distances.shape[1] - 1)][:, None])
+
+
+class OneMask(nn.Module):
+    """Dropout with one mask for all rounds and workers. With `channels` it drops whole channels."""
+
+    def __init__(self, rate: float, *, channels: bool, fixed: bool) -> None:
+        super().__init__()
+        self.rate, self.channels, self.fixed = rate, channels, fixed
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            return x
+        shape = x.shape[:2] if self.channels else x.shape
+        if self.fixed:
+            draws = torch.rand(shape, generator=torch.Generator().manual_seed(0)).to(x.device)
+        else:
+            draws = torch.rand(shape, device=x.device)
+        kept = (draws >= self.rate).to(x.dtype) / (1 - self.rate)
+        return x * kept.reshape(*kept.shape, *[1] * (x.dim() - kept.dim()))
+
+
+def released_cnn(
+    shape: tuple[int, ...], classes: int, plain: bool = True, one_mask: bool = True
+) -> nn.Module:
+    """The released CNN. `plain`: no ReLU after the second convolution, and dropout of whole channels before
+    the first linear layer. `one_mask`: the same dropout in every round."""
+    channels, height, width = shape
+    features = 64 * ((height - 4) // 2) * ((width - 4) // 2)
+    return nn.Sequential(
+        nn.Conv2d(channels, 32, 3),
+        nn.ReLU(),
+        nn.Conv2d(32, 64, 3),
+        nn.Identity() if plain else nn.ReLU(),
+        nn.MaxPool2d(2),
+        OneMask(0.25, channels=plain, fixed=one_mask),
+        nn.Flatten(),
+        nn.Linear(features, 128),
+        nn.ReLU(),
+        OneMask(0.5, channels=False, fixed=one_mask),
+        nn.Linear(128, classes),
+    )
+
+
+Config = dict[str, Any]
+
+
+def _own(thing: Any) -> str:
+    return f"{__name__}:{thing.__name__}"
+
+
+def _bucketing(config: Config) -> Config:
+    rule = config["rule"]
+    if rule["name"] != "bucketing":
+        return config
+    return config | {"rule": {"name": _own(DoubledBucketing), "rule": rule["rule"]}}
+
+
+def _bit_flipping(config: Config) -> Config:
+    alternating = config.get("attack", {}).get("name") == "bit-flipping"
+    return config | {"attack": {"name": _own(AlternatingBitFlipping)}} if alternating else config
+
+
+def _few_images(config: Config) -> Config:
+    if config["data"]["name"] != "mnist":
+        return config
+    network = RunConfig.from_mapping(config).network.build()
+    holders = network.n if config["data"]["byzantine_share"] else len(network.regular)
+    return config | {"data": config["data"] | {"samples": IMAGES * holders}}
+
+
+def _cnn(key: str) -> Callable[[Config], Config]:
+    def change(config: Config) -> Config:
+        model, name = config["model"], _own(released_cnn)
+        if model["name"] not in ("cnn", name):
+            return config
+        known = {"plain": False, "one_mask": False} if model["name"] == "cnn" else model
+        return config | {"model": {**known, "name": name, key: True}}
+
+    return change
+
+
+def _adaptive_radius(config: Config) -> Config:
+    rule = config["rule"]
+    if not isinstance(rule.get("radius"), Mapping):
+        return config
+    return config | {"rule": rule | {"radius": {"name": _own(SecondLargest)}}}
+
+
+DEVIATIONS: Mapping[str, Callable[[Config], Config]] = {
+    "bucketing": _bucketing,
+    "bit-flipping": _bit_flipping,
+    "few-images": _few_images,
+    "one-mask": _cnn("one_mask"),
+    "cnn": _cnn("plain"),
+    "adaptive-radius": _adaptive_radius,
+}
+"""Name -> how it changes the config of a run. A run that it does not concern stays as it is."""
+WORDS: Mapping[str, str] = {
+    "bucketing": "each model in two buckets, bucket 0 as the own model, one shuffle for all rounds "
+    "(dumbbell_improvement.py:195, :206, simulator.py:512)",
+    "bit-flipping": "the sign of bit flipping alternates (attacks.py:72)",
+    "few-images": "each worker sees the same 960 images again and again",
+    "one-mask": "the mask of dropout is the same in every round (simulator.py:512)",
+    "cnn": "no ReLU after the second convolution, dropout of whole channels",
+    "adaptive-radius": "the adaptive radius is the second-largest distance (aggregator.py:513)",
+}
+
+
+def deviating(case: Case, names: Sequence[str]) -> Case:
+    """The case with these deviations; the same object if they change nothing."""
+
+    def changed(config: RunConfig) -> RunConfig:
+        before = after = config.to_mapping()
+        for name in names:
+            after = DEVIATIONS[name](after)
+        return config if after is before else RunConfig.from_mapping(after)
+
+    config = changed(case.config)
+    if config is case.config:
+        return case
+    return replace(case, config=config, tries={value: changed(one) for value, one in case.tries.items()})
+
+
+class AsReleased(TrainingExperiment):
+    """A figure with the authors' deviations: all of them together, and each alone."""
+
+    def __init__(self, figure: TrainingExperiment, deviations: Sequence[str]) -> None:
+        for name in deviations:
+            if name not in DEVIATIONS:
+                raise ConfigError(unknown_name("deviation", name, DEVIATIONS))
+        self.figure, self.deviations = figure, list(deviations)
+        same = {key: getattr(figure, key) for key in ("scales", "group", "groups", "section", "remarks")}
+        lead = (
+            "The authors' released code does some things otherwise than the text. This page has the "
+            "accuracies of the released runs, ours, and ours with the deviations of that code: "
+            + "; ".join(f"{name}: {WORDS[name]}" for name in self.deviations)
+            + "."
+        )
+        names = {"name": f"{figure.name}-as-released", "title": f"{figure.title}, as released", "lead": lead}
+        for key, value in (same | names).items():
+            setattr(self, key, value)
+
+    def cases(self, scale: Scale) -> Iterator[Case]:
+        """Ours, all deviations, and each alone. Lines that no deviation changes are left out."""
+        for case in self.figure.cases(scale):
+            arms = {name: deviating(case, [name]) for name in self.deviations}
+            arms = {name: arm for name, arm in arms.items() if arm is not case}
+            if arms:
+                yield replace(case, rule=_arm(case.rule, OURS))
+                if len(arms) > 1:
+                    yield replace(deviating(case, list(arms)), rule=_arm(case.rule, RELEASED))
+                for name, arm in arms.items():
+                    yield replace(arm, rule=_arm(case.rule, name))
+
+    def findings(self, result: Results) -> Iterable[Claim]:
+        return ()
+
+    def figures(self, result: Results) -> Mapping[str, PagePart]:
+        if not result.lines:
+            return {"Accuracies": Text("No line of this figure changes with these deviations at this scale.")}
+        return {"Accuracies": self.comparison(result)}
+
+    def table(self, result: Results) -> Table:
+        return self.comparison(result)
+
+    def command(self, result: Results) -> str:
+        chosen = "--as-released" if len(self.deviations) == len(DEVIATIONS) else ""
+        chosen = chosen or " ".join(f"--deviation {name}" for name in self.deviations)
+        return super().command(result).replace(self.name, f"{self.figure.name} {chosen}")
+
+    def comparison(self, result: Results) -> Table:
+        """Released, ours, ours as released, each deviation alone, and which explains the difference."""
+        rows: list[list[Cell]] = []
+        arms = {line.rule.rpartition(" | ")[2] for line in result.lines}
+        shown = [name for name in self.deviations if name in arms]
+        for setting in result.settings:
+            group = self.reported(setting)
+            for rule in dict.fromkeys(_rule(line.rule) for line in result.lines if line.setting == setting):
+                found = {
+                    arm: result.estimate(setting, _arm(rule, arm), group) for arm in (OURS, RELEASED, *shown)
+                }
+                alone = [arm for arm in shown if found[arm] is not None]
+                if len(alone) == 1:
+                    found[RELEASED] = found[alone[0]]
+                known = self.figure.released(setting, rule)
+                cells = [None if point is None else point.text(scale=100) for point in found.values()]
+                means = {arm: point.mean for arm, point in found.items() if point is not None}
+                rows.append([setting, rule, None if known is None else f"{known:.1f}", *cells, _why(means)])
+        return Table(
+            ["setting", "rule", "released", OURS, RELEASED, *shown, "explained by"],
+            rows,
+            f"{self.title}\naccuracy in %, {self.whom()}. {drawing.ends(result)}",
+        )
+
+
+def _why(means: Mapping[str, float]) -> str:
+    """The deviation that alone gives most of the difference between ours and as released: at least half."""
+    if OURS not in means or RELEASED not in means:
+        return "–"
+    whole = means[RELEASED] - means[OURS]
+    shares = {name: (means[name] - means[OURS]) / whole for name in means if name in DEVIATIONS and whole}
+    best = max(shares, key=lambda name: -abs(1 - shares[name]), default=None)
+    if abs(whole) < LITTLE or best is None:
+        return "no difference"
+    return best if shares[best] >= 0.5 else "no single one"
+
+
+LITTLE = 0.01
+"""A difference in accuracy that needs no explanation."""
+
+
+def _arm(rule: str, arm: str) -> str:
+    return f"{rule} | {arm}"
+
+
+def _rule(label: str) -> str:
+    return label.rpartition(" | ")[0]
+
+
+def with_deviations(names: Iterable[str], deviations: Sequence[str]) -> list[AsReleased]:
+    """The experiments of `reproduce NAME --as-released`, or `--deviation NAME`."""
+    figures = [load(name) for name in names]
+    if other := [figure.name for figure in figures if not isinstance(figure, TrainingExperiment)]:
+        raise ConfigError(
+            f"{other[0]!r} trains nothing, so that no deviation changes it\nleave it out of --as-released"
+        )
+    return [
+        AsReleased(figure, deviations or list(DEVIATIONS))
+        for figure in figures
+        if isinstance(figure, TrainingExperiment)
+    ]

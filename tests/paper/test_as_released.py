@@ -1,0 +1,137 @@
+"""The deviations of the authors' released code, each against what it is said to do."""
+
+import pytest
+import torch
+
+from clippedgossip.attacks import BitFlipping
+from clippedgossip.attacks.base import View
+from clippedgossip.errors import ConfigError
+from clippedgossip.mixing.inbox import Context
+from clippedgossip.mixing.slots import Layout
+from clippedgossip.paper import load
+from clippedgossip.paper.as_released import (
+    DEVIATIONS,
+    IMAGES,
+    WORDS,
+    AlternatingBitFlipping,
+    AsReleased,
+    DoubledBucketing,
+    OneMask,
+    SecondLargest,
+    deviating,
+    released_cnn,
+    with_deviations,
+)
+from clippedgossip.paper.training_figure import MNIST, TrainingExperiment
+from clippedgossip.rules import ClippedGossip, Gossip, TrimmedMean
+from clippedgossip.runs.config import NetworkConfig
+
+
+def figure(name: str) -> TrainingExperiment:
+    found = load(name)
+    assert isinstance(found, TrainingExperiment)
+    return found
+
+
+def mixed(rule: object, round: int = 0) -> torch.Tensor:
+    """Nine neighbours at 0, one far away."""
+    received = torch.zeros(10, 1, dtype=torch.float64)
+    received[-1] = 1.0
+    weights = torch.full((10,), 1 / 11, dtype=torch.float64)
+    own = torch.zeros(1, dtype=torch.float64)
+    found: torch.Tensor = rule(own, received, weights, Context(round=round, seed=3))  # type: ignore[operator]
+    return found
+
+
+def test_doubled_bucketing_carries_the_far_model_past_the_trim() -> None:
+    """It sits in two buckets, or in one alone. TM drops one bucket per side."""
+    assert float(mixed(TrimmedMean(trim=1))) == 0
+    seen = {float(mixed(DoubledBucketing(TrimmedMean(trim=1)), round)) for round in range(3)}
+    assert len(seen) == 1, "the shuffle is the same in every round"
+    assert seen.pop() in (pytest.approx(0.5 / 9), 0.0)
+    # Every model is in as many buckets, so a mean over all buckets is the mean over the models.
+    assert float(mixed(DoubledBucketing(Gossip()))) == pytest.approx(1 / 11)
+
+
+def test_the_second_largest_distance() -> None:
+    own = torch.zeros(2, dtype=torch.float64)
+    received = torch.tensor([[3.0, 0.0], [0.0, 1.0], [2.0, 0.0]], dtype=torch.float64)
+    weights = torch.full((3,), 0.25, dtype=torch.float64)
+    rule = ClippedGossip(radius=SecondLargest())
+    assert rule(own, received, weights).tolist() == pytest.approx([(2 + 2) / 4, 1 / 4])
+    assert rule(own, received[:1], weights[:1]).tolist() == pytest.approx([3 / 4, 0])
+
+
+def test_one_mask_is_the_same_in_every_round() -> None:
+    x = torch.ones(4, 8, 3, 3)
+    layer = OneMask(0.5, channels=True, fixed=True)
+    once = layer(x)
+    assert torch.equal(once, layer(x))
+    assert set(once.unique().tolist()) == {0.0, 2.0}
+    assert all(len(channel.unique()) == 1 for channel in once.flatten(0, 1))
+    assert torch.equal(layer.eval()(x), x)
+    fresh = OneMask(0.5, channels=False, fixed=False)
+    assert not torch.equal(fresh(x), fresh(x))
+
+
+def test_the_released_cnn_has_the_papers_parameters() -> None:
+    model = released_cnn((1, 28, 28), 10)
+    assert sum(parameter.numel() for parameter in model.parameters()) == 1_199_882
+    assert model(torch.zeros(2, 1, 28, 28)).shape == (2, 10)
+
+
+def test_each_deviation_changes_what_it_names_alone() -> None:
+    assert set(WORDS) == set(DEVIATIONS)
+    cases = [
+        case
+        for name in ("dumbbell", "clipping-radius", "delta-max")
+        for case in figure(name).cases(MNIST["paper"])
+    ]
+    for name, section in {
+        "bucketing": "rule",
+        "bit-flipping": "attack",
+        "few-images": "data",
+        "one-mask": "model",
+        "cnn": "model",
+        "adaptive-radius": "rule",
+    }.items():
+        changed = [(case, new) for case in cases if (new := deviating(case, [name])) is not case]
+        assert changed, name
+        for case, new in changed:
+            old, now = case.mapping, new.mapping
+            assert {key for key in now if now[key] != old.get(key)} == {section}, name
+    both = deviating(cases[0], ["one-mask", "cnn"]).mapping["model"]
+    assert (both["plain"], both["one_mask"]) == (True, True)
+    few = deviating(cases[0], ["few-images"]).config
+    assert few.data.samples == IMAGES * 20
+
+
+def test_bit_flipping_alternates() -> None:
+    network = NetworkConfig.from_value({"name": "ring", "nodes": 3, "byzantine": {"pendants": [0]}}).build()
+    models, own = torch.ones(3, 2), torch.full((1, 2), 5.0)
+    views = [
+        View(
+            network=network,
+            layout=Layout.of(network),
+            models=models,
+            byzantine_models=own,
+            context=Context(round=round),
+        )
+        for round in range(4)
+    ]
+    sent = [AlternatingBitFlipping().messages(view).flatten().tolist() for view in views]
+    assert sent[0] == [-value for value in sent[1]]
+    assert sent[:2] == sent[2:]
+    assert BitFlipping().messages(views[0]).flatten().tolist() in sent
+    source = figure("clipping-radius")
+    experiment = AsReleased(source, ["bit-flipping"])
+    labels = {case.rule.rpartition(" | ")[2] for case in experiment.cases(MNIST["quick"])}
+    assert labels == {"ours", "bit-flipping"}
+    assert {case.setting for case in experiment.cases(MNIST["quick"])} == {"BF"}
+
+
+def test_unknown_deviations_and_figures_without_runs_are_refused() -> None:
+    with pytest.raises(ConfigError, match="bucketing"):
+        with_deviations(["dumbbell"], ["bucketings"])
+    with pytest.raises(ConfigError, match="trains nothing"):
+        with_deviations(["consensus"], [])
