@@ -167,11 +167,13 @@ def test_help_of_reproduce_names_every_figure(capsys: pytest.CaptureFixture[str]
     assert listed == [*EXPERIMENTS, "all"]
 
 
-def test_reproduce_prints_rows_alone_and_writes_its_page(tmp_path: Path) -> None:
-    command = [*COMMAND, "reproduce", "consensus", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    rows = json.loads(done.stdout)
+def test_reproduce_prints_rows_alone_and_writes_its_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run(["reproduce", "consensus", "--json"], capsys)
+    assert code == 0, err
+    rows = json.loads(out)
     assert len(rows) == 265
     assert set(rows[0]) == {"rule", "beta", "delta", "gamma", "ratio", "error"}
     published = [row["error"] for row in rows if row["rule"] == "ClippedGossip" and row["beta"] == 0.02]

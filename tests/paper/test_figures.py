@@ -3,7 +3,6 @@
 import json
 import math
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 import typer
 
+from clippedgossip.cli import main
 from clippedgossip.cli.reproduce import verdict
 from clippedgossip.errors import DataError, RunError
 from clippedgossip.paper import (
@@ -230,10 +230,12 @@ def test_captions_say_how_many_seeds_there_are(name: str) -> None:
     results = filled(experiment, lambda *_: 0.5, seeds=5)
     one = replace(results, lines=[replace(line, runs=line.runs[:1]) for line in results.lines])
     some = replace(results, lines=[one.lines[0], *results.lines[1:]])
-    assert "95 %" not in page_of(experiment, one)
-    assert "one seed." in page_of(experiment, one)
-    assert " 5 seeds, with 95 % confidence intervals." in page_of(experiment, results)
+    alone = page_of(experiment, one)
+    assert "95 %" not in alone
+    assert "one seed." in alone
     assert " 1 to 5 seeds, with 95 % confidence intervals." in page_of(experiment, some)
+    if name == TRAINING[0]:  # a page takes seconds to draw, and all write these words in one place
+        assert " 5 seeds, with 95 % confidence intervals." in page_of(experiment, results)
 
 
 class Tiny(TrainingExperiment):
@@ -404,15 +406,16 @@ def test_a_run_that_diverged_counts_as_diverged() -> None:
     assert np.isnan(results.final("s", "other", "all")).all()
 
 
-def test_the_command_draws_from_results(tmp_path: Path) -> None:
+def test_the_command_draws_from_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     experiment = training("weaker-topology")
     results = filled(experiment, lambda *_: 0.5, seeds=2)
     results.save(tmp_path / "results.json")
-    command = [sys.executable, "-m", "clippedgossip", "reproduce", experiment.name]
-    options = ["--from", str(tmp_path), "--out", str(tmp_path)]
-    done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
-    assert done.returncode == 1, "claims that do not hold"
-    assert "do not hold" in done.stderr
-    assert max(len(line) for line in done.stdout.splitlines() if not line.startswith("page: ")) <= 80
-    told = subprocess.run([*command, *options, "--json"], capture_output=True, text=True, check=False)
-    assert len(json.loads(told.stdout)) == 16
+    command = ["reproduce", experiment.name, "--from", str(tmp_path), "--out", str(tmp_path)]
+    with pytest.raises(SystemExit, match="1"):  # claims that do not hold
+        main(command)
+    out, err = capsys.readouterr()
+    assert "do not hold" in err
+    assert max(len(line) for line in out.splitlines() if not line.startswith("page: ")) <= 80
+    with pytest.raises(SystemExit, match="1"):
+        main([*command, "--json"])
+    assert len(json.loads(capsys.readouterr().out)) == 16

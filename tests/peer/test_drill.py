@@ -45,7 +45,7 @@ def test_networks(network: str, degree: int) -> None:
     assert any(shared) == (network == "chords")  # only there can two witnesses compare
 
 
-@pytest.mark.parametrize("told", ["to terminate", "by Ctrl-C"])
+@pytest.mark.parametrize("told", [pytest.param("to terminate", marks=pytest.mark.slow), "by Ctrl-C"])
 def test_told_to_end_a_drill_leaves_nothing_behind(tmp_path: Path, told: str) -> None:
     command = [sys.executable, "-m", "clippedgossip", "peer", "drill", "full-disk", "--peers", "5"]
     with Terminal([*command, "--rounds", "100000"], TMPDIR=str(tmp_path)) as terminal:

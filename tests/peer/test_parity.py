@@ -1,4 +1,4 @@
-"""Peers and the simulator do the same mathematics: same config and seed, the same models after 50 rounds."""
+"""Peers and the simulator do the same mathematics: same config and seed, the same models after 25 rounds."""
 
 import asyncio
 import threading
@@ -34,7 +34,7 @@ from clippedgossip.tasks import DataSet, datasets
 from clippedgossip.tasks.datasets import load_part
 from tests.samples import sample_rule
 
-ROUNDS = 50
+ROUNDS = 25
 EDGES = ((0, 1), (1, 2), (2, 3), (3, 0), (0, 4), (1, 4), (2, 4), (3, 4))
 """A ring of four and its hub: three or four neighbours, so weights differ."""
 RING = {"name": "ring", "nodes": 3}
@@ -83,7 +83,7 @@ def run_config(folder: Path, rule: object, *, rounds: int = ROUNDS, **sections: 
         "data": {"name": "digits"} | sections.get("data", {}),
         "model": {"name": "linear"} | sections.get("model", {}),
         "rule": rule,
-        "training": {"rounds": rounds, "batch": 4, "lr": 0.05, "lr_drops": [20], "evaluate_nodes": False}
+        "training": {"rounds": rounds, "batch": 4, "lr": 0.05, "lr_drops": [10], "evaluate_nodes": False}
         | sections.get("training", {}),
         "seed": 3,
     }

@@ -246,7 +246,7 @@ def test_an_entry_point_of_ones_own(tmp_path: Path) -> None:
     [
         ("def make(): pass", "cannot be called with the peer's config alone"),
         ("def make(config): raise RuntimeError('boom')", "my_wrong_task.*py.*boom"),
-        ("def make(config): return 7", "made a int"),
+        ("def make(config): return 7", "made an int"),
         ("import no_such_module", "no_such_module"),
     ],
 )

@@ -295,11 +295,11 @@ def test_if_together_will_not_do_they_go_one_by_one(tmp_path: Path, monkeypatch:
     assert batches == [[0, 1, 2], [0], [1], [2]]
 
 
-@pytest.mark.parametrize("launcher", ["debug", "local"])
-def test_submitit_runs_the_parts(tmp_path: Path, launcher: Any) -> None:
+@pytest.mark.parametrize(("launcher", "count"), [("debug", 2), ("local", 1)])
+def test_submitit_runs_the_parts(tmp_path: Path, launcher: Any, count: int) -> None:
     configs, root = three(tmp_path), tmp_path / "runs"
-    jobs = launch(configs, root, launcher=launcher, jobs=2)
-    assert [job.result() for job in jobs] == [{}, {}]
+    jobs = launch(configs, root, launcher=launcher, jobs=count)
+    assert [job.result() for job in jobs] == [{}] * count
     assert states(configs, root) == ["finished"] * 3
 
 
