@@ -15,6 +15,7 @@ from clippedgossip.peer.peer_folder import in_use
 
 STATUS_FILE = "status.json"
 _LARGEST_LOG = 10 << 20
+_LARGEST_STATUS = 8 << 20
 _STANDARD = set(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
 
@@ -155,8 +156,9 @@ def read_status(folder: Path) -> dict[str, Any] | None:
     `age` and `ages`, seconds since the last round and since the last exchange with each neighbour. None where
     there is none."""
     try:
-        status = json.loads((folder / STATUS_FILE).read_text())
-    except (OSError, ValueError):
+        with (folder / STATUS_FILE).open("rb") as file:
+            status = json.loads(file.read(_LARGEST_STATUS))
+    except (OSError, ValueError, RecursionError):
         return None
     if not isinstance(status, dict):
         return None
