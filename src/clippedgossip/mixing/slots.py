@@ -2,6 +2,7 @@
 changes."""
 
 from collections.abc import Callable, Hashable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
@@ -12,6 +13,9 @@ from torch import Tensor
 
 from clippedgossip.network import Network
 from clippedgossip.network.schedule import Survey
+
+AHEAD = 3  # rounds whose layouts are made before a GPU needs them
+COPIES = 8  # rounds whose layouts may be on their way to a GPU
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -178,14 +182,18 @@ class RoundLayouts:
     """`at` gives the layout of a round.
 
     With `fixed`, all rounds have the same shapes and the same memory on the device, so that a CUDA graph
-    captured in one round can be replayed in all.
+    captured in one round can be replayed in all. Then another thread makes the layouts of the next rounds
+    while the GPU works.
     """
 
     def __init__(
         self, network: Network, seed: int, device: torch.device | str, fixed: Survey | None = None
     ) -> None:
-        self.network, self.seed, self.device, self.fixed = network, seed, device, fixed
+        self.network, self.seed, self.device, self.fixed = network, seed, torch.device(device), fixed
         self._held: Layout | None = None
+        self._thread = ThreadPoolExecutor(1, "rounds") if fixed and self.device.type == "cuda" else None
+        self._coming: dict[int, Future[Layout]] = {}
+        self._copies: list[tuple[dict[str, Tensor], torch.cuda.Event]] = []
 
     @property
     def kept(self) -> int:
@@ -199,6 +207,13 @@ class RoundLayouts:
             if self._held is None:
                 self._held = Layout.of(self.network, self.device)
             return self._held
+        found = self._made(round) if self._thread is None else self._made_ahead(round, self._thread)
+        if self.fixed is None:
+            return found.to(self.device, counts=found.counts)
+        return self._into_place(found, round)
+
+    def _made(self, round: int) -> Layout:
+        """On the CPU."""
         now = self.network.at(round, self.seed)
         if self.fixed is None:
             found = Layout.of(now)
@@ -206,11 +221,17 @@ class RoundLayouts:
             found = Layout.of(now, width=self.fixed.width, byzantine_links=self.fixed.byzantine_links)
             if self.network.schedule is not None:
                 found = replace(found, known_counts=self.fixed.counts)
-        if self.kept:
-            found = self._with_late(found, round)
-        if self.fixed is None:
-            return found.to(self.device, counts=found.counts)
-        return self._into_place(found)
+        return self._with_late(found, round) if self.kept else found
+
+    def _made_ahead(self, round: int, thread: ThreadPoolExecutor) -> Layout:
+        coming = self._coming.pop(round, None)
+        if coming is None:
+            self._coming.clear()
+        found = self._made(round) if coming is None else coming.result()
+        for later in range(round + 1, round + 1 + AHEAD):
+            if later not in self._coming:
+                self._coming[later] = thread.submit(self._made, later)
+        return found
 
     def _with_late(self, layout: Layout, round: int) -> Layout:
         """Row a of the models sent b rounds ago is row (round − b) mod kept, a of all that is kept."""
@@ -234,13 +255,22 @@ class RoundLayouts:
             )
         return replace(layout, late_slots=torch.from_numpy(slots), late=torch.from_numpy(found))
 
-    def _into_place(self, found: Layout) -> Layout:
+    def _into_place(self, found: Layout, round: int) -> Layout:
         """The same numbers in the memory that a CUDA graph reads."""
+        tensors = {entry.name: getattr(found, entry.name) for entry in fields(Layout)}
+        tensors = {name: part for name, part in tensors.items() if isinstance(part, Tensor)}
         if self._held is None:
             self._held = found.to(self.device, counts=found.counts)
+        elif self._thread is None:
+            for name, part in tensors.items():
+                getattr(self._held, name).copy_(part)
         else:
-            for entry in fields(Layout):
-                new, held = getattr(found, entry.name), getattr(self._held, entry.name)
-                if isinstance(new, Tensor):
-                    held.copy_(new)
+            if len(self._copies) < COPIES:
+                pinned = {name: torch.empty_like(part, pin_memory=True) for name, part in tensors.items()}
+                self._copies.append((pinned, torch.cuda.Event()))  # type: ignore[no-untyped-call]
+            copies, copied = self._copies[round % len(self._copies)]
+            copied.synchronize()  # an earlier round may not have been copied yet
+            for name, part in tensors.items():
+                getattr(self._held, name).copy_(copies[name].copy_(part), non_blocking=True)
+            copied.record()
         return self._held
