@@ -76,7 +76,7 @@ def section(kind: type[T], raw: Any, path: Path, **more: Any) -> T:
     """A frozen dataclass from its section; `more` are values that no file gives."""
     content = table(raw, path)
     hints = get_type_hints(kind, include_extras=True)
-    entries = [entry for entry in dataclasses.fields(kind) if entry.name not in more]  # type: ignore[arg-type]
+    entries = [entry for entry in dataclasses.fields(kind) if entry.name not in more]  # type: ignore[arg-type]  # T is a dataclass
     known_keys(content, (entry.name for entry in entries), path)
     values = {key: value(hints[key], said, (*path, key)) for key, said in content.items()}
     missing = [entry.name for entry in entries if _required(entry) and entry.name not in values]
@@ -542,14 +542,14 @@ def _try(hint: Any, raw: Any, path: Path, *, text: bool = True) -> tuple[Any, bo
     if hasattr(hint, "parse"):
         return (hint.parse(raw), True) if isinstance(raw, str) else (raw, isinstance(raw, hint))
     if dataclasses.is_dataclass(hint):
-        return (section(hint, raw, path), True) if isinstance(raw, Mapping) else (None, False)  # type: ignore[arg-type]
+        return (section(hint, raw, path), True) if isinstance(raw, Mapping) else (None, False)  # type: ignore[arg-type]  # a dataclass
     if text and isinstance(raw, str) and hint is not str:
         return _read(hint, raw.strip())
     if isinstance(raw, bool):
         return raw, hint is bool
     if (hint is int and isinstance(raw, Integral)) or (hint is float and isinstance(raw, Real)):
         try:
-            return (int if hint is int else float)(raw), True  # type: ignore[call-overload]
+            return (int if hint is int else float)(raw), True  # type: ignore[call-overload]  # a Real
         except OverflowError:
             return None, False
     return raw, type(raw) is hint or (hint is types.NoneType and raw is None)

@@ -57,7 +57,7 @@ def leftovers(path: Path) -> Iterator[Path]:
 
 
 def refuse_newer(found: object, known: str, path: Path) -> None:
-    """Refuse a file whose format this version does not know; without a word of it, it is the first."""
+    """Refuse a file whose format this version does not know. A file that names none has the first."""
     if str(found) not in map(str, range(1, int(known) + 1)):
         raise FormatError(
             f"{path} has format {found}; this version reads 1 to {known}\nupgrade clippedgossip"

@@ -194,7 +194,8 @@ def _origin(module_name: str, folder: Path | None) -> Origin:
 
 
 def _sources(root: Path, module_name: str, *, everything: bool) -> Iterator[tuple[str, bytes]]:
-    """A module and all it imports from its package, with their source; or also from beside it."""
+    """The source of a module and of the modules of its package that it imports; with `everything`, of those
+    beside it as well."""
     top = module_name.partition(".")[0]
     waiting, seen = [module_name], set[str]()
     while waiting:

@@ -1,4 +1,4 @@
-"""Mutated bytes through everything that reads a stranger's: no crash, and nothing wrong is believed.
+"""Mutated bytes through all code that reads what others send: no crash, and nothing wrong is accepted.
 
 `pytest -m slow tests/peer/test_fuzz.py` puts a million inputs through each reader, in chunks with seeds
 of their own; without `-m slow` it is two thousand.

@@ -163,7 +163,7 @@ def test_a_silent_neighbour_never_delays_beyond_the_deadline() -> None:
     asyncio.run(scenario())
 
 
-class Liar(Node):
+class ByzantineNode(Node):
     """Serves what it likes."""
 
     forged: Message | None = None
@@ -197,32 +197,36 @@ def test_rubbish_is_missing_then_backed_off_then_let_in_again(kind: str, reason:
         nodes = [make_node(net, i, edges, limits=limits) for i in range(3)]
         for node in nodes[:2]:  # by a clock of our own, however long the rounds take
             node.neighbours["p2"].reputation = Reputation(limits, clock=lambda: now)
-        nodes[2].__class__ = Liar
-        liar = nodes[2]
-        assert isinstance(liar, Liar)
+        nodes[2].__class__ = ByzantineNode
+        byzantine = nodes[2]
+        assert isinstance(byzantine, ByzantineNode)
         await asyncio.gather(*(node.start() for node in nodes))
         results = await asyncio.gather(*(n.exchange(vector(1)) for n in nodes))
         assert not any(r.missing for r in results)
         for round in range(6):
             match kind:
                 case "nan":
-                    liar.forged = forge(liar, liar.round, body=vector(0).fill_(torch.nan).numpy().tobytes())
+                    byzantine.forged = forge(
+                        byzantine, byzantine.round, body=vector(0).fill_(torch.nan).numpy().tobytes()
+                    )
                 case "infinite":
-                    liar.forged = forge(liar, liar.round, body=vector(0).fill_(torch.inf).numpy().tobytes())
+                    byzantine.forged = forge(
+                        byzantine, byzantine.round, body=vector(0).fill_(torch.inf).numpy().tobytes()
+                    )
                 case "replay":
-                    liar.forged = forge(liar, 0)
+                    byzantine.forged = forge(byzantine, 0)
                 case "shape":
-                    liar.forged = forge(liar, liar.round, length=LENGTH + 1)
+                    byzantine.forged = forge(byzantine, byzantine.round, length=LENGTH + 1)
                 case "garbage":
-                    liar.forged = Message(pb.Header(run="\x00"), b"\x00" * 50)
+                    byzantine.forged = Message(pb.Header(run="\x00"), b"\x00" * 50)
                 case "short":
-                    whole = forge(liar, liar.round)
-                    liar.forged = Message(whole.header, bytes(whole.body)[:-4])
+                    whole = forge(byzantine, byzantine.round)
+                    byzantine.forged = Message(whole.header, bytes(whole.body)[:-4])
             results = await asyncio.gather(*(n.exchange(vector(1)) for n in nodes))
             expected = reason if round < 3 else Rejection.BACKED_OFF
             assert [r.missing for r in results[:2]] == [{"p2": expected}] * 2
             assert all(torch.isfinite(mixed(vector(1), r)).all() for r in results[:2])
-        liar.forged = None
+        byzantine.forged = None
         now = 31
         results = await asyncio.gather(*(n.exchange(vector(1)) for n in nodes))
         assert not any(r.missing for r in results)

@@ -105,7 +105,7 @@ class Schedules(RuleBasedStateMachine):
         self.net = MemoryNetwork()
         self.edges = GRAPHS[graph]
         size = 1 + max(b for _, b in self.edges)
-        self.liar = size - 1 if lies != "none" and size > 2 else -1
+        self.byzantine = size - 1 if lies != "none" and size > 2 else -1
         self.lies = lies
         self.members = [Member(i, steps[i]) for i in range(size)]
         self.apart_until: dict[tuple[int, int], tuple[int, int]] = {}
@@ -125,7 +125,7 @@ class Schedules(RuleBasedStateMachine):
             round=member.checkpoint,
             witness=True,
         )
-        if member.number == self.liar:
+        if member.number == self.byzantine:
             node.__class__ = FalseRounds
             node.claims = self.lies  # type: ignore[attr-defined]
         node.signed.highest = member.signed
@@ -148,7 +148,7 @@ class Schedules(RuleBasedStateMachine):
             vector[1] = round
             exchange = await node.exchange(vector)
             member.signed = max(member.signed, node.signed.highest)
-            if member.number != self.liar:
+            if member.number != self.byzantine:
                 self.judge(member, node, exchange, round)
             member.done.append(round)
             if node.round % CHECKPOINT == 0:
@@ -166,15 +166,15 @@ class Schedules(RuleBasedStateMachine):
         for name, row in zip(names, exchange.received, strict=True):
             other = int(name[1:])
             if name in exchange.missing:
-                assert other == self.liar or exchange.missing[name] not in VIOLATIONS, exchange.missing
+                assert other == self.byzantine or exchange.missing[name] not in VIOLATIONS, exchange.missing
                 assert torch.isnan(row).all(), "its weight goes to self"
                 continue
             assert row[0] == other
-            if other != self.liar:
+            if other != self.byzantine:
                 assert row[1] == exchange.rounds[name], "the message is of the round that is recorded"
             self.exchanged(member.number, other)
         assert exchange.seconds <= exchange.deadline + 1e-6
-        lies = {IDENTITIES[self.liar].fingerprint} if self.liar >= 0 else set()
+        lies = {IDENTITIES[self.byzantine].fingerprint} if self.byzantine >= 0 else set()
         assert node.evidence.convicted <= lies, "nobody regular is convicted"
         assert node.evidence.suspicions == 0 or lies
         self.check_edges()
@@ -204,7 +204,7 @@ class Schedules(RuleBasedStateMachine):
 
     def check_edges(self) -> None:
         for (a, b), then in self.apart_until.items():
-            if self.liar in (a, b):
+            if self.byzantine in (a, b):
                 continue
             now = self.counts(a, b)
             if not self.reachable(a, b):
@@ -293,7 +293,7 @@ class Schedules(RuleBasedStateMachine):
                     break
                 self.pass_time(10.0)
             for member in self.members:
-                if member.number == self.liar:
+                if member.number == self.byzantine:
                     continue
                 assert member.done[-1] == ROUNDS - 1, "it does all its rounds"
                 assert set(member.done) == set(range(ROUNDS))

@@ -86,7 +86,7 @@ def message(round: int = 0, *, final: bool = False) -> Message:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
-def test_two_strangers_meet_by_fingerprint(host: str) -> None:
+def test_two_peers_connect_by_fingerprint(host: str) -> None:
     async def scenario() -> None:
         async with pair(host) as (alice, bob, box, a, _):
             # Alice's server does not have Bob's certificate yet: she must have read it off his port first.

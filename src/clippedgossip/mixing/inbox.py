@@ -509,7 +509,7 @@ class _Mapped(Neighborhood):
 
     @cached_property
     def pairs(self) -> Tensor:
-        """Never less than they are: what members leave of each other when they cancel is rounding."""
+        """An upper bound on each squared distance: where terms cancel, the error of rounding is added."""
         norms = self.products.diagonal(dim1=1, dim2=2)
         found = torch.add(norms[:, :, None] + norms[:, None, :], self.products, alpha=-2).clamp(min=0)
         found = found + SLACK * (self.reach[:, :, None] + self.reach[:, None, :]).square()
@@ -521,7 +521,7 @@ class _Mapped(Neighborhood):
 
     @property
     def senders(self) -> Tensor:
-        """Averages that do not stand for one message each have a place for a sender."""
+        """The sender of each message. An average of several has none; its place stands for one."""
         if self.base.senders.shape == self.weights.shape:
             return self.base.senders
         return torch.arange(self.weights.shape[1], device=self.weights.device).expand_as(self.weights)

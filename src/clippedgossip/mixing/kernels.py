@@ -79,14 +79,14 @@ def symmetric(products: Tensor) -> Tensor:
 
 
 def finite_rows(block: Tensor) -> Tensor:
-    """(rows,) whether all of a row is finite; the ends tell, and NaN is at either end."""
+    """(rows,) whether every element of a row is finite: smallest and largest are, and NaN would be both."""
     if not block.shape[1]:
         return block.new_ones(len(block), dtype=torch.bool)
     return torch.isfinite(block.amax(1)) & torch.isfinite(block.amin(1))
 
 
 def shortened(block: Tensor) -> Tensor:
-    """Float64 rows that go beyond LONGEST scaled down to it, by a power of two: the direction stays."""
+    """Scale float64 rows beyond LONGEST down to it by a power of two, which keeps their direction."""
     peaks = block.abs().amax(1, keepdim=True) if block.shape[1] else block.new_zeros(len(block), 1)
     if not bool((peaks > LONGEST).any()):
         return block

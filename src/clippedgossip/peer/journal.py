@@ -25,7 +25,7 @@ _STATUS_EVERY = 0.25
 
 
 class Journal:
-    """Counts the rounds of one peer and tells of them; whatever fails of that is no reason to stop."""
+    """Counts the rounds of one peer and reports them. A report that fails never stops the peer."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -82,7 +82,7 @@ class Journal:
             self._status(node, node.round)
 
     def end(self, node: Node | None, round: int) -> None:
-        """The last word; the metrics are served until `close`."""
+        """Reports the end; the metrics are served until `close`."""
         finished = round >= self.config.rounds
         self._status(node, round, finished=finished, ended=True)
         if finished and self._records is not None:
@@ -173,7 +173,7 @@ class Records:
         self._try(lambda run: run.truncate_to(round - 1))
 
     def finish(self, **summary: float | None) -> None:
-        """The run's last word."""
+        """Writes how the run ended."""
         self._try(lambda run: run.write_summary(summary))
 
     def write(self, report: Mixed, accuracy: float | None, **more: Any) -> None:

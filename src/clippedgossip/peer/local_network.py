@@ -215,8 +215,8 @@ def _mark_of_last_start(net: Path) -> str:
 
 @contextlib.contextmanager
 def terminating() -> Iterator[None]:
-    """Makes SIGTERM an exit like any other, so that processes end and what was mounted is unmounted; from the
-    first signal on, further ones (an impatient Ctrl-C) do not disturb that."""
+    """Turns SIGTERM into a normal exit, so that processes end and what was mounted is unmounted. After the
+    first signal, others (a second Ctrl-C) are ignored."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -245,7 +245,8 @@ def running(configs: Sequence[Config]) -> Iterator[LocalNetwork]:
 
 
 def _start_server() -> None:
-    """The process to fork from. It must not hear an interrupt while it imports: it would say so at length."""
+    """Starts the process from which peers are forked. It ignores Ctrl-C while it imports: it would print a
+    long traceback."""
     if threading.current_thread() is not threading.main_thread():
         return
     heard = signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -260,7 +261,7 @@ def _packed(config: Config) -> tuple[str, str]:
 
 
 def _jump_clock(by: float) -> None:
-    """Wall-clock time as Python sees it jumps, when the peer is at work."""
+    """Makes `time.time()` jump by so many seconds, three seconds after the peer has started."""
     real, start = time.time, time.monotonic()
     time.time = lambda: real() + (by if time.monotonic() - start > 3 else 0.0)
 
@@ -283,7 +284,7 @@ def _child(packed: tuple[str, str], clock: float, together: Barrier | None) -> N
     log_to(config.folder / "log.jsonl")
 
     def wait_for_all() -> None:
-        """Of many on few cores the first would else be at work, and miss those that are not up yet."""
+        """With many peers on few cores, the first would otherwise begin before the last one listens."""
         from clippedgossip.peer.transport import rpc  # noqa: F401  # takes a while: gRPC
 
         if together is not None:

@@ -106,7 +106,7 @@ class _Fetch:
 
 
 class Node:
-    """The asynchronous heart of a peer. It knows vectors, not models, and never runs a rule itself.
+    """The asynchronous part of a peer: it exchanges vectors. The model and the rule are elsewhere.
 
     It counts its own rounds and does all of them; what neighbours say of theirs changes nothing.
     """
@@ -239,7 +239,7 @@ class Node:
         if self.round <= self.signed.highest:
             extra = {"round": self.round, "silent_through": self.signed.highest}
             log.warning("rounds that were signed before are done again without being served", extra=extra)
-        # Whoever comes back must not keep waiting for the dead: its neighbours are in the midst of it.
+        # A peer that resumes does not wait for neighbours that are gone: the others are training already.
         patience = self.config.deadlines
         waits = [asyncio.create_task(self._greet_everyone()), asyncio.create_task(self.hurry.wait())]
         await asyncio.wait(
@@ -374,7 +374,8 @@ class Node:
         return fetch
 
     async def _wait(self, fetches: list[_Fetch], started: float, patience: float) -> None:
-        """Until everyone worth waiting for has settled, or the deadline. Alone, not faster than `least`."""
+        """Waits until all neighbours that are waited for have answered, or until the deadline. A round in
+        which nobody can answer takes `least` seconds."""
         loop = asyncio.get_running_loop()
         floor = started + min(self.config.deadlines.least, patience)
         waits = {
@@ -447,7 +448,7 @@ class Node:
                     peer.late_pulls = 0
                     log.info("connection is made anew", extra={"neighbour": peer.name})
                     await peer.link.renew()
-            except Exception:  # a neighbour must not be able to end a round with a surprise
+            except Exception:  # no neighbour may end a round by an error that nobody expected
                 log.exception("unexpected", extra={"neighbour": peer.name})
                 fetch.reason = Rejection.MALFORMED
                 break
@@ -499,7 +500,7 @@ class Node:
     async def _collect(
         self, fetches: list[_Fetch], round: int
     ) -> tuple[dict[str, int], dict[str, Rejection], Tensor]:
-        """Checks what came, fills rows of what did not with NaN, and keeps the books."""
+        """Checks what came, fills the other rows with NaN, and updates what is known of each neighbour."""
         rounds: dict[str, int] = {}
         missing: dict[str, Rejection] = {}
         # A message that is half received goes on into its row: the rule then gets a copy of the others.

@@ -44,7 +44,7 @@ class Bucket:
 
 
 class Pacer:
-    """Spreads bytes over time: `rate` a second, for all that it is asked for together; 0: at once."""
+    """Limits the bytes of all messages together to `rate` a second; 0 is no limit."""
 
     def __init__(self, rate: float) -> None:
         self._rate = rate
@@ -130,13 +130,13 @@ class Outbox:
         self._published = asyncio.Event()
 
     def forget_previous(self, past: Collection[str]) -> None:
-        """Drops the previous round's message once nobody needs it any more: every neighbour has taken the
-        current one, or is `past` the previous round, as whoever sent a message of its own for this one is."""
+        """Drops the message of the previous round when no neighbour needs it: each has taken the current one,
+        or is `past` the previous round, because it has sent its own message of this round."""
         if all(caller.pulled >= self.round or name in past for name, caller in self.callers.items()):
             self._messages.pop(self.round - 1, None)
 
     async def make_room(self) -> None:
-        """Before the next message is made: keeps the newest alone, and that only where somebody lacks it."""
+        """Before the next message is made: keeps the newest alone, and only if a neighbour lacks it."""
         self._drop_all_but(self.round)
 
     def skip_to(self, round: int) -> None:

@@ -75,8 +75,8 @@ class Mixing:
     def __call__(
         self, vector: Tensor, exchange: Exchange, into: Sequence[Tensor], *, losses: Losses | None = None
     ) -> Mixed:
-        """Writes what the rule makes of the own vector and those received into `into`: parameters, or one
-        vector, on whatever device. There the rule is at work, a little at a time where memory is short."""
+        """Writes the rule's result for the own vector and the received ones into `into`: parameters, or one
+        vector, on any device. The rule runs on that device, in parts where memory is short."""
         if not self.names:
             tensors.unflatten(vector, into)
             return self._report(exchange, [])
@@ -193,7 +193,7 @@ def module_losses(model: nn.Module, loss: ModuleLoss) -> Losses:
 
 
 def _mixer(rule: Rule, inbox: Inbox) -> Callable[[Inbox], Tensor]:
-    """How the rule mixes a part of the inbox. What it makes of distances or losses is found out once."""
+    """A function that mixes a part of the inbox. Coefficients from distances or losses are computed once."""
     if not _linear(rule):
         return rule.mix
     assert isinstance(rule, LinearRule)
@@ -206,7 +206,7 @@ def _linear(rule: Rule) -> bool:
 
 
 def _current(device: torch.device) -> AbstractContextManager[object]:
-    """A GPU as the current one, where kernels start whatever they are given."""
+    """Makes the GPU the current device: kernels start there, wherever their tensors are."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 

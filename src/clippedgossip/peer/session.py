@@ -202,7 +202,8 @@ class Peer:
         return await asyncio.to_thread(mix)
 
     def make_room(self) -> None:
-        """Lets go of what no neighbour waits for. `mix` does; for `mix_vector`, before its vector is made."""
+        """Frees messages that no neighbour waits for. `mix` calls it; call it before you make the vector for
+        `mix_vector`."""
         if self.node is not None:
             self._run(self.node.outbox.make_room())
 

@@ -217,4 +217,4 @@ def _sound(key: str, value: object) -> bool:
         return all(then is None or isinstance(then, int | float) for then in value.values())
     if key == "links" and isinstance(value, dict):
         return all(isinstance(up, bool) for up in value.values())
-    return key != "reasons" or all(isinstance(counts, dict) for counts in value.values())  # type: ignore[attr-defined]
+    return key != "reasons" or all(isinstance(counts, dict) for counts in value.values())  # type: ignore[attr-defined]  # a dict

@@ -32,8 +32,9 @@ class IOS(LinearRule):
         return trusted / trusted.sum(1, keepdim=True)
 
     def bound(self, seen: Seen) -> Bound:
-        """With Byzantine weight β, whoever is D away is (1−β)D − R or more from the mean, a regular node at
-        most βD + 2R: while D > 3R/(1−2β) the furthest is Byzantine, and dropped."""
+        """Let β be the Byzantine weight, R the distance of the furthest regular model, D that of the furthest
+        Byzantine one. From the mean the latter is at least (1−β)D − R away, a regular model at most βD + 2R.
+        So while D > 3R/(1−2β), the model that is dropped is Byzantine."""
         beta = seen.byzantine_weight
         if seen.faulty > self.faulty or beta >= 0.5:
             return too_many(seen, self.faulty)

@@ -85,7 +85,8 @@ class Premix(LinearRule):
         if isinstance(rule, CoordinateRule):
             rule = rule.among(near.group)
         output = torch.empty_like(near.inbox.models[near.group])
-        # The slots tell which messages are finite: all ranks must ask, one that has no coordinates, too.
+        # `near.slots` says which messages are finite. It is a sum over all ranks, so every rank computes it
+        # here, also a rank that holds no coordinates.
         for part in kernels.message_chunks(len(near.slots) * premix.shape[1], output):
             here = Neighborhood(near.inbox.part(part), near.group)
             mixed = here.averages(premix)

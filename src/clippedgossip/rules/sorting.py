@@ -97,7 +97,7 @@ def _without_ends(values: list[Tensor], spare: Tensor) -> tuple[list[Tensor], Te
         low, high = ordered(a, b)
         lows.append(low)
         highs.append(high)
-    if len(values) % 2:  # the odd one joins the first pair, and whoever is between them is no end
+    if len(values) % 2:  # a last value without a partner: of it and the first pair, the middle one is no end
         low, odd = ordered(lows[0], values[-1])
         odd, high = ordered(odd, highs[0])
         lows[0], highs[0] = low, high

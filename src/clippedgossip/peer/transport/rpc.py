@@ -109,7 +109,7 @@ class RpcTransport:
             await self._server.stop(grace=0.2)
 
     def _known_anchors(self) -> bytes:
-        """gRPC wants at least one; nobody but this peer has the key to its own certificate."""
+        """The pinned certificates. gRPC needs at least one: without neighbours it is this peer's own."""
         return self.pins.anchors() or self.identity.certificate.pem
 
     def _new_certificates(self) -> Any:
@@ -158,7 +158,7 @@ class Handlers:
         await _answer(context, self._service.pull(name, request, context.write))
 
     async def _caller(self, context: Any) -> str:
-        """The handshake let pinned certificates through; say whose it was, and check all of it again."""
+        """The neighbour that calls. Its certificate passed the handshake; it is checked here again."""
         facts = context.auth_context()
         pem = next(iter(facts.get("x509_pem_cert", ())), b"")
         version = next(iter(facts.get("ssl_tls_version", ())), b"TLSv1.3")
@@ -306,7 +306,7 @@ def _target(address: Address) -> str:
 _COMMON: list[tuple[str, Any]] = [
     ("grpc.max_send_message_length", LARGEST_PART),
     ("grpc.optimization_target", "throughput"),
-    # A window of its own choice grows to 16 MB a stream: as much memory as some models, for no speed.
+    # A window that gRPC chooses grows to 16 MB a stream: as much memory as some models, and no faster.
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", 1 << 16),  # more is held, and no faster
     ("grpc.enable_http_proxy", 0),
