@@ -1,14 +1,23 @@
 """One thread for each test process, so that two on two cores do not fight, unless the environment says
 otherwise; Hypothesis draws alike."""
 
+import atexit
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+_EMPTY = Path(tempfile.mkdtemp(prefix="compiled-"))
+atexit.register(shutil.rmtree, _EMPTY, ignore_errors=True)
+
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
+for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):  # no compiled code of an older version
+    os.environ[name] = str(_EMPTY / name)
 
 settings.register_profile("alike", derandomize=True, deadline=None)
 settings.register_profile("explore", deadline=None, print_blob=True)  # HYPOTHESIS_PROFILE=explore make test

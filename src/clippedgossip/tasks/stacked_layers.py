@@ -54,9 +54,10 @@ def forward_stacked(
     """
     images = x.dim() == 5
     h = (x.permute(0, 1, 3, 4, 2) if images else x).to(dtype)
-    if images and h.dtype == x.dtype:
+    if images:
         # `_shift` concatenates views of this input. For few images of one channel PyTorch 2.11 compiles that
-        # into a kernel that reads some of the views from the wrong place. A copy avoids it.
+        # into a kernel that reads some of the views from the wrong place. A copy avoids it. A cast is none:
+        # the compiler may read the input through it.
         h = h.clone(memory_format=torch.contiguous_format)
     last = [name for _, name, layer in _in_order(module) if isinstance(layer, nn.Conv2d | nn.Linear)][-1:]
     wide = torch.promote_types(dtype, torch.float32)
