@@ -14,8 +14,8 @@ ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("**/*.md")]
 PUBLIC = {
     "clippedgossip": """
-        Network Peer Setup Training __version__ attacks audit compare consensus errors graphs rules
-        simulate step tasks theory train
+        Network Peer Setup Training __version__ attacks audit compare consensus errors graphs plot
+        results rules simulate step tasks theory train
     """,
     "clippedgossip.attacks": """
         ALIE ATTACKS Attack BitFlipping Dissensus FreeAttack Gaussian IPM LabelFlipping
@@ -24,6 +24,9 @@ PUBLIC = {
     """,
     "clippedgossip.audit": """
         Audit Cut Placement Suggestion audit suggest_edges weakest_cut worst_placement
+    """,
+    "clippedgossip.export": """
+        FORMATS Plot data_frame plot results write_figures write_tables
     """,
     "clippedgossip.facade": """
         Comparison RecordedRun TrainingRun compare train

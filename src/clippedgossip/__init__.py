@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from clippedgossip import attacks, audit, errors, graphs, rules, simulate, step, tasks, theory
+    from clippedgossip.export import plot, results
     from clippedgossip.facade import compare, train
     from clippedgossip.network import Network
     from clippedgossip.peer import Peer
@@ -28,6 +29,8 @@ __all__ = [
     "consensus",
     "errors",
     "graphs",
+    "plot",
+    "results",
     "rules",
     "simulate",
     "step",
@@ -43,6 +46,8 @@ _HOMES = {
     "Training": "clippedgossip.simulate",
     "compare": "clippedgossip.facade",
     "consensus": "clippedgossip.simulate",
+    "plot": "clippedgossip.export",
+    "results": "clippedgossip.export",
     "train": "clippedgossip.facade",
 }
 

@@ -75,6 +75,14 @@ class Round:
         flat = {name: getattr(self, name) for name in _FIELDS}
         return {name: value for name, value in flat.items() if value is not None} | dict(self.extra)
 
+    def to_row(self) -> dict[str, Any]:
+        """A row of a table: `accuracy` is that of all regular nodes, `accuracy clique A` that of a group."""
+        groups = (self.accuracy or {}).items()
+        accuracy = {"accuracy" if name == "all" else f"accuracy {name}": value for name, value in groups}
+        left_out = ("round", "accuracy", "clipped_edges")
+        rest = {key: value for key, value in self.to_json().items() if key not in left_out}
+        return {"round": self.round, **accuracy, **rest}
+
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Self:
         number = record.get("round")

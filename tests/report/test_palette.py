@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from clippedgossip.report.palette import RULE_STYLES, rule_of, styles, swatch
+from clippedgossip.report.palette import HATCHES, RULE_STYLES, Style, rule_of, styles, swatch
 from clippedgossip.rules import RULES
 
 
@@ -72,3 +72,16 @@ def test_variants_of_one_rule_look_different() -> None:
 def test_every_marker_has_a_swatch() -> None:
     for look in styles(f"peer-{i}" for i in range(40)).values():
         assert len(ElementTree.fromstring(swatch(look))) == 2
+
+
+def test_a_colour_stays_with_its_rule_and_a_name_with_its_look() -> None:
+    few = styles(["clipped-gossip adaptive=0.1", "clipped-gossip radius=1", "gossip", "mine"])
+    assert few["clipped-gossip radius=1"].color == RULE_STYLES["clipped gossip"].color
+    assert few["clipped-gossip radius=1"] != few["clipped-gossip adaptive=0.1"]
+    assert styles(["krum", "mine"])["mine"] == styles(["median", "mine", "yours"])["mine"]
+
+
+def test_a_legend_shows_the_hatches_of_bars() -> None:
+    shown = {swatch(Style("#1f7fc4", hatch=hatch)) for hatch in HATCHES}
+    assert len(shown) == len(HATCHES)
+    assert all(ElementTree.fromstring(text) is not None for text in shown)

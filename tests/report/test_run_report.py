@@ -9,7 +9,9 @@ import pytest
 
 from clippedgossip.errors import RunError
 from clippedgossip.records import Round, RunDirectory
+from clippedgossip.report.figures.canvas import Axis, fitting
 from clippedgossip.report.run_report import report
+from clippedgossip.report.statistics import Series
 from clippedgossip.report.summary import to_short_table
 from clippedgossip.report.terminal import table
 from tests.report.pages import check_page, write_peer, write_run
@@ -143,3 +145,33 @@ def test_what_cannot_be_reported_is_a_user_error(
     make(path)
     with pytest.raises(RunError, match=message):
         report([path])
+
+
+def test_a_run_in_two_folders_counts_once(tmp_path: Path) -> None:
+    for seed in range(3):
+        write_run(tmp_path / "sweep", seed=seed)
+    write_run(tmp_path, seed=0)
+    (row,) = report([tmp_path]).rows
+    assert row.runs == 3
+    accuracy = row.accuracy["all"]
+    assert accuracy is not None
+    assert accuracy.count == 3
+
+
+def test_a_run_that_failed_before_its_first_record_says_why(tmp_path: Path) -> None:
+    RunDirectory.open(tmp_path, {"rule": "krum"}, "run").write_failure("no memory left")
+    with pytest.raises(RunError, match="failed before its first record\nno memory left"):
+        report([tmp_path])
+
+
+def test_one_that_diverges_does_not_flatten_the_others() -> None:
+    def line(name: str, *values: float) -> Series:
+        return Series(name=name, x=range(len(values)), y=values)
+
+    calm = [line("a", 2.0, 1.0, 0.5), line("b", 2.0, 1.5, 0.9)]
+    assert fitting(calm, "linear") == Axis("linear")
+    wild = fitting([*calm, line("c", 2.0, 1e9, 1e30)], "linear")
+    assert wild.cut
+    assert wild.limits is not None
+    assert 2 <= (wild.limits[1] or 0) <= 20
+    assert fitting([line("a", 3.0, 0.3, 0.003)], "linear").scale == "log"

@@ -11,6 +11,7 @@ from clippedgossip.report import (
     estimate,
     over_seeds,
 )
+from clippedgossip.report.statistics import POSITIVE, SHARE
 
 
 @given(st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=9))
@@ -50,3 +51,15 @@ def test_a_seed_that_diverged_makes_no_mean_look_better() -> None:
     assert found.text(scale=100) == "1 of 3 diverged"
     line = over_seeds("gossip", [{0: 1.0, 5: 2.0, 9: 3.0}, {0: 3.0, 5: math.inf}])
     assert list(line.y) == [2.0, None, None]
+
+
+def test_an_interval_stays_within_what_is_possible() -> None:
+    distance = estimate([0.001, 0.002, 0.03], POSITIVE)
+    assert distance is not None
+    assert distance.low == 0.0
+    assert distance.margin == pytest.approx((distance.high or 0) - distance.mean)
+    accuracy = estimate([1.0, 0.9, 1.0], SHARE)
+    assert accuracy is not None
+    assert accuracy.high == 1.0
+    line = over_seeds("gossip", [{0: 0.001}, {0: 0.03}])
+    assert line.low == [0.0]

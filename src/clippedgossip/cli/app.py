@@ -24,6 +24,7 @@ COMMANDS = (
     "data",
     "run",
     "report",
+    "export",
     "sweep",
     "peer",
 )
@@ -31,6 +32,9 @@ COMMANDS = (
 
 EXTRAS = {
     "blake3": "peer",
+    "pandas": "export",
+    "pyarrow": "export",
+    "tensorboardX": "export",
     "cryptography": "peer",
     "google": "peer",
     "grpc": "peer",

@@ -16,6 +16,10 @@ def register(app: typer.Typer) -> None:
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders with runs below them.")],
     out: Annotated[Path, typer.Option(help="Where to write the page.")] = Path("report.html"),
+    figures: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Also write each figure as SVG, PDF and PNG, with its numbers."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Draw runs, of the simulator or of real peers, on one self-contained HTML page."""
@@ -28,6 +32,10 @@ def report(
     with status("drawing"):
         made = make_report(runs)
         write(out, made.html)
+        if figures is not None:
+            from clippedgossip.export import write_figures
+
+            drawn = write_figures(runs, figures)
     for trouble in made.troubles:
         print(trouble, file=sys.stderr)
     if as_json:
@@ -35,3 +43,5 @@ def report(
     else:
         print(table(to_short_table(made.rows)))
         print(f"wrote {out}")
+        if figures is not None:
+            print(f"wrote {len(drawn)} files to {figures}")

@@ -12,6 +12,7 @@ import torch
 from clippedgossip import simulate
 from clippedgossip.devices import free_memory
 from clippedgossip.errors import ConfigError, MiscompiledError
+from clippedgossip.export.frame import data_frame
 from clippedgossip.facade.choices import (
     AttackLike,
     Choices,
@@ -21,12 +22,12 @@ from clippedgossip.facade.choices import (
     Partition,
     RuleLike,
 )
-from clippedgossip.facade.recorded_run import RecordedRun, data_frame, draw_accuracy, row, write_report
+from clippedgossip.facade.recorded_run import RecordedRun, draw_accuracy, write_report
 from clippedgossip.facade.training_run import shown_progress
 from clippedgossip.network import Network
 from clippedgossip.report.grouping import labels
 from clippedgossip.report.page import Table
-from clippedgossip.report.statistics import Series, estimate, over_seeds
+from clippedgossip.report.statistics import SHARE, Series, estimate, over_seeds
 from clippedgossip.report.terminal import table
 from clippedgossip.runs.fill import MEMORY_SHARE, TOGETHER
 from clippedgossip.settings import Precision
@@ -155,7 +156,7 @@ class Comparison:
         """A pandas DataFrame with a row for each record of each run."""
         return data_frame(
             [
-                {"rule": run.rule, "attack": run.attack, "seed": run.seed, **row(record)}
+                {"rule": run.rule, "attack": run.attack, "seed": run.seed, **record.to_row()}
                 for run in self.runs
                 for record in run.records
             ]
@@ -209,14 +210,14 @@ class Comparison:
         return [run for run in self._runs if (run.rule, run.attack) == (rule, attack)]
 
     def _final(self, rule: str, attack: str) -> str:
-        final = estimate(run.accuracy for run in self._of(rule, attack))
+        final = estimate((run.accuracy for run in self._of(rule, attack)), SHARE)
         return "–" if final is None else final.text(scale=100)
 
     def _panels(self) -> dict[str, list[Series]]:
         self._begin()
         rules = self._distinct("rule")
         return {
-            attack: [over_seeds(rule, [run.curve for run in self._of(rule, attack)]) for rule in rules]
+            attack: [over_seeds(rule, [run.curve for run in self._of(rule, attack)], SHARE) for rule in rules]
             for attack in self._distinct("attack")
         }
 

@@ -20,7 +20,6 @@ from clippedgossip.simulate.setup import Setup
 from clippedgossip.simulate.state import Moment
 
 if TYPE_CHECKING:
-    import pandas
     from matplotlib.axes import Axes
 
 DRAWN = 200  # nodes, at most: a report shows no drawing of a larger network
@@ -79,26 +78,6 @@ def accuracy_of(record: Round) -> float | None:
     return (record.accuracy or {}).get("all")
 
 
-def row(record: Round) -> dict[str, Any]:
-    """One row: `accuracy` is that of all regular nodes, `accuracy clique A` that of a group."""
-    groups = (record.accuracy or {}).items()
-    accuracy = {"accuracy" if name == "all" else f"accuracy {name}": value for name, value in groups}
-    left_out = ("round", "accuracy", "clipped_edges")
-    rest = {key: value for key, value in record.to_json().items() if key not in left_out}
-    return {"round": record.round, **accuracy, **rest}
-
-
-def data_frame(rows: Sequence[Mapping[str, Any]]) -> "pandas.DataFrame":
-    try:
-        import pandas
-    except ImportError:
-        raise RunError(
-            "frame() gives a pandas DataFrame, but pandas is not installed\n"
-            "install it (pip install pandas), or use the records themselves"
-        ) from None
-    return pandas.DataFrame(list(rows))
-
-
 def draw_accuracy(axes: "Axes", lines: Sequence[Series], *, title: str = "", legend: bool = True) -> "Axes":
     """Accuracy against the round, each rule in its colour of the reports."""
     looks = styles(line.name for line in lines)
@@ -123,7 +102,12 @@ def write_report(runs: Sequence[RecordedRun], path: str | Path, *, device: str) 
     drawings: dict[Network, str] = {}
     with TemporaryDirectory() as folder:
         for number, run in enumerate(runs):
-            place = RunDirectory.open(Path(folder) / str(number), run.description, "run", device=device)
+            twins = sum(other.description == run.description for other in runs[:number])
+            told = {
+                **run.description,
+                **({"copy": twins + 1} if twins else {}),
+            }  # a report counts no run twice
+            place = RunDirectory.open(Path(folder) / str(number), told, "run", device=device)
             place.append(*run.records)
             network = run.setup.network
             if network.n <= DRAWN:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from clippedgossip import simulate
 from clippedgossip.errors import MiscompiledError, RunError, kind_of, unknown_name
+from clippedgossip.export.frame import data_frame
 from clippedgossip.facade.choices import (
     AttackLike,
     Choices,
@@ -20,7 +21,7 @@ from clippedgossip.facade.choices import (
     Partition,
     RuleLike,
 )
-from clippedgossip.facade.recorded_run import RecordedRun, data_frame, draw_accuracy, row, write_report
+from clippedgossip.facade.recorded_run import RecordedRun, draw_accuracy, write_report
 from clippedgossip.network import Network
 from clippedgossip.records import Round
 from clippedgossip.report.statistics import over_seeds
@@ -194,7 +195,7 @@ class TrainingRun:
 
     def frame(self) -> "pandas.DataFrame":
         """A pandas DataFrame with a row for each record."""
-        return data_frame([row(record) for record in self.records])
+        return data_frame([record.to_row() for record in self.records])
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Accuracy against the round, on `ax` or on a new figure."""

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from textwrap import fill
 from typing import ClassVar
 
 from clippedgossip.paper import page_parts as drawing
-from clippedgossip.paper.no_honest_majority import PUBLISHED, ring
+from clippedgossip.paper.no_honest_majority import ring
 from clippedgossip.paper.results import Results
 from clippedgossip.paper.training_figure import (
     MNIST,
@@ -17,7 +18,7 @@ from clippedgossip.paper.training_figure import (
     paper_rules,
 )
 from clippedgossip.report.claims import HALF, Claim, check
-from clippedgossip.report.page import PagePart, Section
+from clippedgossip.report.page import PagePart, Section, Table
 
 A = "clique A"
 DUMBBELL = "dumbbell, non-IID"
@@ -30,10 +31,17 @@ ABOUT = (
 )
 
 
+WORDS = (
+    "GM is the geometric median, TM the trimmed mean. The attacks are inner-product manipulation (IPM) and "
+    "a little is enough (ALIE)."
+)
+
+
 class Demo(TrainingExperiment):
     name = "demo"
     title = "Learning together with Byzantine nodes"
     lead = (
+        "The data are the 1,797 small images of digits that scikit-learn brings, not MNIST. "
         "First, two groups of five workers are joined by one edge. There are no Byzantine nodes, but one "
         "group holds the digits 0 to 4 and the other holds 5 to 9. Rules that drop unusual models leave "
         "each group with its own half. Second, a ring of five regular nodes has eleven Byzantine nodes "
@@ -60,6 +68,12 @@ class Demo(TrainingExperiment):
             how = PAPER_ATTACKS[attack]
             yield from scale.cases(setting, rules, network=ring([0]), attack=how, **often(150, 10))
 
+    def table(self, result: Results) -> Table:
+        title = "Accuracy in % on scikit-learn's digits, not MNIST, after 300 and 150 rounds.\n" + fill(
+            WORDS, 80
+        )
+        return drawing.short_table(result, self.reported, title)
+
     def command(self, result: Results) -> str:
         return "clippedgossip demo"
 
@@ -67,29 +81,33 @@ class Demo(TrainingExperiment):
         return [section for section in super().notes(result) if section.title != "Networks"]
 
     def figures(self, result: Results) -> Mapping[str, PagePart]:
-        caption = "Test accuracy of the averaged model: of clique A on the dumbbell, of all on the ring."
+        caption = (
+            "Test accuracy of the averaged model, of clique A on the dumbbell, of all nodes on the ring. "
+            f"{WORDS}"
+        )
         return {
             "The networks": drawing.networks(result),
             "Accuracy over the rounds": drawing.curves(
-                result, self.reported, caption=caption, marks=[drawing.HALF]
+                result, self.reported, caption=caption, marks=[drawing.HALF], marked=[DUMBBELL]
             ),
             "Accuracy at the end": drawing.end_bars(result, self.reported),
         }
 
     def findings(self, result: Results) -> Iterator[Claim]:
-        """One seed. Here its numbers decide: the demo shows what happens and measures nothing."""
-        for rule, paper in (("Gossip", "69.3 %"), ("ClippedGossip", "69.7 %")):
+        """One seed. Here its numbers decide: the demo shows what happens and measures nothing. On other data
+        and with another model, the paper's numbers are not comparable; what happens is."""
+        for rule, paper in (("Gossip", "learns"), ("ClippedGossip", "learns")):
             text = f"dumbbell: {rule} learns all classes"
             yield check(text, _only(result, DUMBBELL, rule, A), "at least 65 %", paper=paper)
-        for rule, paper in (("GM", "50.7 %"), ("TM", "50.7 %"), ("Mozi", "50.6 %")):
+        for rule, paper in (("GM", "half"), ("TM", "half"), ("Mozi", "half")):
             text = f"dumbbell: {rule} stays at half"
             yield check(text, _only(result, DUMBBELL, rule, A), HALF, paper=paper)
-        for setting, attack in RINGS.items():
+        for setting in RINGS:
             for rule in ("ClippedGossip", "GM", "TM"):
                 clipped = rule == "ClippedGossip"
                 verb, must = ("stands", "at least 80 %") if clipped else ("falls", "at most 50 %")
-                ours, paper = _only(result, setting, rule, "all"), f"{PUBLISHED[rule][attack][0]} %"
-                yield check(f"{setting}: {rule} {verb}", ours, must, paper=paper)
+                ours = _only(result, setting, rule, "all")
+                yield check(f"{setting}: {rule} {verb}", ours, must, paper=verb)
 
 
 def _only(result: Results, setting: str, rule: str, group: str) -> float:

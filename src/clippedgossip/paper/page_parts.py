@@ -2,7 +2,8 @@
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from clippedgossip.paper.results import DISTANCE, Results
@@ -10,14 +11,14 @@ from clippedgossip.report.figures import Mark, bars, curve_panels
 from clippedgossip.report.figures.canvas import MARK_LOOK
 from clippedgossip.report.network_drawing import network_svg
 from clippedgossip.report.page import Cell, Code, Details, PagePart, Panels, Table, Text
-from clippedgossip.report.palette import styles
+from clippedgossip.report.palette import HATCHES, styles
 from clippedgossip.report.statistics import Series
 from clippedgossip.runs.config import NetworkConfig
 
 if TYPE_CHECKING:
     from clippedgossip.paper.training_figure import Scale, ScaleName
 
-HALF = Mark(value=0.5, name="half")
+HALF = Mark(value=0.5, name="half of the classes")
 BARS = 22  # at most, in one plot
 NAMED = 3  # settings of a network, before the others are counted
 Measure = Callable[[str], str]
@@ -36,6 +37,7 @@ def curves(
     caption: str,
     settings: Sequence[str] | None = None,
     marks: Sequence[Mark] = (),
+    marked: Collection[str] | None = None,
     lowest: float = 0.0,
 ) -> Panels:
     """Accuracy against the round, one plot per setting, bands over seeds."""
@@ -44,6 +46,7 @@ def curves(
         caption=_banded(result, caption),
         y_limits=(lowest, 1),
         marks=marks,
+        marked=marked,
     )
 
 
@@ -85,7 +88,11 @@ def end_bars(result: Results, measure: Measure, *, marks: Sequence[Mark] = ()) -
                 size=(4.2, 2.8),
             )
         )
-    ran = {line.rule: looks[line.rule] for line in result.lines if line.runs}
+    ran = {
+        line.rule: replace(looks[line.rule], hatch=HATCHES[result.rules.index(line.rule) % len(HATCHES)])
+        for line in result.lines
+        if line.runs
+    }
     return Panels(svgs, ends(result), ran | {mark.name: MARK_LOOK for mark in marks})
 
 
@@ -105,7 +112,10 @@ def page_table(result: Results) -> Table:
         rows.append([line.setting, line.rule, *shown, apart, len(line.runs)])
     header = ["setting", "rule", *(f"{name}, %" for name in groups), "Ξ", "runs"]
     return Table(
-        header, rows, "Mean over the last rounds of the test accuracy of the model averaged over a group."
+        header,
+        rows,
+        "Mean over the last rounds of the test accuracy of the model averaged over a group. "
+        "Ξ is the mean squared distance of the regular models to their mean.",
     )
 
 

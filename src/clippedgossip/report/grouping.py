@@ -1,7 +1,7 @@
 """Runs that differ only in their seed are one group. What else differs between runs names the groups."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -54,8 +54,12 @@ class Group:
 
 
 def find(paths: Sequence[Path]) -> tuple[list[Run], list[Path]]:
-    """All runs at or below `paths`, and the folders of runs without records."""
-    runs: dict[Path, Run] = {}
+    """All runs at or below `paths`, each once, and the folders of runs without records.
+
+    A run of the simulator may lie in two folders, such as that of `run` and that of `sweep`. Its longest
+    copy counts.
+    """
+    runs: dict[Hashable, Run] = {}
     empty: list[Path] = []
     for path in paths:
         below = sorted(file.parent for file in path.rglob("config.json")) if path.is_dir() else []
@@ -67,9 +71,15 @@ def find(paths: Sequence[Path]) -> tuple[list[Run], list[Path]]:
         for run in found:
             if next(run.records(), None) is None:
                 empty.append(run.path)
-            else:
-                runs[run.path.resolve()] = Run(run, run.config)
+                continue
+            read = Run(run, run.config)
+            key = (canonical(read.config), run.path.resolve() if read.peer is not None else None)
+            if key not in runs or read.rounds[-1].round > runs[key].rounds[-1].round:
+                runs[key] = read
     if not runs:
+        failed = [(folder, why) for folder in empty if (why := RunDirectory(folder).failure)]
+        if failed:
+            raise RunError(f"{failed[0][0]} failed before its first record\n{failed[0][1]}")
         raise RunError(f"no records yet in {', '.join(map(str, paths))}\nwait for a first round to end")
     return list(runs.values()), empty
 

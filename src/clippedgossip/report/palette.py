@@ -6,15 +6,18 @@ Every colour has a contrast of at least 3:1 on the light and on the dark page.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from zlib import crc32
 
 
 @dataclass(frozen=True)
 class Style:
-    """Colour, dash pattern (on, off, … in points; empty is solid) and marker (matplotlib's letters)."""
+    """Colour, dash pattern (on, off, … in points; empty is solid) and marker (matplotlib's letters). Bars
+    have a hatch in place of dash and marker."""
 
     color: str
     dash: tuple[float, ...] = ()
     marker: str = "o"
+    hatch: str | None = None
 
 
 _BLUE, _GREY, _VERMILLION, _GREEN, _PINK = "#1f7fc4", "#7a7a7a", "#d55e00", "#009e73", "#b85fa0"
@@ -82,6 +85,9 @@ _SPARE = tuple(
 """The numbers of colours, dashes and markers have no common divisor. So neighbours differ in all three."""
 
 
+VARIANTS = 3  # of one rule that keep its colour
+
+
 def rule_of(name: str) -> str | None:
     """The rule that a label names: `ClippedGossip`, `clipped-gossip` and `ClippedGossip τ=1` are one."""
     words = name.lower().replace("-", " ").replace("_", " ").replace("(", " (").split()
@@ -94,17 +100,31 @@ def rule_of(name: str) -> str | None:
 
 
 def styles(names: Iterable[str]) -> dict[str, Style]:
-    """A look for each name. A rule has its own. A second variant, or an unknown name, gets a spare one."""
+    """A look for each name. A rule has its own; up to three variants share its colour. More variants, and
+    unknown names, get spare looks."""
     names = list(dict.fromkeys(names))
     chosen: dict[str, Style] = {}
-    for name in names:
-        rule = rule_of(name)
-        if rule is not None and RULE_STYLES[rule] not in chosen.values():
-            chosen[name] = RULE_STYLES[rule]
+    rules = [rule_of(name) for name in names]
+    for name, rule in zip(names, rules, strict=True):
+        if rule is None:
+            continue
+        first, number = RULE_STYLES[rule], sum(rule_of(other) == rule for other in chosen)
+        if number == 0:
+            chosen[name] = first
+        elif rules.count(rule) <= VARIANTS:
+            dashes = [dash for dash in _DASHES if dash != first.dash]
+            markers = [marker for marker in _MARKERS if marker != first.marker]
+            look = Style(first.color, dashes[number % len(dashes)], markers[number])
+            taken = {*RULE_STYLES.values(), *chosen.values()}
+            while look in taken:
+                look = Style(first.color, look.dash, markers[markers.index(look.marker) - 1])
+            chosen[name] = look
     for name in names:
         if name not in chosen:
             colors = {style.color for style in chosen.values()}
-            free = [style for style in _SPARE if style not in chosen.values()] or list(_SPARE)
+            start = crc32(name.encode()) % len(_SPARE)  # the same name looks the same in other figures
+            spare = [*_SPARE[start:], *_SPARE[:start]]
+            free = [style for style in spare if style not in chosen.values()] or spare
             chosen[name] = next((style for style in free if style.color not in colors), free[0])
     return {name: chosen[name] for name in names}
 
@@ -123,8 +143,30 @@ _SHAPES = {
 }
 
 
+HATCHES = ("", "//", "\\\\", "xx", "--", "||", "++", "/", "\\")
+_STROKES = {"/": "M{0} 12l12-12", "\\": "M{0} 0l12 12", "-": "M0 {1}h24", "|": "M{0} 0v12"}
+
+
+def _bar(look: Style, hatch: str) -> str:
+    """A piece of a bar with its hatch."""
+    signs = {"x": "/\\", "+": "-|"}.get(hatch[:1], hatch[:1])
+    step = 6 if len(hatch) == 2 else 12
+    strokes = "".join(
+        _STROKES[sign].format(x, y)
+        for sign in signs
+        for x, y in zip(range(-6, 24, step), range(2, 17, 4), strict=False)
+    )
+    return (
+        '<svg width="32" height="12" viewBox="0 0 24 12" aria-hidden="true">'
+        f'<path d="M0 0h24v12h-24z" fill="{look.color}" stroke="currentColor"/>'
+        f'<path d="{strokes}" fill="none" stroke="currentColor" stroke-width="0.8"/></svg>'
+    )
+
+
 def swatch(look: Style) -> str:
-    """A short piece of the line with its marker, to stand before its name in a legend."""
+    """A short piece of the line with its marker, or of the bar, to stand before its name in a legend."""
+    if look.hatch is not None:
+        return _bar(look, look.hatch)
     dash = (
         f' stroke-dasharray="{" ".join(f"{length * 1.33:g}" for length in look.dash)}"' if look.dash else ""
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 from clippedgossip.files import canonical
 from clippedgossip.records import RunDirectory
 from clippedgossip.report.figures import Scale, curve_panels
-from clippedgossip.report.figures.canvas import inline
+from clippedgossip.report.figures.canvas import Axis, fitting, inline
 from clippedgossip.report.grouping import Group, Run, differences, find, group, seed_of
 from clippedgossip.report.page import (
     Cell,
@@ -22,7 +22,7 @@ from clippedgossip.report.page import (
     Text,
     page,
 )
-from clippedgossip.report.statistics import Series, over_seeds
+from clippedgossip.report.statistics import POSITIVE, SHARE, Series, over_seeds
 from clippedgossip.report.summary import (
     Measure,
     Row,
@@ -56,6 +56,7 @@ class Report:
 class CurveView:
     """Some measures against the round, in one plot for each setting and measure."""
 
+    name: str
     section: str
     measures: Mapping[str, Measure]
     caption: str
@@ -66,12 +67,41 @@ class CurveView:
     """Leave it out if it is zero in every round."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Curves:
+    """The lines of a view, by the title of their plot, with axes that fit them."""
+
+    view: CurveView
+    panels: Mapping[str, Sequence[Series]]
+    axis: Axis
+    x_limits: tuple[float, float] | None
+    names: Sequence[str]
+    """The lines of all views, so that each looks the same everywhere."""
+
+    @property
+    def caption(self) -> str:
+        return self.view.caption + (
+            " A line that leaves the plot at the top diverges." if self.axis.cut else ""
+        )
+
+    def to_panels(self) -> Panels:
+        return curve_panels(
+            self.panels,
+            caption=self.caption,
+            y_label=self.view.y_label,
+            y_scale=self.axis.scale,
+            x_limits=self.x_limits,
+            y_limits=self.axis.limits,
+            names=self.names,
+        )
+
+
 def report(paths: Sequence[Path]) -> Report:
     """Read every run at or below `paths` and draw them."""
     runs, empty = find(paths)
     peers = [run for run in runs if run.peer is not None]
-    simulated = group([run for run in runs if run.peer is None])
-    groups = [*simulated, *map(_peer, sorted(peers, key=_natural))]
+    groups = grouped(runs)
+    simulated = [entry for entry in groups if entry.runs[0].peer is None]
     rows = [row(entry) for entry in groups]
     troubles = _troubles(runs, empty)
     count = _count(len(runs), "run")
@@ -109,6 +139,7 @@ def _views(groups: Sequence[Group]) -> Iterator[CurveView]:
         name for e in groups for run in e.runs for r in run.rounds for name in r.accuracy or {}
     )
     yield CurveView(
+        name="accuracy",
         section="Accuracy",
         measures={"" if list(names) == ["all"] else name: accuracy_of(name) for name in names},
         caption="Test accuracy of the model averaged over a group of regular nodes; for a peer, of its own.",
@@ -117,6 +148,7 @@ def _views(groups: Sequence[Group]) -> Iterator[CurveView]:
         y_limits=(0, 1),
     )
     yield CurveView(
+        name="worst_accuracy",
         section="Accuracy",
         measures={"worst node": number("worst_accuracy")},
         caption="Test accuracy of the worst regular node, each with its own model.",
@@ -125,6 +157,7 @@ def _views(groups: Sequence[Group]) -> Iterator[CurveView]:
         y_limits=(0, 1),
     )
     yield CurveView(
+        name="consensus_distance",
         section="Agreement",
         measures={"": number("consensus_distance")},
         caption="How far apart the regular models are: mean squared distance to their mean "
@@ -132,8 +165,11 @@ def _views(groups: Sequence[Group]) -> Iterator[CurveView]:
         y_label="consensus distance",
         y_scale="log",
     )
-    yield CurveView(section="Loss", measures={"": number("loss")}, caption="Training loss.", y_label="loss")
     yield CurveView(
+        name="loss", section="Loss", measures={"": number("loss")}, caption="Training loss.", y_label="loss"
+    )
+    yield CurveView(
+        name="clipped",
         section="Messages",
         measures={"": number("clipped")},
         caption="Share of the received messages that were clipped.",
@@ -142,6 +178,7 @@ def _views(groups: Sequence[Group]) -> Iterator[CurveView]:
         y_limits=(0, 1),
     )
     yield CurveView(
+        name="missing",
         section="Messages",
         measures={"": number("missing")},
         caption="Neighbours whose message was late, absent or refused, in each round.",
@@ -153,36 +190,46 @@ def _views(groups: Sequence[Group]) -> Iterator[CurveView]:
 
 def _curves(groups: Sequence[Group]) -> list[Section]:
     sections: dict[str, list[PagePart]] = {}
-    for view in _views(groups):
-        panels = _panels(groups, view)
-        if panels:
-            sections.setdefault(view.section, []).append(panels)
+    for drawn in all_curves(groups):
+        sections.setdefault(drawn.view.section, []).append(drawn.to_panels())
     edges = clipped_edges(groups)
     if edges:
         sections.setdefault("Messages", []).append(edges)
     return [Section(title, parts) for title, parts in sections.items()]
 
 
-def _panels(groups: Sequence[Group], view: CurveView) -> Panels | None:
-    """The plots of a view. None if nothing was measured."""
+def all_curves(groups: Sequence[Group]) -> list[Curves]:
+    """Every view in which something was measured."""
+    found = (_lines(groups, view) for view in _views(groups))
+    return [curves for curves in found if curves is not None]
+
+
+def grouped(runs: Sequence[Run]) -> list[Group]:
+    """The lines of some runs: settings over their seeds, and peers one by one."""
+    peers = [run for run in runs if run.peer is not None]
+    simulated = group([run for run in runs if run.peer is None])
+    return [*simulated, *map(_peer, sorted(peers, key=_natural))]
+
+
+def _lines(groups: Sequence[Group], view: CurveView) -> Curves | None:
     panels: dict[str, list[Series]] = {}
     for entry in groups:
         for name, measure in view.measures.items():
             seeds = [seed for seed in (by_round(run, measure) for run in entry.runs) if seed]
             if seeds:
                 title = ": ".join(part for part in (entry.setting, name) if part)
-                panels.setdefault(title, []).append(over_seeds(entry.rule, seeds))
+                within = SHARE if view.y_scale == "percent" else POSITIVE
+                panels.setdefault(title, []).append(over_seeds(entry.rule, seeds, within))
     shown = (value for lines in panels.values() for line in lines for value in line.y)
     if not panels or (view.quiet and not any(shown)):
         return None
     last = max(run.rounds[-1].round for entry in groups for run in entry.runs)
-    return curve_panels(
-        panels,
-        caption=view.caption,
-        y_label=view.y_label,
-        y_scale=view.y_scale,
+    every = [line for lines in panels.values() for line in lines]
+    return Curves(
+        view=view,
+        panels=panels,
+        axis=Axis(view.y_scale, view.y_limits) if view.y_limits else fitting(every, view.y_scale),
         x_limits=(-last / 50, last * 1.02) if last else None,
-        y_limits=view.y_limits,
         names=[entry.rule for entry in groups],
     )
 

@@ -27,11 +27,18 @@ class Estimate:
             self.mean if self.high is None else self.high,
         )
 
+    @property
+    def margin(self) -> float | None:
+        """Half of the interval, or more where a bound of what is possible cuts one side off."""
+        if self.low is None or self.high is None:
+            return None
+        return max(self.high - self.mean, self.mean - self.low)
+
     def text(self, *, scale: float = 1.0, digits: int = 1) -> str:
         """`96.4 ± 0.3`, for one seed `96.4`; or `2 of 3 diverged`."""
         if self.diverged:
             return f"{self.diverged} of {self.count} diverged"
-        margin = "" if self.high is None else f" ± {(self.high - self.mean) * scale:.{digits}f}"
+        margin = "" if self.margin is None else f" ± {self.margin * scale:.{digits}f}"
         return f"{self.mean * scale:.{digits}f}{margin}"
 
 
@@ -46,7 +53,12 @@ class Series:
     high: Sequence[float | None] | None = None
 
 
-def estimate(values: Iterable[float | None]) -> Estimate | None:
+ANY, POSITIVE, SHARE = (-math.inf, math.inf), (0.0, math.inf), (0.0, 1.0)
+"""What values can be: anything, distances and losses, accuracies. No interval reaches further."""
+Range = tuple[float, float]
+
+
+def estimate(values: Iterable[float | None], within: Range = ANY) -> Estimate | None:
     """Mean and interval of the values that are there. None if there are none. NaN counts as not there."""
     known = [float(value) for value in values if value is not None and not math.isnan(value)]
     if not known:
@@ -60,10 +72,11 @@ def estimate(values: Iterable[float | None]) -> Estimate | None:
 
     deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in known) / (len(known) - 1))
     margin = float(stdtrit(len(known) - 1, 0.975)) * deviation / math.sqrt(len(known))
-    return Estimate(mean=mean, low=mean - margin, high=mean + margin, count=len(known))
+    low, high = max(mean - margin, min(within[0], mean)), min(mean + margin, max(within[1], mean))
+    return Estimate(mean=mean, low=low, high=high, count=len(known))
 
 
-def over_seeds(name: str, seeds: Iterable[Mapping[int, float | None]]) -> Series:
+def over_seeds(name: str, seeds: Iterable[Mapping[int, float | None]], within: Range = POSITIVE) -> Series:
     """One line with its band, from {round: value} of each seed.
 
     A seed that stopped early counts up to there. Where a seed diverged (∞), the line ends.
@@ -72,7 +85,9 @@ def over_seeds(name: str, seeds: Iterable[Mapping[int, float | None]]) -> Series
     rounds = sorted({number for seed in seeds for number in seed})
     diverged = (number for seed in seeds for number, value in seed.items() if value == math.inf)
     end = min(diverged, default=math.inf)
-    estimates = [estimate(seed.get(number) for seed in seeds) if number < end else None for number in rounds]
+    estimates = [
+        estimate((seed.get(number) for seed in seeds), within) if number < end else None for number in rounds
+    ]
     means = [None if point is None else point.mean for point in estimates]
     if not any(point is not None and point.low is not None for point in estimates):
         return Series(name=name, x=rounds, y=means)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from clippedgossip.records import Round
 from clippedgossip.report.grouping import Group, Run
 from clippedgossip.report.page import Cell, Table
-from clippedgossip.report.statistics import Estimate, estimate
+from clippedgossip.report.statistics import POSITIVE, SHARE, Estimate, Range, estimate
 
 Measure = Callable[[Round], float | None]
 
@@ -45,8 +45,8 @@ def row(group: Group) -> Row:
         rule=group.rule,
         runs=len(group.runs),
         last_round=max(run.rounds[-1].round for run in group.runs),
-        accuracy={name: at_the_end(group.runs, accuracy_of(name)) for name in names},
-        worst_accuracy=at_the_end(group.runs, number("worst_accuracy")),
+        accuracy={name: at_the_end(group.runs, accuracy_of(name), SHARE) for name in names},
+        worst_accuracy=at_the_end(group.runs, number("worst_accuracy"), SHARE),
         consensus_distance=at_the_end(group.runs, number("consensus_distance")),
         missing=total(group.runs, number("missing")),
         rejected=total(group.runs, number("rejected")),
@@ -73,14 +73,14 @@ def by_round(run: Run, measure: Measure) -> dict[int, float]:
     return values
 
 
-def at_the_end(runs: Iterable[Run], measure: Measure) -> Estimate | None:
+def at_the_end(runs: Iterable[Run], measure: Measure, within: Range = POSITIVE) -> Estimate | None:
     """Each run's mean over its last rounds, then mean and interval over the runs."""
     means = []
     for run in runs:
         values, first = by_round(run, measure), _first_of_the_last(run)
         last = [value for number, value in values.items() if number >= first] or list(values.values())[-1:]
         means.append(math.fsum(last) / len(last) if last else None)
-    return estimate(means)
+    return estimate(means, within)
 
 
 def _first_of_the_last(run: Run) -> int:
@@ -163,9 +163,7 @@ def _percent(value: Estimate | None) -> str | None:
 def _small(value: Estimate | None, *, margin: bool = True) -> str | None:
     if value is None or value.diverged:
         return None if value is None else value.text()
-    return f"{value.mean:.3g}" + (
-        f" ± {value.high - value.mean:.1g}" if margin and value.high is not None else ""
-    )
+    return f"{value.mean:.3g}" + (f" ± {value.margin:.1g}" if margin and value.margin is not None else "")
 
 
 def clipped_edges(groups: Sequence[Group]) -> Table | None:

@@ -106,6 +106,34 @@ def _own_names(text: str, description: str) -> str:
 
 Scale = Literal["linear", "log", "percent"]
 
+DECADES = 2  # between the smallest and the largest value: then the axis is logarithmic
+FAR = 1e3
+"""A line that rises this many times higher than the middle one leaves the plot, so that others are seen."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Scale and limits; `cut` if a line leaves the plot."""
+
+    scale: Scale
+    limits: tuple[float | None, float | None] | None = None
+    cut: bool = False
+
+
+def fitting(lines: Sequence[Series], scale: Scale) -> Axis:
+    """A vertical axis on which every line can be seen but those that diverge."""
+    finite = [[v for v in line.y if v is not None and math.isfinite(v)] for line in lines]
+    tops = sorted(max(values) for values in finite if values)
+    shown = [top for top in tops if top <= FAR * tops[(len(tops) - 1) // 2]]
+    cut = len(shown) < len(tops)
+    positive = [v for values in finite for v in values if v > 0 and (not cut or v <= shown[-1])]
+    if scale == "linear" and positive and max(positive) > 10**DECADES * min(positive):
+        scale = "log"
+    if not cut:
+        return Axis(scale)
+    return Axis(scale, (None, shown[-1] * (10 if scale == "log" else 1.1)), cut=True)
+
+
 MARK_LOOK = Style("currentColor", (1.5, 2.0), "")
 """How a mark looks in a legend."""
 
@@ -130,7 +158,9 @@ def draw_line(
     markers: int,
     order: int,
     y_scale: Scale = "linear",
+    below: int = 0,
 ) -> None:
+    """A line with its band. If it lies `below` so many others, it is wider than they are."""
     keep = _thinned(len(line.x), points)
     x = [line.x[i] for i in keep]
     y = [_number(line.y[i]) for i in keep]
@@ -150,7 +180,7 @@ def draw_line(
         markevery=(order % step, step) if step else None,
         markerfacecolor=look.color,
         markeredgewidth=0,
-        linewidth=1.8 if step else 1.2,
+        linewidth=(1.8 if step else 1.2) + 1.3 * min(below, 2),
         label=line.name,
     )
 

@@ -1,8 +1,10 @@
 """The plots of a report: lines with confidence bands, bars, points, and a grid of small plots."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from clippedgossip.report.figures.canvas import (
     INK,
@@ -20,10 +22,12 @@ from clippedgossip.report.figures.canvas import (
     to_svg,
 )
 from clippedgossip.report.page import Panels
-from clippedgossip.report.palette import Style, styles
+from clippedgossip.report.palette import HATCHES, Style, styles
 from clippedgossip.report.statistics import Estimate, Series
 
-_HATCHES = ("", "//", "\\\\", "xx", "--", "||", "++", "/", "\\")
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as MatplotlibFigure
+
 _LEFT, _RIGHT, _ABOVE, _BELOW = 0.75, 0.15, 0.5, 0.5
 """Inches around the grid, for labels and the legend."""
 
@@ -45,7 +49,8 @@ class Panel:
     series: Sequence[Series]
 
 
-def curves(
+@contextmanager
+def curves_drawn(
     series: Sequence[Series],
     *,
     title: str = "",
@@ -53,21 +58,25 @@ def curves(
     y_label: str = "accuracy",
     y_scale: Scale = "linear",
     x_limits: tuple[float, float] | None = None,
-    y_limits: tuple[float, float | None] | None = None,
+    y_limits: tuple[float | None, float | None] | None = None,
     marks: Sequence[Mark] = (),
     looks: Mapping[str, Style] | None = None,
     legend: bool = True,
-    titled: bool = True,
     size: tuple[float, float] = (4.6, 3.1),
-) -> str:
-    """Lines with their confidence bands, e.g. accuracy in [0, 1] against the round. If not `titled`, only
-    the description has the title."""
+) -> Iterator["MatplotlibFigure"]:
+    """Lines with their confidence bands as a figure of matplotlib, in the house look while it is open.
+
+    Equal lines are told apart by their dashes: the first is drawn wide, those above it narrow.
+    """
     looks = looks or styles(line.name for line in series)
     with drawing(*size) as figure:
         axes = figure.add_subplot()
         for order, line in enumerate(series):
-            draw_line(axes, line, looks[line.name], points=120, markers=8, order=order, y_scale=y_scale)
-        finish(axes, title=title if titled else "", x_label=x_label, y_label=y_label, y_scale=y_scale)
+            below = sum(_same(line, other) for other in series[order + 1 :])
+            draw_line(
+                axes, line, looks[line.name], points=120, markers=8, order=order, y_scale=y_scale, below=below
+            )
+        finish(axes, title=title, x_label=x_label, y_label=y_label, y_scale=y_scale)
         if x_limits:
             axes.set_xlim(*x_limits)
         if y_limits:
@@ -75,7 +84,15 @@ def curves(
         draw_marks(axes, marks)
         if legend:
             draw_legend(axes)
-        return to_svg(figure, _describe(title, x_label, y_label, series, y_scale))
+        yield figure
+
+
+def curves(series: Sequence[Series], *, title: str = "", titled: bool = True, **look: Any) -> str:
+    """An SVG of `curves_drawn`, e.g. accuracy in [0, 1] against the round. If not `titled`, only the
+    description has the title."""
+    with curves_drawn(series, title=title if titled else "", **look) as figure:
+        labels = look.get("x_label", "round"), look.get("y_label", "accuracy")
+        return to_svg(figure, _describe(title, *labels, series, look.get("y_scale", "linear")))
 
 
 def curve_panels(
@@ -86,12 +103,13 @@ def curve_panels(
     y_label: str = "accuracy",
     y_scale: Scale = "percent",
     x_limits: tuple[float, float] | None = None,
-    y_limits: tuple[float, float | None] | None = None,
+    y_limits: tuple[float | None, float | None] | None = None,
     marks: Sequence[Mark] = (),
+    marked: Collection[str] | None = None,
     names: Sequence[str] = (),
 ) -> Panels:
     """One plot for each title, with one legend. Given all `names` of a page, a line looks the same in every
-    figure of the page."""
+    figure of the page. `marked` are the titles of the plots that have the marks; None is all."""
     shown = dict.fromkeys(line.name for series in panels.values() for line in series)
     chosen = styles([*names, *shown])
     looks = {name: chosen[name] for name in shown}
@@ -104,7 +122,7 @@ def curve_panels(
             y_scale=y_scale,
             x_limits=x_limits,
             y_limits=y_limits,
-            marks=marks,
+            marks=marks if marked is None or title in marked else (),
             looks=looks,
             legend=False,
             titled=False,
@@ -145,7 +163,7 @@ def bars(
                 heights,
                 width * 0.9,
                 color=looks[name].color,
-                hatch=_HATCHES[index % len(_HATCHES)],
+                hatch=HATCHES[index % len(HATCHES)],
                 edgecolor=INK,
                 linewidth=0.4,
                 label=name,
@@ -274,6 +292,16 @@ def small_multiples(
             f"{count} small plots of {y_label} against {x_label}, one line for each of {', '.join(names)}"
         )
         return to_svg(figure, description)
+
+
+def _same(one: Series, other: Series) -> bool:
+    """Whether two lines lie on each other for half of their length or more."""
+    there = dict(zip(other.x, other.y, strict=True))
+    pairs = [(y, there[x]) for x, y in zip(one.x, one.y, strict=True) if y is not None and there.get(x)]
+    close = sum(
+        other is not None and math.isclose(y, other, rel_tol=0.01, abs_tol=1e-3) for y, other in pairs
+    )
+    return bool(pairs) and 2 * close >= len(pairs)
 
 
 def _describe(title: str, x_label: str, y_label: str, series: Sequence[Series], scale: Scale) -> str:
