@@ -64,7 +64,7 @@ class Plot:
         """Write an SVG, PDF or PNG file."""
         target = Path(path)
         if target.suffix.lower() not in SUFFIXES:
-            raise RunError(f"cannot draw to {target}: give a file ending in {', '.join(SUFFIXES)}")
+            raise RunError(f"cannot draw to {target}\ngive a file ending in {', '.join(SUFFIXES)}")
         with self.drawn() as figure:
             _save(figure, target, f"{self.title}: {self.measure} against the round")
         return target

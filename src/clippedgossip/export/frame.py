@@ -57,7 +57,7 @@ def data_frame(rows: Sequence[Mapping[str, Any]]) -> "pandas.DataFrame":
         import pandas
     except ImportError:
         raise RunError(
-            "a data frame needs pandas, which is not installed\n"
+            "this gives a pandas DataFrame, but pandas is not installed\n"
             "install it (pip install pandas), or use the records themselves"
         ) from None
     return pandas.DataFrame(list(rows))
