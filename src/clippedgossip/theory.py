@@ -84,6 +84,18 @@ class TrainingBound:
         return not self.applies or self.value >= self.trivial
 
 
+def krum_caveat(faulty: int, models: int, rule: str = "Krum") -> str | None:
+    """Why Krum's theorem, n > 2f + 2 (Blanchard et al.), does not apply to a node that sees so many models,
+    its own included; None if it does."""
+    needed = 2 * faulty + 3
+    if models >= needed:
+        return None
+    return (
+        f"{rule} with {faulty} faulty is proved for {needed} models or more, a node sees {models}; "
+        f"add edges or lower faulty to at most {max(0, (models - 3) // 2)}"
+    )
+
+
 def consensus_factor(network: Network) -> float:
     """√(1−p) + √(32 δ_max): the factor on the root-mean-square distance in one round."""
     return sqrt(1 - network.p) + sqrt(C1 * network.delta_max)

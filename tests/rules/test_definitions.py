@@ -1,9 +1,13 @@
 """Small cases worked out on paper, one for each place where an implementation is easily wrong."""
 
+import networkx as nx
 import pytest
 import torch
 
 from clippedgossip.mixing import kernels
+from clippedgossip.network import Network
+from clippedgossip.peer.peer_config import Address, Config, Neighbour
+from clippedgossip.peer.peer_mixing import Mixing
 from clippedgossip.rules import (
     Bucketing,
     ClippedGossip,
@@ -99,3 +103,15 @@ def test_krum_says_where_its_theorem_ends() -> None:
     assert Krum(faulty=2).caveat(6) is None
     assert "proved for 7 models or more, a node sees 6" in str(Krum(faulty=2).caveat(5))
     assert Bucketing(Krum(faulty=1)).caveat(8) == Krum(faulty=1).caveat(4)
+
+
+def test_audit_and_peers_say_the_same_of_krum() -> None:
+    network = Network(nx.cycle_graph(9), byzantine=[0])
+    caveat = Krum(faulty=1).caveat(2)
+    assert caveat is not None
+    assert caveat in " ".join(str(network.audit()).split())
+    assert network.audit().to_json()["krum_caveat"] == caveat
+    neighbours = tuple(Neighbour(name=name, address=Address("a", 1), fingerprint=b"") for name in "abc")
+    config = Config(name="z", run="r", neighbours=neighbours, rule={"name": "krum", "faulty": 1})
+    with pytest.warns(RuntimeWarning, match="proved for 5 models or more, a node sees 4"):
+        Mixing(config)

@@ -30,6 +30,7 @@ class View:
     rule: Rule | None = None
     context: Context = field(default_factory=Context)
     byzantine_models: Tensor | None = None  # (b, d) those that Byzantine nodes get by following the protocol
+    memory: Tensor | None = None  # (m, d) what the attack keeps from round to round; None where nothing is
 
     @property
     def senders(self) -> Tensor:
@@ -112,6 +113,7 @@ class Attack(ABC):
     strength: ClassVar[str | None] = None  # the parameter that `Tuned` may tune
     trains: ClassVar[bool] = False  # whether Byzantine nodes also follow the protocol: `byzantine_models`
     flips_labels: ClassVar[bool] = False  # whether they train on flipped labels
+    memory: ClassVar[int] = 0  # how many vectors as long as a model it keeps from round to round
 
     def __post_init__(self) -> None:
         value = None if self.strength is None else getattr(self, self.strength)
@@ -123,6 +125,10 @@ class Attack(ABC):
         """Whether it never synchronises with the CPU, so that a CUDA graph can capture its round. An attack
         of the user's own must say so."""
         return ours(self)
+
+    def learn(self, view: View) -> None:
+        """Change `view.memory`, which is 0 at first. Called once in a round, before its messages."""
+        return
 
     @abstractmethod
     def inbox(self, view: View) -> Inbox:

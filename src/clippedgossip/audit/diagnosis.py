@@ -46,6 +46,14 @@ class Audit:
     optimal: "Gain | None"  # with optimal weights, where the network is small and γ is larger
 
     @property
+    def krum_caveat(self) -> str | None:
+        """Why Krum's theorem does not apply to the node with the fewest neighbours, if Krum is told the most
+        Byzantine neighbours that a node has; None if it does."""
+        network = self.network
+        most = int(network.byzantine_neighbours.max(initial=0))
+        return theory.krum_caveat(most, int(network.degrees[network.regular].min()) + 1)
+
+    @property
     def ratio(self) -> float:
         """δ_max/γ²: the paper's measure of difficulty; infinite when γ = 0."""
         gamma = self.network.spectral_gap
@@ -95,6 +103,7 @@ class Audit:
                 }
                 for suggestion in self.suggested_edges
             ],
+            "krum_caveat": self.krum_caveat,
             "lazy_gamma": self.lazy_gamma,
             "optimal_gamma": None if self.optimal is None else self.optimal.gamma,
             "optimal_ratio": None if self.optimal is None else self.optimal.ratio,

@@ -18,6 +18,7 @@ def render(audit: Audit, title: str) -> str:
         _verdict(audit),
         _numbers(audit),
         _rounds(audit),
+        _krum(audit),
         _cut(audit),
         _placement(audit),
         _edges(audit),
@@ -198,6 +199,12 @@ def _numbers(audit: Audit) -> str:
         gamma, better = number(audit.optimal.gamma), number(audit.optimal.ratio)
         rows.append(_row("hint", gamma, f"γ, and δ_max/γ² {better}, with optimal weights"))
     return "\n".join(rows)
+
+
+def _krum(audit: Audit) -> str:
+    """What a run with Krum says too, where Byzantine nodes are known."""
+    caveat = audit.krum_caveat if len(audit.network.byzantine) else None
+    return "" if caveat is None else _paragraph(caveat)
 
 
 def _cut(audit: Audit) -> str:

@@ -184,6 +184,15 @@ class Inbox:
         return self.reduce(torch.cat([kernels.row_squares(block) for block in self.blocks])).sqrt()
 
     @cached_property
+    def lengths(self) -> Tensor:
+        """About ‖x‖ of each row, from one look at them; not finite where an element is not."""
+        if self.whole is not None:
+            return self.whole.lengths
+        if self.by_products:
+            return self.norms
+        return self.reduce(torch.cat([kernels.row_lengths(block) for block in self.blocks]).square()).sqrt()
+
+    @cached_property
     def ok(self) -> Tensor:
         """Which rows are finite: every element of them, however long they are."""
         if self.whole is not None:
@@ -191,7 +200,7 @@ class Inbox:
         if self.by_products:
             return torch.isfinite(self.inner_products.diagonal())
         if self.models.dtype != torch.float64:
-            return torch.isfinite(self.norms)
+            return torch.isfinite(self.lengths)
         wrong = torch.cat([~kernels.finite_rows(block) for block in self.blocks])
         return self.reduce(wrong.double()) == 0
 
@@ -210,7 +219,7 @@ class Inbox:
         """(n,) which nodes received a message so much longer than their own model that sums need float64."""
         if self.models.dtype == torch.float64:
             return torch.zeros_like(self.layout.own[:, 0], dtype=torch.bool)
-        norms = self.norms[self.closed_slots]
+        norms = self.lengths[self.closed_slots]
         return norms.amax(1) > TERMS * norms[:, 0]
 
     def rows(self, index: Tensor, part: slice = slice(None)) -> Tensor:
@@ -282,7 +291,7 @@ class Inbox:
         )
         if self.models.dtype == torch.float64:
             return output
-        norms = self.norms[slots]
+        norms = self.lengths[slots]
         again = _wide(coefficients, norms, norms[:, 0])
         return kernels.sum_wide(coefficients, held, slots, again, output)
 

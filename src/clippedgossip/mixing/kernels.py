@@ -106,6 +106,17 @@ def row_squares(block: Tensor) -> Tensor:
     return torch.where(finite_rows(block), block.square().sum(1), torch.nan)
 
 
+def row_lengths(block: Tensor) -> Tensor:
+    """(rows,) ‖x‖ in float64, to a part in a thousand; not finite where an element is not."""
+    if block.dtype != torch.float32 or block.is_cuda:
+        return row_squares(block).sqrt()
+    found: Tensor = torch.linalg.vector_norm(block, dim=1).double()
+    again = ~torch.isfinite(found)  # or its square is above float32's largest
+    if bool(again.any()):
+        found[again] = row_squares(block[again]).sqrt()
+    return found
+
+
 def squared_along_edges(blocks: list[Tensor], slots: Tensor) -> Tensor:
     """(b, k) ‖x_i − x_j‖², in float64, for slots (b, k+1) that name rows of the blocks, own rows first."""
     first = blocks[0]

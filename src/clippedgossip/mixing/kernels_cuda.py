@@ -19,7 +19,7 @@ from clippedgossip.mixing.kernels import HUGE, column_chunks, full_precision
 
 MOST_ROWS = 128
 FARTHEST_CENTRE = tl.constexpr(1e4)  # a diverging model would take the others' digits with it
-PROGRAMS = 528  # four for each of an H200's multiprocessors
+PROGRAMS = 528  # four for each of an H200's multiprocessors; three times as many where few rows are read
 BLOCK = 32  # coordinates at a time
 AGAIN = 16  # programs that share a row which is taken again
 FARTHEST = tl.constexpr(HUGE)
@@ -151,7 +151,7 @@ def _scales_kernel(
 ):
     """A power of two for every row: less than 1 if its squares overflow though all of it is finite."""
     row = tl.program_id(0).to(tl.int64)
-    at = tl.arange(0, 1024)
+    at = tl.arange(0, 2048)
     square = tl.load(partial + at * ROWS * ROWS + row * ROWS + row, mask=at < programs, other=0.0)
     scale = 1.0
     total = tl.sum(square)
@@ -612,19 +612,20 @@ def gram_cuda(blocks: list[Tensor]) -> Tensor:
     if rows + 1 > MOST_ROWS:
         return _gram_chunked(blocks)
     padded = max(16, triton.next_power_of_2(rows + 1))
-    steps = triton.cdiv(columns, BLOCK * PROGRAMS)
-    partial = models.new_empty(PROGRAMS, padded, padded, dtype=torch.float64)
+    programs = 3 * PROGRAMS if padded <= 32 else PROGRAMS
+    steps = triton.cdiv(columns, BLOCK * programs)
+    partial = models.new_empty(programs, padded, padded, dtype=torch.float64)
     scales = models.new_empty(padded)
     strides, two = (models.stride(0), extra.stride(0)), len(blocks) > 1
     warps = 2 if padded <= 32 else 4
     for scaled in (False, True):
-        _gram_kernel[(PROGRAMS,)](
+        _gram_kernel[(programs,)](
             models, extra, scales, partial, n, rows, columns, *strides, steps,
             ROWS=padded, BLOCK=BLOCK, EXTRA=two, SCALED=scaled, num_warps=warps,
         )  # fmt: skip
         if not scaled:
             _scales_kernel[(rows,)](
-                models, extra, partial, scales, PROGRAMS, n, rows, columns, *strides,
+                models, extra, partial, scales, programs, n, rows, columns, *strides,
                 ROWS=padded, BLOCK=4096, EXTRA=two,
             )  # fmt: skip
     return partial.sum(0)[: rows + 1, : rows + 1]

@@ -71,6 +71,7 @@ class Mixing:
         self.senders = torch.tensor([number_of(name) for name in self.names], dtype=torch.int64)
         self.rule = rule_of(config).at(self.number)
         self.rule.check(config.degree)
+        self.rule.warn(config.degree)
 
     def __call__(
         self, vector: Tensor, exchange: Exchange, into: Sequence[Tensor], *, losses: Losses | None = None

@@ -1,5 +1,6 @@
 """What a rule is: own model, received models, weights in; the mixed model out."""
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -76,6 +77,11 @@ class Rule(ABC):
     def caveat(self, neighbors: int) -> str | None:
         """Why the rule's theorem does not apply to a node with so many neighbours; None if it does."""
         return None
+
+    def warn(self, neighbors: int) -> None:
+        """Say once why the rule's theorem does not apply to such a node."""
+        if caveat := self.caveat(neighbors):
+            warnings.warn(caveat, RuntimeWarning, stacklevel=3)
 
     def bound(self, seen: Seen) -> Bound:
         """Where the node's model is after mixing, whatever its Byzantine neighbours sent."""

@@ -8,6 +8,7 @@ from clippedgossip.mixing.inbox import Neighborhood
 from clippedgossip.rules.base import LinearRule, enough_neighbors, whole
 from clippedgossip.rules.bound import Bound, Seen, Unbounded, around_own, too_many
 from clippedgossip.rules.sorting import nearest, uniform_over
+from clippedgossip.theory import krum_caveat
 
 
 @dataclass(frozen=True)
@@ -24,13 +25,7 @@ class Krum(LinearRule):
         enough_neighbors(type(self).__name__, self.faulty, neighbors, self.faulty + 2, neighbors - 2)
 
     def caveat(self, neighbors: int) -> str | None:
-        n, needed = neighbors + 1, 2 * self.faulty + 3
-        if n >= needed:
-            return None
-        return (
-            f"{type(self).__name__} with {self.faulty} faulty is proved for {needed} models or more, "
-            f"a node sees {n}; add edges or lower faulty to at most {max(0, (n - 3) // 2)}"
-        )
+        return krum_caveat(self.faulty, neighbors + 1, type(self).__name__)
 
     def chosen(self, n: Tensor) -> Tensor:
         return torch.ones_like(n)

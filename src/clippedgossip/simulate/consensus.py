@@ -87,6 +87,7 @@ def _rounds(
     yield models
     follow = byzantine_rows(network.at(0, seed), models) if attack.trains else None
     sent = models.new_zeros(layouts.kept, *models.shape)
+    memory = models.new_zeros(attack.memory, models.shape[1]) if attack.memory else None
     for now in range(rounds):
         layout = layouts.at(now)
         if follow is not None and network.schedule is not None:
@@ -99,8 +100,11 @@ def _rounds(
             rule=rule,
             context=context,
             byzantine_models=shadows,
+            memory=memory,
         )
         attacked = len(view.receivers) > 0
+        if attacked:
+            attack.learn(view)
         inbox = attack.inbox(view) if attacked else Inbox(layout=layout, models=models, context=context)
         if len(sent):
             inbox = inbox.with_late(sent)

@@ -1,7 +1,6 @@
 """Algorithm 1 on one device: local momentum steps of all workers, then the exchange under attack and robust
 mixing."""
 
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -164,7 +163,7 @@ class Stack:
             self.losses,
             *self.local_step.state.values(),
             *(mixer.metrics.clips for mixer in self.mixers),
-            *(mixer.sent for mixer in self.mixers),
+            *(tensor for mixer in self.mixers for tensor in mixer.kept.values()),
         ]
 
     @torch.no_grad()
@@ -209,7 +208,7 @@ class Stack:
             **{name: slot[part] for name, slot in self.local_step.state.items()},
             "clips": mixer.metrics.clips,
         }
-        return held | {"sent": mixer.sent} if len(mixer.sent) else held
+        return held | mixer.kept
 
 
 class Mixer:
@@ -230,11 +229,11 @@ class Mixer:
         self.capturable = self.attack.capturable and self.rule.capturable
         self.layouts = RoundLayouts(self.network, self.seed, device, self._fixed(setup, device))
         self.layout = self.layouts.at(0)
-        if caveat := self.rule.caveat(min(checked_counts(setup), default=0)):
-            warnings.warn(caveat, RuntimeWarning, stacklevel=2)
+        self.rule.warn(min(checked_counts(setup), default=0))
         size = workers.task.layout.size if coordinates is None else coordinates
         self.sent = torch.zeros(self.layouts.kept, self.regular, size, device=device)
         """The half-steps of the last rounds, where messages come late."""
+        self.memory = torch.zeros(self.attack.memory, size, device=device)
         self._place = torch.zeros(1, dtype=torch.int64, device=device)
         self.metrics = RunMetrics(
             setup.network, self.layout, counts_clips=isinstance(self.rule, ClippedGossip | CSPlus)
@@ -244,6 +243,12 @@ class Mixer:
             if part.stop - part.start > self.regular
             else None
         )
+
+    @property
+    def kept(self) -> dict[str, Tensor]:
+        """What is kept from round to round: tensors of rows of this mixer's coordinates."""
+        every = {"sent": self.sent, "memory": self.memory[None]}
+        return {name: held for name, held in every.items() if held.shape[:2].numel()}
 
     def _fixed(self, setup: Setup, device: torch.device) -> Survey | None:
         """What all rounds must fit into so that a CUDA graph can hold them; None where none does.
@@ -298,10 +303,12 @@ class Mixer:
             rule=self.rule,
             context=context,
             byzantine_models=half[self.regular :] if len(half) > self.regular else None,
+            memory=self.memory if len(self.memory) else None,
         )
         if not len(view.receivers):
             inbox = Inbox(layout=layout, models=models, context=context)
         else:
+            self.attack.learn(view)
             inbox = self.attack.inbox(view)
         return inbox if layout.late is None else inbox.with_late(self.sent)
 

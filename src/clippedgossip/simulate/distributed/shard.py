@@ -183,14 +183,13 @@ class Shard:
             ("models", whole),
             *((name, whole) for name in self.training.optimizer.slots),
             ("clips", self.mixer.metrics.clips.shape),
-            *([("sent", self._sent_shape)] if self.mixer.layouts.kept else []),
+            *((name, self._whole(held)) for name, held in self.mixer.kept.items()),
         ):
             state.fitting(name, shape)
 
-    @property
-    def _sent_shape(self) -> tuple[int, int, int]:
-        """Of the half-steps of earlier rounds, where messages come late."""
-        return (self.mixer.layouts.kept, self.mixer.regular, self.transpose.size)
+    def _whole(self, held: Tensor) -> tuple[int, ...]:
+        """The shape, with all coordinates, of what the mixer keeps from round to round."""
+        return (*held.shape[:2], self.transpose.size)
 
     def start(self, state: State | None) -> None:
         """Start from rank 0's state, or from its x⁰."""
@@ -213,9 +212,10 @@ class Shard:
         self.mixer.metrics.clips.copy_(
             self.ranks.broadcast(self.mixer.metrics.clips if state is None else state.tensors["clips"])
         )
-        for place, held in enumerate(self.mixer.sent):  # each rank keeps its coordinates of all of them
-            whole = torch.empty(self._sent_shape[1:]) if state is None else state.tensors["sent"][place]
-            held.copy_(self.ranks.broadcast(whole)[:, self.transpose.own_columns])
+        for name, held in self.mixer.kept.items():  # each rank keeps its coordinates of all of them
+            whole = torch.empty(self._whole(held)) if state is None else state.tensors[name]
+            for rows, of_all in zip(held, whole, strict=True):
+                rows.copy_(self.ranks.broadcast(of_all)[:, self.transpose.own_columns])
 
     def _allocate(self) -> None:
         """Two buffers serve a whole round: the first holds x½, the second slices, the first mixed slices. The
@@ -252,10 +252,10 @@ class Shard:
             found[name][self.transpose.own_rows] = own.cpu()
             for source, rows in enumerate(self.transpose.rows[1:], 1):
                 self.ranks.receive(found[name][rows], source)
-        if len(self.mixer.sent):
-            sent = [self.transpose.gather_everywhere(part).cpu() for part in self.mixer.sent]
+        for name, held in self.mixer.kept.items():
+            whole = [self.transpose.gather_everywhere(rows).cpu() for rows in held]
             if not self.ranks.rank:
-                found["sent"] = torch.stack(sent)
+                found[name] = torch.stack(whole)
         return found | {"clips": self.mixer.metrics.clips.clone()} if found else found
 
     def _stored(self) -> dict[str, Tensor]:
