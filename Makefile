@@ -15,7 +15,7 @@ test: lint
 	$(BIN)/pytest -n 2 -q -m "not slow"
 
 test-all: lint
-	$(BIN)/pytest -n 2 -q
+	$(BIN)/pytest -n 2 -q -m "not hours"
 
 # The suite as other machines would run it, about five minutes for each kind of machine.
 test-machines: $(TOOLS)

@@ -2,17 +2,24 @@
 
 import json
 import multiprocessing
+import os
+import random
 import signal
 import sys
 import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import networkx as nx
 import pytest
 
-from clippedgossip.peer.drill.drill import DEADLINES, Drill, edges_of
-from clippedgossip.peer.drill.fault import Fault, Result
+from clippedgossip.peer.drill.drill import DEADLINES, FROM_OUTSIDE, Drill, edges_of
+from clippedgossip.peer.drill.fault import MISBEHAVIOURS, Fault, Result
 from clippedgossip.peer.drill.leaks import steady_growth
+from clippedgossip.peer.drill.proxy import Proxy
+from clippedgossip.peer.local_network import LocalNetwork
 from tests.peer.terminal import Terminal
 
 
@@ -86,6 +93,66 @@ def test_many_faults_at_once() -> None:
     assert result.rejected
     assert result.accuracy > 0.8
     assert not multiprocessing.active_children()
+
+
+@dataclass
+class RandomFaults(Drill):
+    """One fault after another, drawn by a seed, for a given time; then everyone is told to end."""
+
+    seconds: float = 60.0
+    seed: int = 0
+    done: Counter[Fault] = field(default_factory=Counter)
+
+    def _actions(self, net: LocalNetwork, proxies: Sequence[Proxy]) -> Iterator[float]:
+        draw, until = random.Random(self.seed), time.monotonic() + self.seconds
+        near = [fault for fault in Fault if fault not in (*MISBEHAVIOURS, Fault.NONE, *NOT_AGAIN)]
+        while time.monotonic() < until:
+            fault = draw.choice([*near, Fault.FALSE_ROUND])
+            self.victim = draw.choice("123")
+            self.done[fault] += 1
+            print(f"{until - time.monotonic():.0f} s left: {fault} for {self.victim}", flush=True)
+            if fault is Fault.FALSE_ROUND:  # the Byzantine peer, the last one, is another from now on
+                name = str(self.peers - 1)
+                how = draw.choice([*MISBEHAVIOURS.values()])
+                net.processes[name].kill()
+                net.processes[name].join(5)
+                net.configs[name] = replace(net.configs[name], misbehave=how)
+                net.start(name)
+            elif fault in FROM_OUTSIDE:
+                assert FROM_OUTSIDE[fault](net.configs[self.victim].bind)
+            else:
+                yield from self.act(fault, net, proxies)
+            yield draw.uniform(0.0, 10.0)
+            assert {*net.alive()} >= {*self.regular(net)}, "a regular peer has ended"
+        yield 30.0  # for the last ones to come back
+        for process in net.processes.values():
+            process.terminate()
+        yield 10**6
+
+
+NOT_AGAIN = (Fault.FULL_DISK, Fault.CLOCK_JUMP)
+"""Faults that are there from the start on."""
+
+
+@pytest.mark.slow
+@pytest.mark.hours
+@pytest.mark.timeout(4 * 3600)
+def test_random_faults(undisturbed: Result) -> None:
+    """Two hours, or CLIPPEDGOSSIP_DRILL_SECONDS; CLIPPEDGOSSIP_DRILL_SEED repeats one."""
+    seconds = float(os.environ.get("CLIPPEDGOSSIP_DRILL_SECONDS", 7200))
+    seed = int(os.environ.get("CLIPPEDGOSSIP_DRILL_SEED", random.SystemRandom().randrange(10**6)))
+    print(f"CLIPPEDGOSSIP_DRILL_SEED={seed} CLIPPEDGOSSIP_DRILL_SECONDS={seconds:g}", flush=True)
+    through = [Fault.PARTITION, Fault.GARBAGE]  # proxies, and a Byzantine peer
+    drill = RandomFaults(through, rounds=10**7, seconds=seconds, seed=seed)
+    result = drill.run()
+    print(dict(drill.done), result)
+    assert not result.ended_badly
+    assert not result.fell_out
+    assert not result.convicted
+    assert result.rounds > 60
+    assert result.growth < 64
+    assert result.peak < 2000
+    assert result.accuracy > undisturbed.accuracy - 0.02
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from clippedgossip.errors import PeerError
 from clippedgossip.peer import identity, wire
 from clippedgossip.peer import wire_pb2 as pb
+from clippedgossip.peer.drill.gzip_bomb import arm
 from clippedgossip.peer.drill.leaks import resident
 from clippedgossip.peer.drill.proxy import Proxy
 from clippedgossip.peer.local_network import free_ports
@@ -293,6 +294,66 @@ def test_a_gzip_bomb_is_refused_before_it_is_unpacked() -> None:
             ), caught.value
             # This process made the bomb as well: twice 60 MB would be both ends.
             assert resident(os.getpid())[1] - before < 100 << 20
+
+    asyncio.run(scenario())
+
+
+def test_a_server_with_gzip_bombs_is_refused_too() -> None:
+    async def scenario() -> None:
+        first, second = free_ports(2)
+        a = Neighbour(name="alice", address=Address("127.0.0.1", first), fingerprint=ALICE.fingerprint)
+        b = Neighbour(name="bob", address=Address("127.0.0.1", second), fingerprint=BOB.fingerprint)
+        alice = RpcTransport(ALICE, a.address, Pins([b], None), Limits())
+        bob = RpcTransport(BOB, b.address, Pins([a], None), Limits())
+        arm(alice)
+        await alice.start(outbox("bob"))
+        await bob.start(outbox("alice"))
+        try:
+            await alice.pins.learn("bob")
+            link = bob.link(a)
+            assert not (await link.hello(pb.HelloRequest(terms=terms().encode()))).refusal
+            with pytest.raises(Rejected) as refused:
+                await pull(link)
+            assert refused.value.reason is Rejection.MALFORMED, refused.value
+        finally:
+            await alice.close()
+            await bob.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_removed_key_and_an_old_one_are_outsiders() -> None:
+    """Over connections that are open, and over new ones."""
+    new = identity.create()
+    hello = pb.HelloRequest(terms=terms().encode())
+
+    async def refused(link: NeighbourLink) -> str:
+        with pytest.raises(Rejected) as caught:
+            async with asyncio.timeout(10):
+                await link.hello(hello)
+        return str(caught.value)
+
+    async def scenario() -> None:
+        async with pair() as (alice, bob, _, a, b):
+            await alice.pins.learn("bob")
+            link = bob.link(a)
+            await link.hello(hello)
+            alice.link(replace(b, fingerprint=new.fingerprint, former=b.fingerprint))
+            await link.hello(hello)  # the old key, still valid
+            await bob.change_identity(new)
+            await alice.pins.learn("bob")  # reads the new one off his port
+            await link.hello(hello)
+            assert alice.pins.certificates["bob"].fingerprint == new.fingerprint
+            thief = RpcTransport(BOB, Address("127.0.0.1", free_ports(1)[0]), Pins([a], None), Limits())
+            await thief.start(outbox("alice"))
+            try:
+                await refused(thief.link(a))
+            finally:
+                await thief.close()
+            await alice.unlink("bob")
+            assert "not a neighbour" in await refused(link), "over the connection that was open"
+            await link.renew()
+            assert "not a neighbour" not in await refused(link), "no handshake any more"
 
     asyncio.run(scenario())
 

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from clippedgossip.files import write_atomic
 from clippedgossip.peer.peer_config import Address, Config
 from clippedgossip.peer.peer_folder import in_use
 
@@ -142,8 +141,12 @@ class Metrics:
 def write_status(folder: Path, status: Mapping[str, Any]) -> None:
     """Where this peer stands, for whoever looks; a full disk is no reason to stop."""
     content = {"pid": os.getpid(), "time": time.time(), **status}
+    path = folder / STATUS_FILE
+    # Not `write_atomic`: it waits for the disk, many times a second, for what is about now.
     with contextlib.suppress(OSError):
-        write_atomic(folder / STATUS_FILE, json.dumps(content))
+        temporary = path.with_name(f".{STATUS_FILE}.tmp")
+        temporary.write_text(json.dumps(content))
+        temporary.replace(path)
 
 
 def write_starting(config: Config, *, metrics: str = "") -> None:

@@ -153,7 +153,7 @@ class Drill:
                 yield from self.act(fault, net, proxies)
         while True:  # what leaks a little each time shows only when it is done again and again
             for fault in self.faults:
-                if fault in _FROM_OUTSIDE and _FROM_OUTSIDE[fault](net.configs[self.victim].bind):
+                if fault in FROM_OUTSIDE and FROM_OUTSIDE[fault](net.configs[self.victim].bind):
                     self.fired.add(fault)
                     yield 0.1
             yield 3.0
@@ -264,7 +264,7 @@ class Drill:
             Fault.HELLO_FLOOD: self._logs(net) < _LARGEST_LOG
             and any(_logged(net.configs[name], "refused neighbour") for name in rows),
             Fault.STALL_LATER: "late" in against(Fault.STALL_LATER),
-            Fault.GZIP_BOMB: "refused" in against(Fault.GZIP_BOMB),
+            Fault.GZIP_BOMB: "malformed" in against(Fault.GZIP_BOMB),
             Fault.DAMAGED_CHECKPOINT: bool(victim.get("resumed"))
             and _logged(net.configs[self.victim], "checkpoint is damaged"),
             Fault.RESTORED_BACKUP: any(row.get("suspicions") for row in rows.values()),
@@ -314,12 +314,13 @@ class Drill:
         return int(Fault.FULL_DISK in self.faults and name == self.victim)
 
     def _fell_out(self, net: LocalNetwork) -> tuple[str, ...]:
-        """Links between regular peers that were not used in the last seconds of one of them."""
+        """Links between regular peers that were not used in the last seconds in which both did rounds."""
         status, found = net.status(), []
+        ended = {name: row.get("round_time") or 0.0 for name, row in status.items()}
         for name in self.regular(net):
-            ended = status.get(name, {}).get("round_time") or 0.0
             for other, then in status.get(name, {}).get("exchanged", {}).items():
-                if not net.configs[other].misbehave and ended - (then or 0.0) > _FELL_OUT:
+                both = min(ended.get(name, 0.0), ended.get(other, 0.0))
+                if not net.configs[other].misbehave and both - (then or 0.0) > _FELL_OUT:
                     found.append(f"{other} to {name}")
         return tuple(found)
 
@@ -359,7 +360,7 @@ def edges_of(network: str, peers: int) -> list[tuple[int, int]]:
     return sorted({(min(pair), max(pair)) for pair in pairs})
 
 
-_FROM_OUTSIDE: dict[Fault, Callable[[Address], bool]] = {
+FROM_OUTSIDE: dict[Fault, Callable[[Address], bool]] = {
     Fault.GARBAGE_BYTES: outsiders.garbage_bytes,
     Fault.NO_CERTIFICATE: outsiders.without_certificate,
     Fault.FOREIGN_CERTIFICATE: outsiders.with_foreign_certificate,

@@ -126,7 +126,8 @@ i ± 1 and i ± 2) whose peers ask for witnesses, and counts when the Byzantine 
 convicted. `convicted` in the table names regular peers.
 
 `ended badly` names regular peers with another exit code than they should have: 0, or 1 for the one whose
-disk is full. `links lost` names links between regular peers that brought no message in the last 10 seconds.
+disk is full. `links lost` names links between regular peers that brought no message in the last 10 seconds
+in which both did rounds.
 Accuracy is the mean over the regular peers, `change` its difference in points to the run without a fault.
 `overrun` is by how much an exchange exceeded its deadline at worst; a stopped process counts the time it was
 stopped. `grew` is by how much the regular process that grew most *kept* growing: once it has done its first

@@ -283,8 +283,10 @@ def _reason(error: Any) -> Rejected:
     reason = next((reason for reason, known in _CODE.items() if known == code), Rejection.DEAD)
     if code == grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in detail:
         reason = Rejection.MALFORMED  # gRPC's own refusal of an oversize part
-    if code == grpc.StatusCode.UNIMPLEMENTED:  # a peer of another version, or gRPC's compression
+    if code == grpc.StatusCode.UNIMPLEMENTED:  # a peer of another version
         reason = Rejection.REFUSED
+    if "Compression algorithm" in detail:  # gRPC's own compression, which the protocol does not have
+        reason = Rejection.MALFORMED
     return Rejected(reason, detail)
 
 
