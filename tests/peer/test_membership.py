@@ -214,6 +214,22 @@ def test_a_running_peer_notices_what_changed(folder: Path) -> None:
     assert not (folder / membership.NEXT_KEY).exists()
 
 
+def test_what_its_owner_wrote_stays(folder: Path) -> None:
+    path = folder / "peer.toml"
+    head, near = path.read_text().split("[[neighbours]]", 1)
+    path.write_text(f"# mine\n{head}# of the links\n[deadlines]\nleast = 3  # slow\n\n[[neighbours]]{near}")
+    before = load(folder)
+    membership.add(folder, "new", "127.0.0.1:7", "ab" * 32)
+    membership.remove(folder, "1")
+    membership.rekey(folder, "2", "cd" * 32)
+    text = path.read_text()
+    assert all(comment in text for comment in ("# mine", "# of the links", "least = 3  # slow"))
+    after = load(folder)
+    assert [n.name for n in after.neighbours] == ["2", "3", "new"]
+    assert after.neighbours[0].former == before.neighbours[1].fingerprint
+    assert replace(after, neighbours=()) == replace(before, neighbours=())
+
+
 @pytest.mark.parametrize(
     "damage",
     [

@@ -4,6 +4,7 @@ Both are files in the peer's folder. Commands change the files, and a running pe
 round. So no message can change them, and no port is opened for it.
 """
 
+import contextlib
 import os
 import shutil
 from dataclasses import dataclass, replace
@@ -111,9 +112,12 @@ def _refuse_convicted(folder: Path, mine: Config, neighbour: Neighbour) -> None:
 
 def _write(folder: Path, changed: Config) -> Config:
     text = configs.dump(changed)
-    checked = configs.parse(text.encode(), folder=folder)
+    checked = configs.parse(text.encode(), folder=changed.folder)
     if in_use(folder):
         check_while_running(checked)
+    with contextlib.suppress(UserError):  # as its owner wrote it, with comments, where that means the same
+        edited = configs.with_neighbours((folder / CONFIG_FILE).read_text(), changed)
+        text = edited if configs.parse(edited.encode(), folder=changed.folder) == checked else text
     write_atomic(folder / CONFIG_FILE, text)
     return changed
 

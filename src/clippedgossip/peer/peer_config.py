@@ -313,12 +313,24 @@ def dump(config: Config) -> str:
             lines.append(f"{entry.name} = {_toml(said)}")
     for key in ("learner", "data", "model", "rule", "training", "deadlines", "limits", "wire"):
         lines += _section(key, getattr(config, key))
+    return "\n".join(lines) + "\n" + _neighbours(config)
+
+
+def with_neighbours(text: str, config: Config) -> str:
+    """The text of a file with the neighbours of a config; all else stays as its owner wrote it."""
+    sections = re.split(r"(?m)^(?=[ \t]*\[)", text)
+    others = [section for section in sections if not re.match(r"[ \t]*\[\[\s*neighbours\s*\]\]", section)]
+    return "".join(others).rstrip("\n") + "\n" + _neighbours(config)
+
+
+def _neighbours(config: Config) -> str:
+    lines: list[str] = []
     for neighbour in config.neighbours:
         lines += ["", "[[neighbours]]", f"name = {_toml(neighbour.name)}"]
         lines += [f"address = {_toml(neighbour.address)}"]
         lines += [f"fingerprint = {_toml(format_fingerprint(neighbour.fingerprint))}"]
         lines += [f"former = {_toml(format_fingerprint(neighbour.former))}"] if neighbour.former else []
-    return "\n".join(lines) + "\n"
+    return "".join(f"{line}\n" for line in lines)
 
 
 _FIRST = ("name", "run", "bind", "neighbours")

@@ -168,7 +168,7 @@ class Peer:
         if len(came) < fewest:
             raise PeerError(
                 f"{len(came)} of {len(node.neighbours)} neighbours sent a model; a newcomer needs {fewest}\n"
-                "see that the neighbours have added this peer and run, then start it again"
+                f"see that {', '.join(first.missing)} run and have added it, or remove one; then start again"
             )
         if len(came) == 1:
             return came[0].clone()
