@@ -203,7 +203,8 @@ class WatchedPeer:
         for origin in (neighbour.name for neighbour in self.config.neighbours):
             silent = self._said("ages", dict).get(origin)
             if self.state == "running" and self.health(origin)[0] == "rejected":
-                why = counts(self._said("reasons", dict).get(origin))
+                seen = _of(self._said("reasons", dict), origin)
+                why = counts({reason: seen[reason] for reason in seen if reason in VIOLATIONS})
                 found.append(f"Peer {self.name} rejects or ignores what {origin} sends: {why}.")
             elif self.state == "running" and is_number(silent) and silent > _LONGEST_SILENCE:
                 found.append(f"Peer {self.name} used a message of {origin} last {age(silent)}.")
