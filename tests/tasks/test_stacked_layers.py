@@ -130,6 +130,7 @@ def test_named_models_are_stacked(name: str) -> None:
         assert layers.supported(MODELS[name](shape, 10), shape)
 
 
+@pytest.mark.slow  # half a minute of g++
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler, g++")
 def test_rough_products_stay_close_when_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A compiler may round less than was written: whatever compares rounded values must bear it."""
