@@ -72,7 +72,11 @@ def rounds_audit(network: Network, *, rounds: int = 1000, seed: int = 0) -> Roun
     exact = isinstance(schedule, RandomNeighbours) and not network.fixed_weights
     p = None
     if small:
-        squares = _expected(network, schedule) if exact else _mean(network, looked, seed)  # type: ignore[arg-type]
+        squares = (
+            _expected(network, schedule)  # type: ignore[arg-type]  # `exact` says its type
+            if exact
+            else _mean(network, looked, seed)
+        )
         p = 1 - _largest(squares)
     factor = None
     if small and waits and not never:

@@ -267,7 +267,7 @@ class RoundLayouts:
         else:
             if len(self._copies) < COPIES:
                 pinned = {name: torch.empty_like(part, pin_memory=True) for name, part in tensors.items()}
-                self._copies.append((pinned, torch.cuda.Event()))  # type: ignore[no-untyped-call]
+                self._copies.append((pinned, torch.cuda.Event()))  # type: ignore[no-untyped-call]  # PyTorch's
             copies, copied = self._copies[round % len(self._copies)]
             copied.synchronize()  # an earlier round may not have been copied yet
             for name, part in tensors.items():

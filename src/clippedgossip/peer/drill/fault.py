@@ -113,26 +113,31 @@ def page(results: Sequence[Result], *, network: str, peers: int, rounds: int) ->
     """The results as a page of the documentation."""
     return f"""# Faults
 
-A {network} of {peers} real processes learns `digits` for {rounds} rounds while one fault is done to it, on
-{os.cpu_count()} cores. Made by
+A {network} of {peers} real processes learns `digits` for {rounds} rounds on {os.cpu_count()} cores. Each row
+injects one fault. This command writes the page:
 
     clippedgossip peer drill --network {network} --peers {peers} --rounds {rounds} --out docs/faults.md
 
-A fault counts only by the trace it left: what regular peers counted as missing and why, what a proxy cut or
-swallowed, a handshake refused, a checkpoint that failed, a proof that was kept. Outsiders at the port come
-again every three seconds until the end. Two models for one round can be proved only where two regular
-neighbours of the Byzantine peer are neighbours themselves: that fault happens on a ring with chords (i to
-i ± 1 and i ± 2) whose peers ask for witnesses, and counts when the Byzantine peer, and nobody else, is
-convicted. `convicted` in the table names regular peers.
+A fault counts only if it left a trace: messages that regular peers count as missing, with the reason, bytes
+that a proxy cut or swallowed, a refused handshake, a checkpoint that failed, or a stored proof. Outsiders
+call the port every three seconds until the end.
 
-`ended badly` names regular peers with another exit code than they should have: 0, or 1 for the one whose
-disk is full. `links lost` names links between regular peers that brought no message in the last 10 seconds
-in which both did rounds.
-Accuracy is the mean over the regular peers, `change` its difference in points to the run without a fault.
-`overrun` is by how much an exchange exceeded its deadline at worst; a stopped process counts the time it was
-stopped. `grew` is by how much the regular process that grew most *kept* growing: once it has done its first
-rounds its life is cut into four, and the part that added least counts four times, so that a cache that fills
-once does not count and a leak does. `peak` is the most any regular process ever held.
+Two models for one round can be proved only if two regular neighbours of the Byzantine peer are neighbours of
+each other. So this fault uses a ring with chords (i to i ± 1 and i ± 2) whose peers ask for witnesses. It
+counts if the Byzantine peer is convicted and nobody else is.
+
+- `ended badly`: regular peers with a wrong exit code. The right one is 0, or 1 for the
+  peer whose disk is full.
+- `links lost`: links between regular peers without a message in the last 10 seconds in which both did rounds.
+- `convicted`: regular peers that were convicted.
+- `accuracy`: the mean over the regular peers. `change` is its difference, in points, to the
+  run without a fault.
+- `overrun s`: the longest time by which an exchange exceeded its deadline. If a process was stopped, the
+  time of the stop is included.
+- `grew MB`: memory of the regular process that grew most. After its first rounds its time is cut into four
+  parts, and the smallest growth of a part is multiplied by four: a leak counts, a cache that fills once
+  does not.
+- `peak MB`: the largest memory of a regular process.
 
 {table(results)}
 """
