@@ -1,14 +1,16 @@
 """Peers and the simulator do the same mathematics: same config and seed, the same models after 25 rounds."""
 
 import asyncio
+import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -16,22 +18,27 @@ from torch import Tensor
 from clippedgossip import decode
 from clippedgossip.decode import plain_of
 from clippedgossip.errors import UserError
+from clippedgossip.network.delay import Delay, delay_of
 from clippedgossip.peer import identity
 from clippedgossip.peer import peer_mixing as mixing
+from clippedgossip.peer import wire_pb2 as pb
 from clippedgossip.peer.from_run import peers_of
 from clippedgossip.peer.learner import TaskLearner, make_learner
 from clippedgossip.peer.local_network import read_network, write_network
 from clippedgossip.peer.loop import PeerRun
 from clippedgossip.peer.node import Node
-from clippedgossip.peer.peer_config import Config, Deadlines
+from clippedgossip.peer.peer_config import Config, Deadlines, Neighbour
 from clippedgossip.peer.peer_mixing import Mixing, describe_rule
+from clippedgossip.peer.rejection import Rejected, Rejection
 from clippedgossip.peer.transport import MemoryNetwork, MemoryTransport
+from clippedgossip.peer.transport.memory import MemoryLink
 from clippedgossip.rules import RULES
 from clippedgossip.runs.config import RunConfig
 from clippedgossip.settings import DataConfig, ModelConfig, TrainingConfig
 from clippedgossip.simulate import train
 from clippedgossip.tasks import DataSet, datasets
 from clippedgossip.tasks.datasets import load_part
+from tests.peer.simulated_time import SimulatedLoop
 from tests.samples import sample_rule
 
 ROUNDS = 25
@@ -114,7 +121,9 @@ def rounding(models: Tensor, rounds: int) -> float:
     return rounds * torch.finfo(models.dtype).eps * float(models.abs().max())
 
 
-async def in_memory(configs: list[Config]) -> list[Tensor]:
+async def in_memory(
+    configs: list[Config], made: Callable[..., MemoryTransport] | None = None, *, may_miss: bool = False
+) -> list[Tensor]:
     """Peers in one event loop, each living at its own pace."""
     net = MemoryNetwork()
     nodes: list[Node] = []
@@ -125,14 +134,15 @@ async def in_memory(configs: list[Config]) -> list[Tensor]:
         while node.round < config.rounds:
             half = learner.step(node.round)
             exchange = await node.exchange(half)
-            assert not exchange.missing
+            assert may_miss or not exchange.missing
             mixed = torch.empty_like(half)
             mix(half, exchange, [mixed], losses=learner.losses)
             learner.load(mixed)
 
     for config, learner in zip(configs, learners, strict=True):
         me = identity.load(config.folder)
-        transport = MemoryTransport(net, me, config.neighbours)
+        given = {} if made is None else {"config": config}
+        transport = (made or MemoryTransport)(net, me, config.neighbours, **given)
         rule = describe_rule(config)
         nodes.append(Node(replace(config, folder=Path()), me, transport, length=learner.length, rule=rule))
     try:
@@ -249,7 +259,7 @@ def test_a_restart_changes_nothing(form: str) -> None:
     ("network", "rule", "message"),
     [
         ({"name": "ring", "nodes": 4, "byzantine": [1]}, "gossip", "--misbehave"),
-        ({"name": "ring", "nodes": 4, "weights": "lazy"}, "gossip", "metropolis-hastings alone"),
+        ({"name": "ring", "nodes": 4, "delay": 2}, "gossip", "late by themselves"),
         ({"name": "ring", "nodes": 4}, {"name": "clipped-gossip", "radius": "oracle"}, "no peer can be"),
         ({"name": "ring", "nodes": 4}, {"name": "krum", "faulty": 1}, "needs at least 3 neighbours"),
     ],
@@ -273,3 +283,121 @@ def test_equal_rules_read_alike_and_others_do_not() -> None:
     long = [words(name="trimmed-mean", trim=[1] * 300 + [last]) for last in (1, 2)]
     assert long[0] != long[1]
     assert max(map(len, long)) <= 256
+
+
+CHANGING: dict[str, dict[str, Any]] = {
+    "random neighbours": {
+        "name": "complete",
+        "nodes": 6,
+        "schedule": {"name": "random-neighbours", "neighbours": 2},
+    },
+    "random matching": {"name": "complete", "nodes": 6, "schedule": "random-matching"},
+    "one peer": {"name": "exponential", "nodes": 6, "schedule": "one-peer-exponential"},
+    "churn": {"name": "ring", "nodes": 5, "schedule": {"name": "churn", "leave": 0.3, "join": 0.4}},
+    "bridge": {
+        "name": "dumbbell",
+        "clique": 3,
+        "weights": "lazy",
+        "schedule": {"name": "phases", "phases": [{"rounds": 2, "without": [[2, 3]]}, {"rounds": 1}]},
+    },
+    "file": {"file": "five.csv", "schedule": {"name": "file", "file": "rounds.csv"}},
+    "optimal weights": {"file": "five.csv", "weights": "optimal"},
+    "robust weights": {"file": "five.csv", "weights": {"robust": 1, "cap": 0.2}},
+    "optimal weights, matching": {"file": "five.csv", "weights": "optimal", "schedule": "random-matching"},
+}
+FEW = 12
+
+
+@pytest.mark.usefixtures("few_features")
+@pytest.mark.parametrize("rule", ["clipped-gossip", "median"])
+@pytest.mark.parametrize("network", CHANGING.values(), ids=CHANGING)
+def test_networks_that_change_give_the_models_of_the_simulator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, network: dict[str, Any], rule: str
+) -> None:
+    monkeypatch.setattr(asyncio, "to_thread", at_once)
+    (tmp_path / "rounds.csv").write_text("1,0,1\n1,2,3\n2,1,2\n2,0,4\n3,3,4\n")
+    config = run_config(tmp_path, RULE_TABLES[rule], rounds=FEW, network=network)
+    expected = simulated(config)
+    models = torch.stack(asyncio.run(in_memory(network_of(config, tmp_path))))
+    assert apart(models, expected) <= rounding(expected, FEW)
+
+
+class LateTransport(MemoryTransport):
+    """Its links hand over what was sent so many rounds ago, or only what was sent in some of the rounds."""
+
+    def __init__(self, *arguments: Any, config: Config, delay: Delay) -> None:
+        super().__init__(*arguments)
+        self.delay, self.me, self.seed = delay, int(config.name), config.seed
+
+    def link(self, neighbour: Neighbour) -> MemoryLink:
+        return LateLink(self, neighbour)
+
+
+class LateLink(MemoryLink):
+    """Takes each round's message in its round, and keeps it until it is due."""
+
+    def __init__(self, here: LateTransport, neighbour: Neighbour) -> None:
+        super().__init__(here, neighbour)
+        self.late, self.held, self.given = here, dict[int, list[bytes]](), -1
+
+    @contextlib.asynccontextmanager
+    async def pull(self, request: pb.PullRequest) -> AsyncIterator[Any]:
+        now = request.round
+        if now not in self.held:
+            async with super().pull(request) as parts:
+                self.held[now] = [part async for part in parts]
+        who = np.array([self.late.me]), np.array([int(self.neighbour.name)])
+        due = now - int(self.late.delay.ages(*who, now, self.late.seed)[0])
+        if due < 0 or due <= self.given:
+            raise Rejected(Rejection.NOTHING_NEW, "it is not due yet")
+        self.given = due
+
+        async def parts_of(held: list[bytes]) -> AsyncIterator[bytes]:
+            for part in held:
+                yield part
+
+        yield parts_of(self.held[due])
+
+
+@pytest.mark.usefixtures("few_features")
+@pytest.mark.parametrize("delay", [1, 3, {"edges": 2}, {"nodes": 3}], ids=str)
+@pytest.mark.parametrize("rule", ["clipped-gossip", "median"])
+def test_late_messages_are_those_of_the_simulator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, delay: Any, rule: str
+) -> None:
+    """With `staleness`, a message is used again while no newer one has come."""
+    monkeypatch.setattr(asyncio, "to_thread", at_once)
+    config = run_config(tmp_path, RULE_TABLES[rule], rounds=FEW)
+    late = replace(config, network=replace(config.network, delay=delay))
+    expected = simulated(late)
+    staleness = 2 if isinstance(delay, dict) else 0
+    peers = [replace(peer, staleness=staleness) for peer in network_of(config, tmp_path)]
+    made = partial(LateTransport, delay=delay_of(delay))
+    loop = SimulatedLoop()
+    try:
+        models = torch.stack(loop.run_until_complete(in_memory(peers, made, may_miss=True)))
+    finally:
+        loop.close()
+    assert apart(models, expected) <= rounding(expected, FEW)
+    assert apart(simulated(config), expected) > 100 * rounding(expected, FEW)
+
+
+def test_peers_with_other_networks_refuse_each_other(tmp_path: Path) -> None:
+    drawn = {"name": "random-neighbours", "neighbours": 2}
+    config = run_config(tmp_path, "gossip", network=RING | {"nodes": 4, "schedule": drawn})
+    peer = network_of(config, tmp_path)[0]
+    assert set(peer.network) == {"edges", "weights", "schedule"}
+    other = replace(peer, network={**peer.network, "schedule": "random-matching"})
+    fewer = replace(peer, network={**peer.network, "edges": peer.network["edges"][1:]})
+    words = {describe_rule(one) for one in (peer, other, fewer, replace(peer, network={}))}
+    assert len(words) == 4
+    with pytest.raises(UserError, match="late in the simulator"):
+        peers_of(replace(config, network=replace(config.network, delay=2)), run="late")
+    for wrong, says in (
+        ({"edges": [[0, 9]]}, "names other nodes than 0 to 3"),
+        ({"edges": 3}, "is not a list of links"),
+        ({"schedule": "nothing"}, "unknown schedule"),
+        ({"edge": []}, "edges"),
+    ):
+        with pytest.raises(UserError, match=says):
+            Mixing(replace(peer, network={**peer.network, **wrong}))

@@ -278,6 +278,10 @@ class EdgeFile(GraphSchedule):
     def _rounds(self) -> tuple[tuple[tuple[str, str], ...], ...]:
         return _read_rounds(str(self.path), self.digest)
 
+    def phases(self) -> list[dict[str, Any]]:
+        """The same as phases of one round each."""
+        return [{"rounds": 1, "edges": [list(pair) for pair in pairs]} for pairs in self._rounds]
+
     def check(self, network: "Network") -> None:
         for round in range(len(self._rounds)):
             self._mask(network, round)

@@ -6,9 +6,11 @@ from typing import Any, TypeVar
 
 from clippedgossip.errors import ConfigError
 from clippedgossip.network import Network
+from clippedgossip.network.schedule import survey
 from clippedgossip.network.weights import rows_of
 from clippedgossip.peer.peer_config import UNUSED, Config, check
 from clippedgossip.peer.peer_mixing import rule_of
+from clippedgossip.peer.round_neighbours import table_of
 from clippedgossip.runs.config import RunConfig
 from clippedgossip.settings import DataConfig, TrainingConfig
 from clippedgossip.simulate.setup import clique_places
@@ -30,13 +32,17 @@ def peers_of(config: RunConfig, *, run: str) -> tuple[Edges, int, Config]:
         data=_without(config.data, "data", root=config.data.where),
         model=config.model,
         training=_without(config.training, "training"),
-        rule=config.rule.resolved(network),
+        rule=config.rule.resolved(network, rounds=config.training.rounds, seed=config.seed),
+        network=table_of(network, config.network.schedule),
         groups=tuple(map(tuple, clique_places(network, list(range(network.n))))) if clique else None,
         folder=config.rule.folder or Path(),
     )
     check(template)
     rule = rule_of(template)
-    for degree in set(network.degrees.tolist()):
+    counts = set(network.degrees.tolist())
+    if network.schedule is not None:
+        counts = set(survey(network, config.training.rounds, config.seed).counts) - {0}
+    for degree in counts:
         rule.check(degree)
     ends = zip(rows_of(network.indptr).tolist(), network.indices.tolist(), strict=True)
     return [(a, b) for a, b in ends if a < b], network.n, template
@@ -55,9 +61,4 @@ def _refuse_what_peers_lack(config: RunConfig, network: Network) -> None:
         raise ConfigError(
             "the config has Byzantine nodes or an [attack]; drop both, all peers are regular at first\n"
             "`clippedgossip peer up NET --misbehave 3=bit-flipping` makes one of them Byzantine"
-        )
-    if network.weighting != "metropolis-hastings":
-        raise ConfigError(
-            f"network.weights is {network.weighting!r}; peers agree on metropolis-hastings alone, from the "
-            "degrees they exchange"
         )

@@ -27,6 +27,7 @@ from clippedgossip.peer import identity
 from clippedgossip.peer import peer_config as configs
 from clippedgossip.peer.peer_config import Address, Config, Neighbour
 from clippedgossip.peer.peer_folder import in_use
+from clippedgossip.peer.round_neighbours import schedule_thing
 from clippedgossip.peer.telemetry import STATUS_FILE, read_status
 from clippedgossip.settings import RuleConfig
 
@@ -57,7 +58,9 @@ def write_network(edges: Iterable[tuple[int, int]], nodes: int, out: Path, templ
         around[b].append(a)
     folders = []
     rule = RuleConfig.from_value(template.rule, template.folder)
+    schedule = schedule_thing(template.network, template.folder)
     origins = [*template.data.origins, *template.model.origins, *rule.origins]
+    origins += [] if schedule is None else schedule.origins
     for i, me in enumerate(identities):
         folder = out / str(i)
         identity.save(me, folder)

@@ -23,6 +23,7 @@ from clippedgossip.peer.outbox import Message, Outbox
 from clippedgossip.peer.peer_config import Config, Neighbour
 from clippedgossip.peer.rejection import VIOLATIONS, Rejected, Rejection
 from clippedgossip.peer.reputation import Reputation
+from clippedgossip.peer.round_neighbours import RoundNeighbours
 from clippedgossip.peer.signed_rounds import SignedRounds
 from clippedgossip.peer.telemetry import bounded_logger
 from clippedgossip.peer.transport.base import NeighbourLink, Transport
@@ -30,6 +31,8 @@ from clippedgossip.peer.wire import Stamp, stamp_of
 
 log = bounded_logger(__name__)
 _RETRY = 0.1
+_DRIFT = 16
+"""How many rounds apart peers may be that hear each other rarely, and still wait for each other."""
 _LATE_PULLS = 3
 """So many pulls without an answer, and the connection is made anew."""
 
@@ -73,6 +76,8 @@ class NeighbourState:
     """For how many seconds it is still ignored, as of the last round."""
     finished: bool = False
     late_pulls: int = 0
+    waited_for: int = -1
+    """The last round whose message it was to take and did not, though this node waited."""
     fetch: "_Fetch | None" = None
 
     @property
@@ -146,6 +151,10 @@ class Node:
         patience = config.deadlines.most
         self.outbox = Outbox(self.neighbours, config.limits, self.terms, patience=patience, nonce=self.nonce)
         self.outbox.skip_to(round)
+        self.rounds = RoundNeighbours(config) if config.network else None
+        """Whom it hears in which round, where that is not always everyone."""
+        if self.rounds is not None:
+            self.outbox.drift = _DRIFT
         self.outbox.heard = self._heard
         self.outbox.headers = self.evidence.of_round
         self.hurry = asyncio.Event()
@@ -268,6 +277,7 @@ class Node:
                 while not all(
                     n.finished or (caller.round >= last and caller.pulled >= last)
                     for n, caller in zip(self.neighbours.values(), self.outbox.callers.values(), strict=True)
+                    if self.rounds is None or n.name in self.rounds.listeners(last)
                 ):
                     await asyncio.sleep(0.02)
         await self.close()
@@ -282,8 +292,10 @@ class Node:
         started, round, patience = loop.time(), self.round, self.deadline.seconds
         await self.publish(vector)
         self._rows_free.set()
-        fetches = [self._go_on(n, started + patience) for n in self.neighbours.values()]
+        fetches = [self._go_on(n, started + patience) for n in self._heard_in(round)]
         await self._wait(fetches, started, patience)
+        if self.rounds is not None and round:
+            await self._let_listeners_take(round - 1, started + patience)
         self._rows_free.clear()
         result = await self._collected(fetches, started, patience)
         past = {name for name, theirs in result.rounds.items() if theirs >= round}
@@ -353,8 +365,37 @@ class Node:
         header = wire.make_header(self.identity, self._expected(), stamp, body, final=final)
         return Message(header, body, frame)
 
+    def _heard_in(self, round: int) -> list[NeighbourState]:
+        if self.rounds is None:
+            return list(self.neighbours.values())
+        heard = self.rounds.weights(round)
+        return [n for name, n in self.neighbours.items() if name in heard]
+
+    async def _let_listeners_take(self, round: int, until: float) -> None:
+        """Waits until those that hear this peer in a round have its message: a peer that hears others than
+        those that hear it would else be rounds ahead of them. Whoever let it wait in vain is not waited for
+        again before it takes a message."""
+        assert self.rounds is not None
+        callers = self.outbox.callers
+        listeners = [n for name, n in self.neighbours.items() if name in self.rounds.listeners(round)]
+        while late := [
+            n for n in listeners if callers[n.name].pulled < round and callers[n.name].pulled >= n.waited_for
+        ]:
+            self.outbox.taken.clear()
+            try:
+                async with asyncio.timeout_at(until):
+                    await self.outbox.taken.wait()
+            except TimeoutError:
+                for n in late:
+                    n.waited_for = round
+                return
+
     def weights(self) -> Tensor:
-        """Metropolis–Hastings from exchanged degrees: whatever degree is claimed, at most 1/(d_i+1)."""
+        """Metropolis–Hastings from exchanged degrees: whatever degree is claimed, at most 1/(d_i+1). Where
+        the network is known, its weights of the round; 0 for whoever is not heard in it."""
+        if self.rounds is not None:
+            heard = self.rounds.weights(self.round)
+            return torch.tensor([heard.get(name, 0.0) for name in self.neighbours], dtype=torch.float64)
         own = self.config.degree
         weights = [1.0 / (max(own, peer.degree) + 1) for peer in self.neighbours.values()]
         return torch.tensor(weights, dtype=torch.float64)
@@ -504,10 +545,13 @@ class Node:
         rounds: dict[str, int] = {}
         missing: dict[str, Rejection] = {}
         # A message that is half received goes on into its row: the rule then gets a copy of the others.
-        busy = {fetch.peer.name for fetch in fetches if not fetch.over and fetch.writing}
+        # The same where not all are heard: a message that comes too late is used when its sender is next.
+        busy = self.rounds is not None or any(not fetch.over and fetch.writing for fetch in fetches)
         received = torch.full_like(self._received, torch.nan) if busy else self._received
-        for fetch, row, kept in zip(fetches, received, self._kept_rows(), strict=True):
+        rows = dict(zip(self.neighbours, zip(received, self._kept_rows(), strict=True), strict=True))
+        for fetch in fetches:
             peer, name = fetch.peer, fetch.peer.name
+            row, kept = rows[name]
             if fetch.over:
                 peer.fetch = None
             if fetch.over and fetch.body is not None and fetch.finite is None:

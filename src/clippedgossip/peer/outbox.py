@@ -99,6 +99,10 @@ class Outbox:
         self.flooded = 0
         self.heard: Callable[[str, pb.Terms], None] = lambda name, terms: None
         self.headers: Callable[[int], list[pb.Header]] = lambda round: []
+        self.drift = wire.DRIFT
+        """How many rounds ahead neighbours may be and still wait for their own round."""
+        self.taken = asyncio.Event()
+        """Set whenever a neighbour has taken a message."""
         self._nonce = nonce
         self._pacer = Pacer(limits.bytes_per_second)
         self._terms = terms
@@ -205,6 +209,7 @@ class Outbox:
         except TimeoutError:
             raise Rejected(Rejection.LATE, "read too slowly") from None
         caller.pulled = max(caller.pulled, round)
+        self.taken.set()
 
     async def _choose(self, request: pb.PullRequest) -> int:
         """The round of the message to send; holds the call while a better one may come."""
@@ -212,7 +217,7 @@ class Outbox:
         until = asyncio.get_running_loop().time() + patience
         while True:
             found = self._new_to(request)
-            coming = self.round < request.round <= self.round + wire.DRIFT and not self.final
+            coming = self.round < request.round <= self.round + self.drift and not self.final
             if found is not None and not coming:
                 return found
             try:

@@ -146,6 +146,9 @@ class Config:
     staleness: int = 0
     """For how many rounds a message may be used again when no new one comes."""
     misbehave: str = ""
+    network: Mapping[str, Any] = field(default_factory=dict)
+    """Where rounds differ, or weights do not follow from degrees: the whole network, {edges, weights,
+    schedule}, with peers by their numbers."""
     learner: Mapping[str, Any] = field(default_factory=dict)
     """What trains in place of data and model: {name = "mine:make"}, and whatever that reads."""
     data: DataConfig = field(default_factory=DataConfig)
@@ -228,6 +231,10 @@ def _look_up(config: Config) -> None:
     from clippedgossip.peer.peer_mixing import rule_of
 
     rule_of(config)
+    if config.network:
+        from clippedgossip.peer.round_neighbours import network_of
+
+        network_of(config)
     if not config.learner:
         config.data.checked()
         config.model.checked()
@@ -253,7 +260,9 @@ def _refuse_unused(said: Mapping[str, Any]) -> None:
 
 def _read(said: dict[str, Any], folder: Path) -> Config:
     _refuse_unused(said)
-    said |= {key: dict(decode.table(said[key], (key,))) for key in ("rule", "learner") if key in said}
+    said |= {
+        key: dict(decode.table(said[key], (key,))) for key in ("rule", "learner", "network") if key in said
+    }
     sections = {
         "data": DataConfig.from_value(said.pop("data", {}), folder),
         "model": ModelConfig.from_value(said.pop("model", "mlp"), folder),
@@ -311,7 +320,7 @@ def dump(config: Config) -> str:
         simple = isinstance(said, bool | int | str | Address | tuple) and entry.name not in _FIRST
         if simple and said != entry.default:
             lines.append(f"{entry.name} = {_toml(said)}")
-    for key in ("learner", "data", "model", "rule", "training", "deadlines", "limits", "wire"):
+    for key in ("network", "learner", "data", "model", "rule", "training", "deadlines", "limits", "wire"):
         lines += _section(key, getattr(config, key))
     return "\n".join(lines) + "\n" + _neighbours(config)
 

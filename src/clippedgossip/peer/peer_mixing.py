@@ -16,6 +16,7 @@ from clippedgossip.peer import wire_tensors as tensors
 from clippedgossip.peer.node import Exchange
 from clippedgossip.peer.peer_config import Config
 from clippedgossip.peer.rejection import VIOLATIONS, Rejection
+from clippedgossip.peer.round_neighbours import RoundNeighbours, describe_network
 from clippedgossip.randomness import purpose_word
 from clippedgossip.rules import ClippedGossip, Fixed, Oracle, Rule
 from clippedgossip.rules.base import LinearRule
@@ -70,8 +71,12 @@ class Mixing:
         self.number = _own_number(config)
         self.senders = torch.tensor([number_of(name) for name in self.names], dtype=torch.int64)
         self.rule = rule_of(config).at(self.number)
-        self.rule.check(config.degree)
-        self.rule.warn(config.degree)
+        counts = {config.degree}
+        if config.network:
+            counts = RoundNeighbours(config).counts(config.rounds)
+        for count in counts:
+            self.rule.check(count)
+        self.rule.warn(min(counts, default=0))
 
     def __call__(
         self, vector: Tensor, exchange: Exchange, into: Sequence[Tensor], *, losses: Losses | None = None
@@ -117,7 +122,7 @@ class Mixing:
         found = {
             name: distance
             for name, distance in zip(self.names, distances, strict=True)
-            if name not in exchange.missing
+            if name in exchange.rounds
         }
         radius = getattr(self.rule, "radius", None)
         fixed = radius.value if isinstance(radius, Fixed) else None
@@ -146,7 +151,7 @@ def rule_of(config: Config) -> Rule:
 
 def describe_rule(config: Config) -> str:
     """The rule in words, for hello: every parameter, so that equal rules read alike however written."""
-    words = _words(_asked(config).checked().to_mapping())
+    words = _words(_asked(config).checked().to_mapping()) + describe_network(config)
     if len(words) <= _LONGEST:
         return words
     digest = hashlib.sha256(words.encode()).hexdigest()[:32]
