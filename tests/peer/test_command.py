@@ -26,6 +26,7 @@ from clippedgossip.peer.local_network import write_network
 from clippedgossip.peer.peer_config import Config, Deadlines, load
 from clippedgossip.peer.peer_folder import take
 from clippedgossip.peer.telemetry import write_starting
+from clippedgossip.report.terminal import short
 from clippedgossip.settings import DataConfig, ModelConfig, TrainingConfig
 from tests.peer.terminal import Terminal
 
@@ -64,6 +65,7 @@ def test_a_first_network(tmp_path: Path) -> None:
     assert rows[1]["rejected"] == 0
     status = json.loads(here("status", net, "--json"))
     assert [row["round"] for row in status] == [30] * 4
+    assert f" {short(status[0]['neighbour_distance'])} " in here("status", net)
     assert not any(row["running"] for row in status)
     records = list((net / "0" / "runs").glob("*/records.jsonl"))
     assert len(records) == 1

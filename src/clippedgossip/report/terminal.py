@@ -204,7 +204,7 @@ def _peers_table(rows: Mapping[str, Mapping[str, Any]]) -> "RichTable":
         cells = (
             f"{row['round']}/{row['rounds']}" if {"round", "rounds"} <= row.keys() else None,
             row.get("accuracy"),
-            row.get("consensus_distance"),
+            row.get("neighbour_distance"),
             f"{sum(links.values())}/{len(links)}" if links else None,
             row.get("clipped"),
             row.get("missing"),
