@@ -28,15 +28,18 @@ from clippedgossip.paper import (
     reproduce,
 )
 from clippedgossip.paper import base as base_module
+from clippedgossip.paper.base import SETS
 from clippedgossip.paper.overview import write_overview
 from clippedgossip.paper.results import DISTANCE, Line, Results, RunResult
 from clippedgossip.paper.training_figure import (
     CIFAR,
     MNIST,
     Case,
+    Grid,
     Scale,
     ScaleName,
     TrainingExperiment,
+    by_radius,
     clipped,
 )
 from clippedgossip.records import RunDirectory
@@ -152,6 +155,40 @@ def test_the_precisions_claims_are_about_differences() -> None:
     assert all(case.config.training.precision == case.rule for case in cases)
 
 
+RESULTS = Path(__file__).parents[2] / "docs" / "results" / "h200"
+
+
+def main_claims(results: Mapping[str, Results]) -> dict[str, str]:
+    return {
+        f"{name}: {claim.text}": claim.verdict
+        for name, result in results.items()
+        for claim in training(name).claims(result).claims
+        if claim.main
+    }
+
+
+def kept() -> dict[str, Results]:
+    """The results at the paper's scale of the figures that have main claims."""
+    found = {
+        name: Results.load(RESULTS / f"{name}.json", name) for name in SETS["all"] if name != "consensus"
+    }
+    return {name: result for name, result in found.items() if main_claims({name: result})}
+
+
+def test_the_main_claims_are_few_and_decided() -> None:
+    claims = main_claims(kept())
+    assert 1 <= len(claims) <= 12
+    assert set(claims.values()) <= {"holds", "does not hold"}
+
+
+@pytest.mark.slow
+def test_both_scales_agree_on_the_main_claims(tmp_path: Path) -> None:
+    paper = kept()
+    done = prepare(list(paper), Options(device="cpu", out=tmp_path), lambda *_: None)
+    quick = {part.experiment.name: part.judge(lambda *_: None).result for part in done}
+    assert main_claims(quick) == main_claims(paper)
+
+
 def by_setting(table: Mapping[str, Sequence[float]]) -> Callable[[str, str, str], float]:
     """Percent from the dumbbell's table; Ξ as in a run that agrees, or does not."""
 
@@ -253,6 +290,44 @@ class Tiny(TrainingExperiment):
 
     def findings(self, result: Results) -> list[Claim]:
         return [check("it learns", result.final("ring", "Gossip", "all"), "at least 0 %")]
+
+
+class Searching(Tiny):
+    """ClippedGossip with the better of two radii. With the first nobody moves."""
+
+    def cases(self, scale: Scale) -> Sequence[Case]:
+        few = {"rounds": 6, "evaluate_every": 2, "evaluate_last": 2, "batch": 4}
+        rules: dict[str, Any] = {"Gossip": "gossip", "ClippedGossip": Grid(by_radius(0.0, 1.0))}
+        return scale.cases("ring", rules, network={"name": "ring", "nodes": 3}, **few)
+
+
+def test_a_parameter_is_chosen_on_a_seed_that_is_not_reported(tmp_path: Path) -> None:
+    options = Options(seeds=2, device="cpu", workers=1, out=tmp_path)
+    done = reproduce(Searching(), options)
+    result: Results = done.result
+    ((network, rule), tried) = next(iter(result.tried(lambda _: "all").items()))
+    assert rule == "ClippedGossip"
+    assert json.loads(network)["name"] == "ring"
+    best = max(tried, key=tried.__getitem__)
+    line = result.line("ring", "ClippedGossip")
+    assert line is not None
+    assert f"τ = {line.config['rule']['radius']:g}" == best
+    assert [run.seed for run in line.runs] == [0, 1]
+    assert {run.seed for tuning in result.tuning for run in tuning.runs} == {1000}
+    assert len(files(tmp_path)) == 2 + 2 * 2
+    page = done.path.read_text(encoding="utf-8")
+    assert f"{best}: {100 * tried[best]:.1f} ✓" in page
+    again = reproduce(Searching(), Options(source=tmp_path, out=tmp_path / "again"))
+    assert again.result.tuning[0].value == "τ = 0"
+    assert again.claims.to_json() == done.claims.to_json()
+
+
+def test_a_search_that_is_not_complete_is_said_so(tmp_path: Path) -> None:
+    options = Options(seeds=1, device="cpu", workers=1, out=tmp_path)
+    need = Searching().needs(options)
+    assert len(need.configs) == 3, "two to try, and gossip"
+    with pytest.raises(RunError, match="2 of 2 runs that choose parameters have no result"):
+        need.read(lambda *_: None)
 
 
 @pytest.fixture

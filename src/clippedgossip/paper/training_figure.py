@@ -360,9 +360,13 @@ class TrainingExperiment(Experiment[Results]):
     def _tuned(self, cases: Sequence[Case], options: Options) -> tuple[list[Case], Results]:
         """The cases with the chosen values, and the results that they were chosen from."""
         tuning = [line for case in cases for line in case.tuning]
-        results = replace(
-            self._empty(cases, options), tuning=[line.read([TUNING_SEED], options.runs)[0] for line in tuning]
-        )
+        found = [line.read([TUNING_SEED], options.runs) for line in tuning]
+        lines = [line for line, _ in found]
+        troubles = dict.fromkeys(run.failure for _, runs in found for run in runs if run.failure is not None)
+        if lost := sum(not line.runs for line in lines):
+            words = f"{lost} of {len(lines)} runs that choose parameters have no result and count as 0"
+            troubles[words] = None
+        results = replace(self._empty(cases, options), tuning=lines, troubles=list(troubles))
         chosen = results.chosen(self.reported)
         return [case.with_value(chosen[case.line.tuned]) if case.tries else case for case in cases], results
 

@@ -68,7 +68,6 @@ class WeakerTopology(TrainingExperiment):
                 note="lead of clique A's model, which learns the other digits through the cut only",
                 source='"both GM and TM will discard the graph cut" and ClippedGossip "empirically perform '
                 'better"; no number is given, the bound is ours.',
-                main=True,
             )
         yield check(
             "non-IID: only ClippedGossip helps the cliques to consensus",
