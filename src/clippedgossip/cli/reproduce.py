@@ -31,7 +31,7 @@ class _WithFigures(TyperCommand):
         from clippedgossip.paper import EXPERIMENTS
 
         super().format_help(ctx, formatter)
-        names = ", ".join([*EXPERIMENTS, "all (those of the paper)", "ours (the last four)"])
+        names = ", ".join([*EXPERIMENTS, "all (those of the paper)", "ours (the others)"])
         print(fill(f"Figures: {names}", 80, subsequent_indent="  ", break_on_hyphens=False) + "\n")
 
 

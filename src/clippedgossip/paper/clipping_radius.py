@@ -8,7 +8,6 @@ from clippedgossip.mixing.inbox import Inbox
 from clippedgossip.mixing.slots import Layout
 from clippedgossip.paper.results import Results
 from clippedgossip.paper.training_figure import (
-    PAPER_ATTACKS,
     Case,
     Scale,
     TrainingExperiment,
@@ -22,7 +21,6 @@ from clippedgossip.runs.config import NetworkConfig
 CLIQUE = 5
 NETWORK = {"name": "dumbbell", "clique": CLIQUE, "byzantine": {"pendants": [CLIQUE - 1, CLIQUE]}}
 JUDGED = ("BF", "LF", "ALIE z=10")
-ATTACKS = {name: PAPER_ATTACKS[name] for name in (*JUDGED, "ALIE")}
 """With the z of the text's formula, which is 0 here, ALIE is no attack. No claim is about it."""
 FIXED = by_radius(0.1, 0.5, 1.0, 2.0, 10.0)
 ADAPTIVE = "adaptive"
@@ -45,7 +43,7 @@ class ClippingRadius(TrainingExperiment):
 
     def cases(self, scale: Scale) -> Iterator[Case]:
         rules = {**FIXED, ADAPTIVE: adaptive()}
-        for attack, how in ATTACKS.items():
+        for attack, how in scale.attacks(JUDGED, "ALIE").items():
             yield from scale.cases(attack, rules, network=NETWORK, partition="clique", attack=how)
 
     def findings(self, result: Results) -> Iterator[Claim]:

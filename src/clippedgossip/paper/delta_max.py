@@ -112,7 +112,6 @@ class DeltaMax(TrainingExperiment):
             paper=f"{PUBLISHED['all'][0] - PUBLISHED['all'][-1]:+.1f} points",
             note="from δ_max = 0 to 1/4, all regular nodes, last round",
             source='"the model quality drops significantly"; half of the released drop.',
-            main=True,
         )
         cliques = [result.lasts(group)(SORTED, most) for group in ("clique A", "clique B")]
         yield check(

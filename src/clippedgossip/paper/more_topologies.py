@@ -7,7 +7,6 @@ import numpy as np
 
 from clippedgossip.paper.results import DISTANCE, Results
 from clippedgossip.paper.training_figure import (
-    PAPER_ATTACKS,
     TUNED,
     Case,
     Scale,
@@ -32,7 +31,6 @@ NETWORKS = {
 }
 BRIDGED = {"name": "dumbbell", "clique": 5, "byzantine": {"pendants": [4, 5]}}
 JUDGED = ("ALIE z=10", "IPM", "BF", "LF", "dissensus")
-ATTACKS = {name: PAPER_ATTACKS[name] for name in ("ALIE", *JUDGED)}
 """With the z of the text's formula, which is negative here, ALIE is no attack. No claim is about it."""
 CALM = "dumbbell 5+5, no attack"
 ROBUST = ("ClippedGossip", "GM", "TM", "Mozi")
@@ -61,7 +59,7 @@ class MoreTopologies(TrainingExperiment):
     def cases(self, scale: Scale) -> Iterator[Case]:
         rules = paper_rules(TUNED)
         for where, network in NETWORKS.items():
-            for attack, how in ATTACKS.items():
+            for attack, how in scale.attacks(JUDGED, "ALIE").items():
                 setting = f"{where}, {attack}"
                 yield from scale.cases(setting, rules, network=network, partition="sorted", attack=how)
         calm = {

@@ -5,13 +5,12 @@ from typing import Any
 
 from clippedgossip.paper import page_parts as drawing
 from clippedgossip.paper.results import Results
-from clippedgossip.paper.training_figure import PAPER_ATTACKS, Case, Scale, TrainingExperiment, paper_rules
+from clippedgossip.paper.training_figure import Case, Scale, TrainingExperiment, paper_rules
 from clippedgossip.report.claims import Claim, best, check
 from clippedgossip.report.page import PagePart
 
 TWO_EACH = [node for _ in range(2) for node in range(5)]
 WITH, WITHOUT = "majority", "no majority"
-ATTACKS = {name: PAPER_ATTACKS[name] for name in ("IPM", "ALIE z=10", "ALIE", "dissensus", "BF", "LF")}
 PUBLISHED = {  # without and with a regular majority
     "ClippedGossip": {"IPM": (91.5, 91.6), "ALIE z=10": (94.4, 94.5), "dissensus": (90.2, 89.5)},
     "GM": {"IPM": (11.4, 11.4), "ALIE z=10": (9.8, 9.8), "dissensus": (9.8, 89.3)},
@@ -49,7 +48,7 @@ class NoHonestMajority(TrainingExperiment):
     def cases(self, scale: Scale) -> Iterator[Case]:
         rules = paper_rules(scale.radius / 10, keep=0.4)
         rules.pop("Gossip")
-        for attack, how in ATTACKS.items():
+        for attack, how in scale.attacks(PUBLISHED["GM"], "ALIE", "BF", "LF").items():
             for setting, network in ((WITH, ring()), (WITHOUT, ring([0]))):
                 yield from scale.cases(f"{attack}, {setting}", rules, network=network, attack=how)
 
@@ -62,7 +61,7 @@ class NoHonestMajority(TrainingExperiment):
         caption = "Test accuracy of the model averaged over all five regular nodes."
         parts: dict[str, PagePart] = {}
         for title, majority in (("Without a regular majority", WITHOUT), ("With a regular majority", WITH)):
-            settings = [f"{attack}, {majority}" for attack in ATTACKS]
+            settings = [setting for setting in result.settings if setting.endswith(f", {majority}")]
             parts[title] = drawing.curves(result, self.reported, caption=caption, settings=settings)
         return {**parts, "Accuracy at the end": drawing.end_bars(result, self.reported)}
 

@@ -33,8 +33,8 @@ class RandomPartner(TrainingExperiment):
     remarks = (
         f"There are {STEPS} times fewer rounds than in the other figures, so the gradients are as many. Data "
         "are drawn at random. A partner has the weight ½, so a Byzantine partner has δ_i = ½: no bound on "
-        "δ_max helps, and the radius is a number: the best of 0.03, 0.1, 0.3 and 1 under each attack, chosen "
-        "on seeds that are not reported."
+        "δ_max helps, and the radius is a number: the best of 0.03, 0.1, 0.3 and 1 over all attacks, chosen "
+        "on a seed that is not reported."
     )
 
     def cases(self, scale: Scale) -> Iterator[Case]:

@@ -100,6 +100,11 @@ class Scale:
     radius: float
     about: str
 
+    def attacks(self, judged: Iterable[str], *shown: str) -> dict[str, Any]:
+        """Those that claims are about; at the paper's scale also some that are only shown."""
+        names = [*judged, *(shown if self.name == "paper" else ())]
+        return {name: PAPER_ATTACKS[name] for name in names}
+
     @property
     def clique(self) -> int:
         """Workers in each clique of the dumbbell without Byzantine nodes."""
