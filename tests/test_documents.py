@@ -26,7 +26,7 @@ QUOTED = [
 ]
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/python.md"])
+@pytest.mark.parametrize("document", ["README.md", "docs/adapters.md", "docs/python.md"])
 def test_blocks_print_what_the_document_says(
     document: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
