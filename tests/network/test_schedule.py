@@ -12,7 +12,7 @@ from clippedgossip.errors import NetworkError, UserError
 from clippedgossip.network import Network
 from clippedgossip.network.delay import DELAY, EdgeDelay, FixedDelay, SlowNodes, delay_of
 from clippedgossip.network.schedule import SCHEDULE, Churn, GraphSchedule, RandomNeighbours, survey
-from clippedgossip.runs.config import NetworkConfig
+from clippedgossip.runs.config import NetworkConfig, RunConfig, load_config
 
 BRIDGE = [{"rounds": 3, "without": [[4, 5]]}, {"rounds": 1}]
 
@@ -237,3 +237,27 @@ def test_delays_are_of_all_messages_of_a_link_or_of_a_node() -> None:
     assert delay_of({"edges": 3}) == EdgeDelay(3)
     with pytest.raises(NetworkError, match="give a number of rounds"):
         delay_of(1.5)
+
+
+def test_schedules_come_from_files_overrides_and_sweeps(tmp_path: Path) -> None:
+    """And a run without one has the config that it had."""
+    path = tmp_path / "run.toml"
+    path.write_text(
+        '[network]\nname = "complete"\nnodes = 8\nschedule = "random-neighbours"\n'
+        '[data]\nname = "digits"\n[model]\nname = "linear"\n[rule]\nname = "gossip"\n'
+    )
+    said = load_config(path).to_mapping()["network"]
+    assert said["schedule"] == {"name": "random-neighbours", "neighbours": 3}
+    two = load_config(path, ["network.schedule.neighbours=2", "network.delay={edges=2}"])
+    assert two.to_mapping()["network"] == {
+        "name": "complete",
+        "nodes": 8,
+        "schedule": {"name": "random-neighbours", "neighbours": 2},
+        "delay": {"edges": 2},
+    }
+    assert RunConfig.from_mapping(two.to_mapping()) == two
+    assert str(two.network.build().delay) == "EdgeDelay(rounds=2)"
+    with pytest.raises(UserError, match=r"override 'network.schedule.neighbors=2'.*unknown parameter"):
+        load_config(path, ["network.schedule.neighbors=2"])
+    plain = RunConfig.from_mapping({**two.to_mapping(), "network": {"name": "complete", "nodes": 8}})
+    assert set(plain.to_mapping()["network"]) == {"name", "nodes"}

@@ -17,7 +17,7 @@ from clippedgossip.audit.worst_placement import Placement, worst_placement
 from clippedgossip.errors import NetworkError
 from clippedgossip.network import Network
 
-FEW_EDGES = 300  # networks of no more are told what optimal weights would gain
+FEW_EDGES = 1000  # networks of no more are told what optimal weights would gain
 LISTED = 1000  # longer lists of nodes or edges are cut short in JSON, and say so
 
 
@@ -166,7 +166,7 @@ def _audit(
 
 
 def _optimal(network: Network) -> Gain | None:
-    """What optimal weights would give, where they take a fraction of a second and raise γ by 1 % or more."""
+    """What optimal weights would give, where they take a few seconds and raise γ by 1 % or more."""
     if network.fixed_weights or not network.connected or len(network.indices) > 2 * FEW_EDGES:
         return None
     graph = network.to_networkx()

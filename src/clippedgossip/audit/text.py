@@ -4,7 +4,7 @@ from collections.abc import Hashable, Iterable
 from math import inf
 from textwrap import fill
 
-from clippedgossip.audit.diagnosis import Audit, delta_max_nodes
+from clippedgossip.audit.diagnosis import FEW_EDGES, Audit, delta_max_nodes
 from clippedgossip.audit.edges import GAIN
 from clippedgossip.network import Network
 
@@ -198,6 +198,8 @@ def _numbers(audit: Audit) -> str:
     if audit.optimal is not None:
         gamma, better = number(audit.optimal.gamma), number(audit.optimal.ratio)
         rows.append(_row("hint", gamma, f"γ, and δ_max/γ² {better}, with optimal weights"))
+    elif len(audit.network.indices) > 2 * FEW_EDGES and not audit.network.fixed_weights:
+        rows.append(_row("hint", "", "optimal weights may have a larger γ; --weights optimal computes them"))
     return "\n".join(rows)
 
 

@@ -5,9 +5,10 @@ Fastest mixing (Boyd, Diaconis, Xiao 2004). W = I − L(w), L(w) = Σ_e w_e b_e 
     maximise γ   with   γ ⪯ L(w) ⪯ 2 − γ on 1⊥,   w ≥ 0,   Σ_{e∋i} w_e ≤ 1.
 
 It is not known beforehand which nodes are Byzantine, so γ is that of the full W. *Robust* weights also give
-no edge more than cap/b. Then b Byzantine neighbours give δ_max ≤ cap, whichever they are, and the largest γ
-gives the smallest bound cap/γ² on the theorem's δ_max/γ². (An edge could have more where its neighbours have
-less; that is not used.)
+no b neighbours of a node more than the cap together. Then b Byzantine neighbours give δ_max ≤ cap, whichever
+they are, and the largest γ gives the smallest bound cap/γ² on the theorem's δ_max/γ². Each set of b
+neighbours is a constraint; where there are more than `SETS` of them, no edge has more than cap/b instead,
+which is stricter.
 
 Up to `EXACT` edges a barrier method finds the point of the central path
 
@@ -28,6 +29,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import combinations
+from math import comb
 from numbers import Real
 from typing import Any
 
@@ -44,6 +47,7 @@ Ints = NDArray[np.int64]
 
 LARGEST = 2000  # nodes; the methods hold several n×n matrices
 EXACT = 2000  # edges up to which the barrier method is used
+SETS = 20_000  # of b neighbours; where there are more, each edge is bounded by itself
 EPSILON = 1e-4  # share of γ that the barrier method may leave
 ENOUGH = 1e-3  # share of γ at which ADMM stops
 ROUNDS = 240  # of ADMM, at most
@@ -54,7 +58,7 @@ THREADS_FROM = 200  # nodes; smaller matrices are faster on one thread
 
 @dataclass(frozen=True)
 class Robust:
-    """No `byzantine` neighbours of any node hold more than `cap` together: no edge has more than cap/b."""
+    """No `byzantine` neighbours of any node hold more than `cap` together."""
 
     byzantine: int
     cap: float
@@ -168,8 +172,15 @@ class _Problem:
         rows_of_a = [-sparse.eye_array(m), self.incidence]
         h = [np.zeros(m), np.ones(n)]
         if robust is not None:
-            rows_of_a.append(sparse.eye_array(m))
-            h.append(np.full(m, self.most))
+            sets = _sets(indptr, self.edge_of_entry, robust.byzantine)
+            if m > EXACT or sets is None:
+                rows_of_a.append(sparse.eye_array(m))
+                h.append(np.full(m, self.most))
+            else:
+                place = np.repeat(np.arange(len(sets)), robust.byzantine)
+                members = (np.ones(sets.size), (place, sets.ravel()))
+                rows_of_a.append(sparse.csr_array(members, shape=(len(sets), m)))
+                h.append(np.full(len(sets), robust.cap))
         self.a, self.h = sparse.csr_array(sparse.vstack(rows_of_a)), np.concatenate(h)
 
     def laplacian(self, w: Floats) -> Floats:
@@ -197,6 +208,18 @@ class _Problem:
         scale = float(np.abs(cost).max())
         found: Any = linprog(-cost / scale, A_ub=self.a, b_ub=self.h, bounds=(None, None), method="highs")
         return float(2 * np.trace(bottom) / trace - scale * found.fun)
+
+
+def _sets(indptr: Ints, edge_of_entry: Ints, byzantine: int) -> Ints | None:
+    """(count, b) every set of b edges at a node, each once; None if there are too many."""
+    degrees = np.diff(indptr)
+    if sum(comb(int(degree), byzantine) for degree in degrees) > SETS:
+        return None
+    found = [
+        np.sort(np.array(list(combinations(edges.tolist(), byzantine)), dtype=np.int64), axis=1)
+        for edges in np.split(edge_of_entry, indptr[1:-1])
+    ]
+    return np.unique(np.concatenate(found), axis=0)
 
 
 def _barrier(problem: _Problem) -> tuple[Floats, Floats, Floats]:

@@ -31,6 +31,8 @@ from clippedgossip.tasks.workers import Workers, WorkerShares
 
 PASS_BYTES = 64 << 20
 """Models and activations of one pass on a CPU; larger passes gain nothing."""
+DENSE_ROWS = 1 << 24
+"""Weights of Byzantine nodes; more of them are held as a sparse matrix."""
 GPU_SHARE = 32
 """On a GPU a pass may take this part of its memory: large passes keep it busy."""
 
@@ -380,6 +382,8 @@ def byzantine_rows(network: Network, like: Tensor) -> Tensor:
     """(b, r+b) the Byzantine nodes' rows of W, regular columns first: they mix by plain gossip."""
     order = [*network.regular.tolist(), *network.byzantine.tolist()]
     rows = sparse.coo_array(network.weights[network.byzantine][:, order])
+    if rows.shape[0] * rows.shape[1] <= DENSE_ROWS:
+        return torch.tensor(rows.toarray(), dtype=like.dtype).to(like.device)
     index = torch.tensor([rows.row.tolist(), rows.col.tolist()], dtype=torch.int64)
     entries = torch.tensor(rows.data, dtype=like.dtype)
     return torch.sparse_coo_tensor(index, entries, rows.shape, check_invariants=True).to(like.device)
