@@ -27,6 +27,7 @@ from clippedgossip.peer.local_network import free_ports
 from clippedgossip.peer.outbox import Message, Outbox
 from clippedgossip.peer.peer_config import Address, Limits, Neighbour
 from clippedgossip.peer.rejection import Rejected, Rejection
+from clippedgossip.peer.transport import rpc
 from clippedgossip.peer.transport.base import NeighbourLink
 from clippedgossip.peer.transport.pins import Pins, read_off
 from clippedgossip.peer.transport.rpc import RpcTransport
@@ -354,6 +355,26 @@ def test_a_removed_key_and_an_old_one_are_outsiders() -> None:
             assert "not a neighbour" in await refused(link), "over the connection that was open"
             await link.renew()
             assert "not a neighbour" not in await refused(link), "no handshake any more"
+
+    asyncio.run(scenario())
+
+
+def test_connections_end_of_age_and_nobody_notices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rpc, "OLDEST_CONNECTION", 300)
+
+    async def scenario() -> None:
+        async with pair() as (alice, bob, box, a, _):
+            await alice.pins.learn("bob")
+            proxy = Proxy(Address("127.0.0.1", free_ports(1)[0]), a.address)
+            try:
+                link = bob.link(replace(a, address=proxy.listen))
+                await link.hello(pb.HelloRequest(terms=terms().encode()))
+                made = message()
+                box.publish(0, lambda name: made)
+                while proxy.made < 4:
+                    assert await pull(link) == 0
+            finally:
+                proxy.close()
 
     asyncio.run(scenario())
 

@@ -36,6 +36,8 @@ _CODE = {
     Rejection.MALFORMED: grpc.StatusCode.INVALID_ARGUMENT,
 }
 _SMALL = 64 << 10
+OLDEST_CONNECTION = 3_600_000
+"""Milliseconds, give or take a tenth. Calls under way are finished; the next one opens a new connection."""
 _M_ARENA_MAX = -8  # <malloc.h>
 _M = TypeVar("_M", bound=Message)
 
@@ -66,6 +68,8 @@ class RpcTransport:
             ("grpc.max_allowed_incoming_connections", self.limits.connections),
             ("grpc.http2.max_ping_strikes", 2),
             ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+            # gRPC cannot close the connections of one neighbour: those of a removed key end of age.
+            ("grpc.max_connection_age_ms", OLDEST_CONNECTION),
             *_COMMON,
         ]
 
