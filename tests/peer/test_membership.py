@@ -291,6 +291,18 @@ def test_a_wrong_change_is_refused_before_anything_is_touched(
     assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
 
 
+def test_the_network_of_a_file_has_its_neighbours(folder: Path) -> None:
+    path = folder / "peer.toml"
+    table = '[network]\nedges = [[0, 1], [0, 2], [0, 3]]\nweights = "equal"\n'
+    path.write_text(path.read_text().replace("[[neighbours]]", f"{table}\n[[neighbours]]", 1))
+    with take(folder), pytest.raises(UserError, match="no neighbour of 0 in the"):
+        membership.add(folder, "new", "127.0.0.1:7", "ab" * 32)
+    with take(folder):
+        membership.rekey(folder, "2", "ab" * 32)
+        membership.remove(folder, "3")
+    assert [n.name for n in load(folder).neighbours] == ["1", "2"]
+
+
 def test_a_convicted_neighbour_gets_no_new_key(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mark = load(folder).neighbours[0].fingerprint
     monkeypatch.setattr(

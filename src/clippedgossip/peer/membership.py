@@ -123,14 +123,24 @@ def _write(folder: Path, changed: Config) -> Config:
 
 
 def check_while_running(config: Config) -> None:
-    """Refuses neighbours that a running peer cannot have: none, or too few for its rule."""
+    """Refuses neighbours that a running peer cannot have: none, too few for its rule, or others than the
+    network of its file has."""
     from clippedgossip.peer.peer_mixing import rule_of
+    from clippedgossip.peer.round_neighbours import network_of
 
     if not config.neighbours:
         raise PeerError(
             f"{config.name} would have no neighbour to learn with\nadd another one first, or stop this peer"
         )
-    rule_of(config).check(config.degree)
+    if not config.network:
+        rule_of(config).check(config.degree)
+        return
+    known = {str(node) for node in network_of(config).neighbors(config.node)}
+    for name in (neighbour.name for neighbour in config.neighbours if neighbour.name not in known):
+        raise PeerError(
+            f"{name} is no neighbour of {config.name} in the [network] of its file\n"
+            "all peers of a run share that: start a new run with another network"
+        )
 
 
 # --- a running peer --------------------------------------------------------------------------------------
