@@ -60,10 +60,10 @@ def _figure(name: str, judged: dict[str, Claims]) -> Iterator[str]:
     if result.tuning:
         tuning = page_parts.tuning(result, experiment.reported)
         yield f"\n{tuning.caption}\n\n{_table(tuning)}"
-    released = HERE / "h200" / f"{name}-as-released.json"
+    released = HERE / "quick" / f"{name}-as-released.json"
     if released.exists():
-        yield "\nWith deviations of the authors' released code:\n"
         compared = AsReleased(experiment, list(DEVIATIONS))
+        yield "\nAccuracy in % with deviations of the authors' released code, at the quick scale:\n"
         yield _table(compared.comparison(Results.load(released, compared.name)))
     yield "\n| claim | where it is from | paper | here | verdict |\n|---|---|---|---|---|"
     for claim in judged[name].claims:

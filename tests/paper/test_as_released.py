@@ -1,5 +1,7 @@
 """The deviations of the authors' released code, each against what it is said to do."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -22,6 +24,7 @@ from clippedgossip.paper.as_released import (
     released_cnn,
     with_deviations,
 )
+from clippedgossip.paper.results import Results
 from clippedgossip.paper.training_figure import MNIST, TrainingExperiment
 from clippedgossip.rules import ClippedGossip, Gossip, TrimmedMean
 from clippedgossip.runs.config import NetworkConfig
@@ -128,6 +131,18 @@ def test_bit_flipping_alternates() -> None:
     labels = {case.rule.rpartition(" | ")[2] for case in experiment.cases(MNIST["quick"])}
     assert labels == {"ours", "bit-flipping"}
     assert {case.setting for case in experiment.cases(MNIST["quick"])} == {"BF"}
+
+
+def test_the_page_names_the_deviation_that_explains_a_difference() -> None:
+    kept = Path(__file__).parents[2] / "docs" / "results" / "quick"
+    experiment = AsReleased(figure("dumbbell"), list(DEVIATIONS))
+    table = experiment.comparison(Results.load(kept / "dumbbell-as-released.json", experiment.name))
+    assert list(table.header) == [
+        "setting", "rule", "released", "ours", "as released", "bucketing", "explained by"
+    ]  # fmt: skip
+    why = {(row[0], row[1]): row[-1] for row in table.rows}
+    assert why["non-IID, bucketing", "TM"] == "bucketing"
+    assert why["non-IID, bucketing", "Mozi"] == "within the noise"
 
 
 def test_unknown_deviations_and_figures_without_runs_are_refused() -> None:

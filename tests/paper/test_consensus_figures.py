@@ -45,7 +45,9 @@ def test_there_are_53_settings_in_the_papers_ranges(outcome: ChainErrors) -> Non
 
 
 def test_every_claim_holds(outcome: ChainErrors) -> None:
-    failed = [claim.text for claim in EXPERIMENT.claims(outcome).claims if claim.verdict != "holds"]
+    claims = EXPERIMENT.claims(outcome).claims
+    assert all(claim.source for claim in claims), "every threshold says where it comes from"
+    failed = [claim.text for claim in claims if claim.verdict != "holds"]
     assert not failed
 
 

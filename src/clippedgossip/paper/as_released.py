@@ -23,6 +23,7 @@ from clippedgossip.paper.training_figure import Case, Scale, TrainingExperiment
 from clippedgossip.randomness import hash_bits
 from clippedgossip.report.claims import Claim
 from clippedgossip.report.page import Cell, PagePart, Table, Text
+from clippedgossip.report.statistics import Estimate
 from clippedgossip.rules.clipped_gossip import Radius
 from clippedgossip.rules.premix import Premix
 from clippedgossip.runs.config import RunConfig
@@ -256,8 +257,7 @@ class AsReleased(TrainingExperiment):
                     found[RELEASED] = found[alone[0]]
                 known = self.figure.released(setting, rule)
                 cells = [None if point is None else point.text(scale=100) for point in found.values()]
-                means = {arm: point.mean for arm, point in found.items() if point is not None}
-                rows.append([setting, rule, None if known is None else f"{known:.1f}", *cells, _why(means)])
+                rows.append([setting, rule, None if known is None else f"{known:.1f}", *cells, _why(found)])
         return Table(
             ["setting", "rule", "released", OURS, RELEASED, *shown, "explained by"],
             rows,
@@ -265,20 +265,22 @@ class AsReleased(TrainingExperiment):
         )
 
 
-def _why(means: Mapping[str, float]) -> str:
+def _why(found: Mapping[str, Estimate | None]) -> str:
     """The deviation that alone gives most of the difference between ours and as released: at least half."""
-    if OURS not in means or RELEASED not in means:
+    ours, released = found[OURS], found[RELEASED]
+    if ours is None or released is None:
         return "–"
-    whole = means[RELEASED] - means[OURS]
-    shares = {name: (means[name] - means[OURS]) / whole for name in means if name in DEVIATIONS and whole}
-    best = max(shares, key=lambda name: -abs(1 - shares[name]), default=None)
-    if abs(whole) < LITTLE or best is None:
-        return "no difference"
+    (low, high), (least, most) = ours.bounds, released.bounds
+    if low <= most and least <= high:
+        return "within the noise"
+    whole = released.mean - ours.mean
+    shares = {
+        name: (point.mean - ours.mean) / whole
+        for name, point in found.items()
+        if name in DEVIATIONS and point is not None
+    }
+    best = min(shares, key=lambda name: abs(1 - shares[name]))
     return best if shares[best] >= 0.5 else "no single one"
-
-
-LITTLE = 0.01
-"""A difference in accuracy that needs no explanation."""
 
 
 def _arm(rule: str, arm: str) -> str:
