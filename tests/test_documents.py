@@ -2,6 +2,7 @@
 
 import re
 import runpy
+import shlex
 from pathlib import Path
 
 import pytest
@@ -66,7 +67,7 @@ def _words(text: str) -> list[str]:
 
 @pytest.mark.parametrize("line", QUOTED)
 def test_a_quoted_command_parses(line: str) -> None:
-    words = re.sub(r"\s#.*", "", line).replace('"', "").split()[1:]
+    words = shlex.split(re.sub(r"\s#.*", "", line))[1:]
     command = typer.main.get_command(app)
     while isinstance(command, typer.core.TyperGroup):
         command = command.commands[words.pop(0) if words[0] in command.commands else "run"]

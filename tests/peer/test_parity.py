@@ -309,7 +309,7 @@ FEW = 12
 
 
 @pytest.mark.usefixtures("few_features")
-@pytest.mark.parametrize("rule", ["clipped-gossip", "median"])
+@pytest.mark.parametrize("rule", ["clipped-gossip", pytest.param("median", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("network", CHANGING.values(), ids=CHANGING)
 def test_networks_that_change_give_the_models_of_the_simulator(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, network: dict[str, Any], rule: str
@@ -361,7 +361,7 @@ class LateLink(MemoryLink):
 
 @pytest.mark.usefixtures("few_features")
 @pytest.mark.parametrize("delay", [1, 3, {"edges": 2}, {"nodes": 3}], ids=str)
-@pytest.mark.parametrize("rule", ["clipped-gossip", "median"])
+@pytest.mark.parametrize("rule", ["clipped-gossip", pytest.param("median", marks=pytest.mark.slow)])
 def test_late_messages_are_those_of_the_simulator(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, delay: Any, rule: str
 ) -> None:
