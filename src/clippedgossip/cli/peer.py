@@ -167,7 +167,7 @@ def up(
 
     A Byzantine peer makes one of the attacks alie, ipm, bit-flipping, dissensus, zero-sum, spectral, mimic,
     gaussian, non-finite and silence, or violates the protocol by wrong-shape, garbage, oversize, replay,
-    equivocation, false-round, flooding, hello-flooding or stalling.
+    equivocation, false-round, flooding, hello-flooding, stalling, late-stalling or gzip-bomb.
     """
     from clippedgossip.peer.local_network import prepared, running
     from clippedgossip.report.terminal import show_peers
