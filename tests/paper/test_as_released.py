@@ -26,7 +26,7 @@ from clippedgossip.paper.as_released import (
 )
 from clippedgossip.paper.results import Results
 from clippedgossip.paper.training_figure import MNIST, TrainingExperiment
-from clippedgossip.rules import ClippedGossip, Gossip, TrimmedMean
+from clippedgossip.rules import ClippedGossip, Gossip, Rule, TrimmedMean
 from clippedgossip.runs.config import NetworkConfig
 
 
@@ -36,14 +36,13 @@ def figure(name: str) -> TrainingExperiment:
     return found
 
 
-def mixed(rule: object, round: int = 0) -> torch.Tensor:
+def mixed(rule: Rule, round: int = 0) -> torch.Tensor:
     """Nine neighbours at 0, one far away."""
     received = torch.zeros(10, 1, dtype=torch.float64)
     received[-1] = 1.0
     weights = torch.full((10,), 1 / 11, dtype=torch.float64)
     own = torch.zeros(1, dtype=torch.float64)
-    found: torch.Tensor = rule(own, received, weights, Context(round=round, seed=3))  # type: ignore[operator]
-    return found
+    return rule(own, received, weights, Context(round=round, seed=3))
 
 
 def test_doubled_bucketing_carries_the_far_model_past_the_trim() -> None:

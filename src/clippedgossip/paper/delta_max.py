@@ -146,7 +146,7 @@ def _ends(result: Results, setting: str) -> Figure:
             )
         )
     svg = curves(lines, x_label="δ_max", y_scale="percent", y_limits=(0, 1))
-    return Figure(svg, f"Shares {setting}. Accuracy after the last round, mean over the seeds.")
+    return Figure(svg, f"Shares {setting}. {drawing.ends(result, 'Accuracies after the last round')}")
 
 
 EXPERIMENT = DeltaMax()

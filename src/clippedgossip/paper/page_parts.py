@@ -223,15 +223,16 @@ def _banded(result: Results, caption: str) -> str:
     return f"{caption} Lines are means over {seeds}, bands their 95 % confidence intervals."
 
 
-def ends(result: Results) -> str:
+def ends(result: Results, what: str = "") -> str:
     """The caption of final accuracies: over which rounds and seeds they are means."""
     counts = {line.config["training"]["evaluate_last"] for line in result.lines}
     last = f"{counts.pop()} rounds" if len(counts) == 1 else "rounds"
-    seeds = _seeds(result)
+    seeds, what = _seeds(result), what or f"Means over the last {last}"
     diverged = any(run.diverged for line in result.lines for run in line.runs)
+    joint = " and " if what.startswith("Means") else ", means over "
     return (
-        f"Means over the last {last}"
-        + (f" and {seeds}, with 95 % confidence intervals." if seeds else "; one seed.")
+        what
+        + (f"{joint}{seeds}, with 95 % confidence intervals." if seeds else "; one seed.")
         + (" A run that diverged counts as 0." if diverged else "")
     )
 
