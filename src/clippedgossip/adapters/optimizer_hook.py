@@ -37,7 +37,7 @@ class MixAfterStep:
         self._hook = optimizer.register_step_post_hook(lambda *_: self._count())
         if scaler is not None:
             self._scaled_step = scaler.step
-            scaler.step = self._step  # type: ignore[method-assign]
+            scaler.step = self._step  # type: ignore[method-assign]  # of this scaler alone
 
     def remove(self) -> None:
         """Mix no more."""

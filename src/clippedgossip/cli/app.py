@@ -19,6 +19,7 @@ COMMANDS = (
     "audit",
     "consensus",
     "reproduce",
+    "bench",
     "demo",
     "examples",
     "data",
@@ -47,7 +48,7 @@ EXTRAS = {
 """Modules that may not be installed, and the extra that installs them."""
 
 INTERRUPTED = 130
-RESUMED = ("data", "demo", "reproduce", "run", "sweep")
+RESUMED = ("bench", "data", "demo", "reproduce", "run", "sweep")
 """Commands that resume."""
 
 app = typer.Typer(

@@ -145,6 +145,7 @@ def bars(
     looks: Mapping[str, Style] | None = None,
     legend: bool = True,
     size: tuple[float, float] | None = None,
+    turned: bool = False,
 ) -> str:
     """One group of bars for each entry of `groups`, with one bar for each name in `values`, and intervals."""
     looks = looks or styles(values)
@@ -179,7 +180,9 @@ def bars(
             described.append(f"{name}: {shown}")
         finish(axes, title=title, x_label="", y_label=y_label, y_scale=y_scale)
         axes.grid(axis="x", visible=False)
-        axes.set_xticks(range(len(groups)), groups)
+        axes.set_xticks(
+            range(len(groups)), groups, rotation=40 if turned else 0, ha="right" if turned else "center"
+        )
         axes.set_xlim(-0.55, len(groups) - 0.45)
         if y_limits:
             axes.set_ylim(*y_limits)
