@@ -4,8 +4,8 @@
 
 20 nodes with 1.2 million parameters, and 1000 nodes with ten thousand; every node hears ten others, of which
 one in ten is Byzantine. Printed: seconds a round, the smallest of three interleaved repetitions: on a CPU
-those of one thread, whatever else the machine does. Last, mixing of 100,000 nodes that hear 10 random others each, for two lengths of
-model: the time of the draw, and that of the mixing for each edge and coordinate.
+those of one thread, whatever else the machine does. Last, mixing of 100,000 nodes that hear 10 random others
+each, for two lengths of model: the time of the draw, and that of the mixing for each edge and coordinate.
 """
 
 import argparse

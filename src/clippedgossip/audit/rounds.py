@@ -1,7 +1,6 @@
 """The diagnosis of a schedule: how fast its rounds mix, when their links connect all, what δ_i they have."""
 
 from dataclasses import asdict, dataclass
-from itertools import count
 from typing import Any
 
 import numpy as np
@@ -101,11 +100,10 @@ def rounds_audit(network: Network, *, rounds: int = 1000, seed: int = 0) -> Roun
 def _wait(network: Network, start: int, seed: int) -> int | None:
     """How many rounds from this one on until the links together connect the regular nodes."""
     parts = np.arange(len(network.regular))
-    for passed in count():
+    assert network.schedule is not None
+    for passed in range(1 + (network.schedule.period or PATIENCE)):
         if not parts.any():
             return max(passed, 1)
-        if passed == PATIENCE:
-            return None
         parts = joined(network.at(start + passed, seed), parts)
     return None
 
