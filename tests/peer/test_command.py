@@ -103,6 +103,7 @@ def test_a_simulated_runs_config_becomes_a_network(
         (["network", "rnig", "--out", "new"], "did you mean 'ring'"),
         (["network", "ring", "--out", "new", "--rule", "krum"], "needs a value for faulty"),
         (["network", "ring", "--out", "new", "--set", "training.rl=1"], "did you mean 'lr'"),
+        (["network", "ring", "training.rl=1", "--out", "new"], "did you mean 'lr'"),
         (["up", "nowhere"], "no peers in"),
         (["up", "NET", "--resume"], "never started"),
         (["start", "nowhere"], "peer init"),

@@ -54,16 +54,15 @@ def network(
         ),
     ],
     out: Annotated[Path, typer.Option(help="The folder to write.")],
-    nodes: Annotated[int | None, typer.Option(help="How many peers.")] = None,
-    option: Annotated[
-        list[str],
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="Another parameter of the network (torus --set rows=3 --set columns=3), or of the run "
-            "(training.lr=0.1, rule.faulty=1).",
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[KEY=VALUE]...",
+            help="Parameters of the network (torus rows=3 columns=3), or of the run (training.lr=0.1).",
         ),
-    ] = [],  # noqa: B006  # typer copies it
+    ] = None,
+    nodes: Annotated[int | None, typer.Option(help="How many peers.")] = None,
+    option: Annotated[list[str], typer.Option("--set", hidden=True)] = [],  # noqa: B006  # typer copies it
     task: Annotated[str | None, typer.Option(help="digits (default), mnist, fashion-mnist, cifar10.")] = None,
     model: Annotated[str | None, typer.Option(help="linear, mlp (default), cnn, vgg11.")] = None,
     partition: Annotated[
@@ -103,7 +102,9 @@ def network(
     )
     typed = {f"{key}={value}": f"{flag} {value}" for key, flag, value in chosen if value is not None}
     changes = [*typed]
-    changes += [key if "." in key.partition("=")[0] else f"network.{key}" for key in option]
+    changes += [
+        key if "." in key.partition("=")[0] else f"network.{key}" for key in [*(overrides or []), *option]
+    ]
     config = from_raw(raw, source=source, text=text, overrides=changes, typed=typed)
     _try_model(config)
     edges, count, template = peers_of(config, run=f"{config.network.label}-{secrets.token_hex(4)}")
@@ -321,6 +322,8 @@ def start(
     log_to(None)
     from clippedgossip.peer.loop import run_peer  # takes a second or two: torch
 
+    if not sys.stderr.isatty():
+        _tell_now_and_then(mine.folder)
     outcome = run_peer(mine, resume=resume, enter=enter, lock=lock)
     if as_json:
         print(json.dumps(asdict(outcome)))
@@ -427,6 +430,26 @@ def evidence(
     from clippedgossip.peer.evidence import verify
 
     print(verify(file))
+
+
+def _tell_now_and_then(folder: Path) -> None:
+    """A line on how the peer is doing, while it runs and nobody sees a table of it."""
+    from threading import Event, Thread
+
+    from clippedgossip.peer.telemetry import read_status
+    from clippedgossip.report.terminal import FIRST_LINE, now_and_then, percent
+
+    show = now_and_then()
+
+    def tell() -> None:
+        while not Event().wait(FIRST_LINE / 2):
+            row = read_status(folder) or {}
+            if row.get("round") and row.get("rounds"):
+                accuracy = row.get("accuracy")
+                reached = "" if accuracy is None else f": accuracy {percent(accuracy)}"
+                show(f"rounds{reached}", row["round"], row["rounds"])
+
+    Thread(target=tell, daemon=True).start()
 
 
 def _statuses(folder: Path) -> dict[str, dict[str, Any] | None]:

@@ -34,7 +34,7 @@ def progress() -> Iterator[Callable[[str, int, int], None]]:
         yield from _notebook_line()
         return
     if not sys.stderr.isatty():
-        yield _lines()
+        yield now_and_then()
         return
     from rich.console import Console
     from rich.progress import Progress
@@ -48,7 +48,7 @@ def progress() -> Iterator[Callable[[str, int, int], None]]:
         yield show
 
 
-def _lines() -> Callable[[str, int, int], None]:
+def now_and_then() -> Callable[[str, int, int], None]:
     """A line on stderr after ten seconds, then after ever longer times, ten minutes at most."""
     began = time.monotonic()
     first: int | None = None
@@ -203,15 +203,20 @@ def _peers_table(rows: Mapping[str, Mapping[str, Any]]) -> "RichTable":
         state = row.get("misbehave") or ("starting" if row.get("starting") else state)
         cells = (
             f"{row['round']}/{row['rounds']}" if {"round", "rounds"} <= row.keys() else None,
-            row.get("accuracy"),
+            percent(row.get("accuracy")),
             row.get("neighbour_distance"),
             f"{sum(links.values())}/{len(links)}" if links else None,
-            row.get("clipped"),
+            percent(row.get("clipped")),
             row.get("missing"),
             row.get("rejected"),
         )
         shown.add_row(name, *map(short, cells), state)
     return shown
+
+
+def percent(share: object) -> str | None:
+    """A share in percent, as `run` prints it."""
+    return f"{share:.1%}" if isinstance(share, int | float) else None
 
 
 def short(value: object) -> str:
