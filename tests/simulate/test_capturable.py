@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from clippedgossip.attacks import Attack, Dissensus
@@ -40,6 +41,7 @@ MASKED = {ATEN.index.Tensor, ATEN.index_put.default, ATEN.index_put_.default}
 
 CPU_ALONE = {
     kernels.combine.__code__,
+    kernels.row_lengths.__code__,
     kernels.squared_along_edges.__code__,
     kernels.sum_wide.__code__,
     Inbox._linear_is_measured.fget.__code__,  # type: ignore[attr-defined]  # a property's
@@ -97,7 +99,11 @@ def on_a_cpu_alone() -> bool:
 def coordinates_as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gathered and combined as they are there, but not compiled."""
     monkeypatch.setattr(base, "compiled", lambda kind, function, dynamic: function)
-    monkeypatch.setattr(base.CoordinateRule, "_mix_some", base.CoordinateRule._mix_compiled)
+
+    def mix(rule: base.CoordinateRule, inbox: Inbox, count: int, nodes: Tensor, output: Tensor) -> None:
+        output.index_copy_(0, nodes, rule._mix_compiled(inbox, count, nodes))
+
+    monkeypatch.setattr(base.CoordinateRule, "_mix_on_cpu", mix)
 
 
 PAIRS = [("clipped-gossip", attack) for attack in cases.ATTACK_CASES] + [

@@ -179,12 +179,16 @@ class CoordinateRule(Rule):
                 if len(nodes) == len(output):
                     return found
                 output[nodes] = found
-                continue
-            long = inbox.has_long_messages[nodes]
-            for some, wide in ((nodes[~long], rule.weighted), (nodes[long], True)):
-                if len(some):
-                    rule._mix_some(inbox, count, some, output, wide)
+            else:
+                rule._mix_on_cpu(inbox, count, nodes, output)
         return output
+
+    def _mix_on_cpu(self, inbox: Inbox, count: int, nodes: Tensor, output: Tensor) -> None:
+        """The nodes with this many neighbours. Nodes with long messages sum in float64."""
+        long = inbox.has_long_messages[nodes]
+        for some, wide in ((nodes[~long], self.weighted), (nodes[long], True)):
+            if len(some):
+                self._mix_some(inbox, count, some, output, wide)
 
     def _mix_some(self, inbox: Inbox, count: int, nodes: Tensor, output: Tensor, wide: bool) -> None:
         """The nodes with this many neighbours, a few coordinates at a time; sums in float64 if `wide`."""
