@@ -2,16 +2,18 @@
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from math import nan
 from pathlib import Path
 from types import MethodType
 from typing import Any
 
+import networkx as nx
 import pytest
 import torch
 from torch import Tensor, nn
 
-from clippedgossip import devices
+from clippedgossip import Network, devices
 from clippedgossip.attacks import ATTACKS
 from clippedgossip.devices import CAPTURE
 from clippedgossip.errors import MiscompiledError, RunError
@@ -358,17 +360,26 @@ def two_runs() -> list[Setup]:
     ]
 
 
+def runs_that_keep() -> list[Setup]:
+    """An attack that remembers, and messages that come late."""
+    gaussian, trimmed = two_runs()
+    network = Network(nx.circulant_graph(7, [1, 2]), byzantine=[2, 5], delay=2)
+    late = replace(gaussian, network=network, attack=ATTACKS["mimic"]())
+    return [late, trimmed]
+
+
 def last_states(runs: list[Setup]) -> list[dict[str, Tensor]]:
     *_, last = train_together(runs)
     return [moment.state().tensors for moment in last]
 
 
+@pytest.mark.parametrize("runs", [two_runs, runs_that_keep])
 def test_comparing_right_rounds_changes_nothing(
-    monkeypatch: pytest.MonkeyPatch, compile_with: Compile
+    runs: Callable[[], list[Setup]], monkeypatch: pytest.MonkeyPatch, compile_with: Compile
 ) -> None:
-    right = last_states(two_runs())
+    right = last_states(runs())
     replay = Replay(monkeypatch, lambda stack: None)
-    for ours, theirs in zip(last_states(two_runs()), right, strict=True):
+    for ours, theirs in zip(last_states(runs()), right, strict=True):
         assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
     assert replay.rounds == 20
 

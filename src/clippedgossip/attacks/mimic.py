@@ -48,7 +48,8 @@ class Mimic(LinearAttack):
         if memory is None or self.target is not None:
             return
         device = models.device
-        round = torch.as_tensor(context.round, dtype=memory.dtype, device=device).reshape(())
+        round = context.round  # a CUDA graph reads it from a tensor
+        round = round.to(memory.dtype) if isinstance(round, Tensor) else memory.new_full((), round)
 
         def unit(vector: Tensor) -> Tensor:
             square = context.reduce(vector.double().square().sum())

@@ -90,13 +90,14 @@ class SelfCheck:
             return
         slots = [slot[reference.rows] for slot in stack.local_step.state.values()]
         replayed = stack.captured is not None and stack.captured.replays
+        kept = [[held.clone() for held in mixer.kept.values()] for mixer in stack.mixers if replayed]
         yield
         with suppress(torch.OutOfMemoryError), torch.no_grad():  # the run may need all the memory
             gradients, losses = stack.local_step.found[replayed]
             mine = [piece[reference.rows] for piece in gradients]
             self._check_gradients(reference, mine, losses[reference.rows])
             if replayed:
-                self._check_replay(reference, mine, slots)
+                self._check_replay(reference, mine, slots, kept)
 
     @property
     def _due(self) -> bool:
@@ -114,14 +115,19 @@ class SelfCheck:
             raise MiscompiledError(f"{said} in round {stack.round + 1}\nif the run starts again, it is {now}")
 
     def _check_replay(
-        self, reference: "Reference", gradients: Sequence[Tensor], slots: Sequence[Tensor]
+        self,
+        reference: "Reference",
+        gradients: Sequence[Tensor],
+        slots: Sequence[Tensor],
+        kept: Sequence[Sequence[Tensor]],
     ) -> None:
-        """The rest of a round that was replayed from a CUDA graph."""
+        """The rest of a round that was replayed from a CUDA graph. `slots` and `kept` are what the optimizer
+        and the mixers kept before it."""
         stack, rows, local = self.stack, reference.rows, self.stack.local_step
         given = {"the half-step": stack.half[rows]} | {name: slot[rows] for name, slot in local.state.items()}
         found = reference.wrong_half_step(given, gradients, slots, local)
-        for mixer, part in zip(stack.mixers, stack.parts, strict=True):
-            found = found or self._wrong_mixing(mixer, part)
+        for mixer, part, before in zip(stack.mixers, stack.parts, kept, strict=True):
+            found = found or self._wrong_mixing(mixer, part, before)
         if found is not None:
             distrust(CAPTURE)
             raise MiscompiledError(
@@ -129,16 +135,21 @@ class SelfCheck:
                 f"{found}\nif the run starts again, its rounds are not captured: correct, but slower"
             )
 
-    def _wrong_mixing(self, mixer: "Mixer", part: slice) -> Discrepancy | None:
+    def _wrong_mixing(self, mixer: "Mixer", part: slice, before: Sequence[Tensor]) -> Discrepancy | None:
         """Mix once more, outside the CUDA graph, and compare."""
         if not mixer.capturable:
             return None
         models = self.stack.models[part]
-        clips, again = mixer.metrics.clips.clone(), aligned_zeros(len(models), models.shape[1], models.device)
+        again = aligned_zeros(len(models), models.shape[1], models.device)
+        changed = [mixer.metrics.clips, *mixer.kept.values()]
+        after = [held.clone() for held in changed]
+        for held, value in zip(changed[1:], before, strict=True):
+            held.copy_(value)
         try:
             self.stack.mix_run(mixer, self.stack.half[part], again)
         finally:
-            mixer.metrics.clips.copy_(clips)
+            for held, value in zip(changed, after, strict=True):
+                held.copy_(value)
         return wrong_models("mixing", models, again)
 
 
