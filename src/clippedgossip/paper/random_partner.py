@@ -67,6 +67,12 @@ class RandomPartner(TrainingExperiment):
                 note="accuracy lost against no attack",
                 source=OURS,
             )
+            yield check(
+                f"{attack}: clipping is better than averaging",
+                final(attack, "ClippedGossip") - final(attack, "Gossip"),
+                "at least 0 points",
+                source=OURS,
+            )
         yield check(
             "clipping the partner's message holds",
             np.max([lost("ClippedGossip", attack) for attack in ATTACKS], axis=0),
