@@ -39,7 +39,8 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 RUN_NAMES: dict[str, str] = json.loads(
     (Path(__file__).parents[1] / "assets" / "run_names.json").read_text(encoding="utf-8")
 )
-"""The hashes that version 0.1 gave to the examples and to every run of the paper's figures."""
+"""The hashes of the examples and of every run of the paper's figures. Version 0.1 gave the same ones, except
+where a figure's settings changed since."""
 BASE: dict[str, Any] = {
     "network": {"name": "ring", "nodes": 4},
     "data": {"name": "digits", "samples": 100, "test_samples": 20},
