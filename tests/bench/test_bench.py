@@ -68,3 +68,11 @@ def test_a_wrong_rule_is_said_before_anything_runs(
         main(["bench", rule])
     assert caught.value.code == 2
     assert words in capsys.readouterr().err
+
+
+def test_a_rule_of_ones_own_is_taken_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).parents[2] / "examples" / "own")
+    (mine,) = rank([{"name": "mine:DistanceWeighted"}], TINY, tmp_path, workers=1).rules
+    assert mine.label.startswith("DistanceWeighted")
+    assert not mine.notes
+    assert mine.clean.mean > 0
