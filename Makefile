@@ -5,16 +5,21 @@ PYTHON ?= python3
 BIN := .venv/bin
 PACKAGE := .venv/package
 TOOLS := .venv/tools
+DOCS := .venv/docs
 
-.PHONY: demo test test-all test-machines lint
+.PHONY: demo docs test test-all test-machines lint
 
 demo: $(PACKAGE)
 	$(BIN)/clippedgossip demo
 
+# The site, in out/docs/html; every warning is an error. Reading it needs no network.
+docs: $(DOCS)
+	$(BIN)/python docs/site/build.py
+
 test: lint
 	$(BIN)/pytest -n 2 -q -m "not slow"
 
-test-all: lint
+test-all: lint $(DOCS)
 	$(BIN)/pytest -n 2 -q -m "not hours"
 
 # The suite as other machines would run it, about five minutes for each kind of machine.
@@ -35,4 +40,8 @@ $(PACKAGE): pyproject.toml constraints.txt
 
 $(TOOLS): $(PACKAGE)
 	$(BIN)/python -m pip install -c constraints.txt -e '.[peer,sweep,watch,test,lint]'
+	touch $@
+
+$(DOCS): $(PACKAGE)
+	$(BIN)/python -m pip install -c constraints.txt -e '.[peer,docs]'
 	touch $@

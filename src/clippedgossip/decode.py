@@ -129,6 +129,7 @@ class Parameter:
 
     @property
     def required(self) -> bool:
+        """Whether it has no default."""
         return self.default is inspect.Parameter.empty
 
     @property

@@ -38,7 +38,7 @@ State = Literal["new", "running", "stopped", "failed", "diverged", "finished"]
 class Round:
     """One round of a simulated or a real network. A field that was not measured is None."""
 
-    round: int
+    round: int  # how many rounds are done
     accuracy: Mapping[str, float | None] | None = None
     """Test accuracy, in [0, 1], of the model averaged over a group of regular nodes:
     {"all": …, "clique A": …}."""
@@ -46,7 +46,7 @@ class Round:
     """Mean of the accuracies of single regular nodes."""
     worst_accuracy: float | None = None
     """Lowest accuracy of a single regular node."""
-    loss: float | None = None
+    loss: float | None = None  # of training, the mean over regular nodes
     consensus_distance: float | None = None
     """Ξ: mean squared distance of the regular models to their mean. Only a simulation can know it."""
     neighbour_distance: float | None = None
@@ -56,8 +56,8 @@ class Round:
     clipped_edges: Sequence[Sequence[Any]] | None = None
     """[sender, receiver, fraction] of every edge with clipped messages, the most clipped first. Only the last
     record of a simulated run has it."""
-    lr: float | None = None
-    peer: str | None = None
+    lr: float | None = None  # η of the round
+    peer: str | None = None  # whose record it is, of a real network
     missing: int | None = None
     """Neighbours whose message did not count in this round."""
     rejected: int | None = None

@@ -42,8 +42,8 @@ LEAST = {"rounds": 1, "local_steps": 1, "evaluate_every": 1, "evaluate_last": 0,
 class Schedule:
     """How long to train, and when to evaluate."""
 
-    rounds: int = 900
-    evaluate_every: int = 30
+    rounds: int = 900  # of a local step and an exchange each
+    evaluate_every: int = 30  # test after so many rounds
     evaluate_last: int = 150  # the reported accuracy is the mean over this many last rounds ...
     evaluate_last_every: int = 10  # ... evaluated this often
     evaluate_nodes: bool = True  # single nodes' accuracies (mean, worst) as well as the groups' averages
@@ -92,17 +92,17 @@ class TrainingConfig(Schedule):
     """`[training]`. `momentum` is the weight of the old momentum in either form: PyTorch's
     m ← β m + g, or the paper's m ← β m + (1−β) g with β = 1 − α. It is the default optimizer."""
 
-    batch: int = 32
-    lr: float = 0.01
-    lr_drops: tuple[int, ...] = ()
-    lr_factor: float = 0.1
-    lr_schedule: RateSchedule = "drops"
-    lr_warmup: int = 0
-    optimizer: str | Mapping[str, Any] | None = None
-    momentum: float | None = None
-    momentum_form: Literal["pytorch", "paper"] | None = None
-    weight_decay: float = 0.0
-    clip_gradient: float | None = None
+    batch: int = 32  # samples of a local step
+    lr: float = 0.01  # η of the first rounds
+    lr_drops: tuple[int, ...] = ()  # rounds at which η is multiplied by `lr_factor`
+    lr_factor: float = 0.1  # see `lr_drops`
+    lr_schedule: RateSchedule = "drops"  # of η; cosine ends at 0
+    lr_warmup: int = 0  # η rises linearly in the first so many rounds
+    optimizer: str | Mapping[str, Any] | None = None  # a name, or a table with its parameters
+    momentum: float | None = None  # β, of the default optimizer
+    momentum_form: Literal["pytorch", "paper"] | None = None  # m ← βm + g, or m ← βm + (1−β)g
+    weight_decay: float = 0.0  # λ: g ← g + λx
+    clip_gradient: float | None = None  # the largest norm of a worker's gradient
 
     def __post_init__(self) -> None:
         for name, least in {"batch": 1, "lr_warmup": 0, **LEAST}.items():
@@ -314,16 +314,16 @@ class DataConfig:
     """`[data]`: what is learnt, and who holds what of it. Other keys are parameters of the user's own data
     set."""
 
-    name: str = "digits"
+    name: str = "digits"  # of a data set, or `package.module:function`
     root: str | None = None
     """A folder to take the data from where the cache has none; no part of the run's identity."""
-    partition: str | Mapping[str, Any] = "iid"
+    partition: str | Mapping[str, Any] = "iid"  # which node holds which samples
     alpha: float | None = None
     """Dirichlet's."""
     samples: int | None = None
     """Train on this many, drawn at random, the same for every seed."""
-    test_samples: int | None = None
-    augment: bool = False
+    test_samples: int | None = None  # test on this many
+    augment: bool = False  # random crops and flips
     byzantine_share: bool = False
     """Byzantine nodes hold a share even if the attack does not train on it, so that under every attack the
     regular nodes have the same samples."""

@@ -57,6 +57,7 @@ ATTACKS: Mapping[str, type[Attack]] = {
     "silence": Silence,
     "tuned": Tuned,
 }
+"""Attacks by the names that configs and commands use."""
 ATTACK = Kind(
     word="attack",
     names=ATTACKS,

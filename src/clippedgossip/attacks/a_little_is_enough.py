@@ -12,8 +12,13 @@ HIGHEST_SHARE = 0.999  # the formula gives z = ∞ where Byzantine nodes are the
 
 @dataclass(frozen=True)
 class ALIE(FreeAttack):
-    """A little is enough: μ − zσ over the receiver and its regular neighbours (Baruch et al.). By default
-    z = Φ⁻¹((n−b−s)/(n−b)), s = ⌊n/2+1⌋−b, for the receiver's neighbourhood (eq. z:alie)."""
+    """A little is enough: μ − zσ over the receiver and its regular neighbours. By default
+    z = Φ⁻¹((n−b−s)/(n−b)), s = ⌊n/2+1⌋−b, for the receiver's neighbourhood (eq. z:alie).
+
+    Needs: the models of the receiver and its regular neighbours.
+    Fails: where few nodes or little noise make zσ small.
+    Origin: Baruch, Baruch and Goldberg, 2019, arXiv:1902.06156.
+    """
 
     z: float | None = None
     strength: ClassVar[str | None] = "z"

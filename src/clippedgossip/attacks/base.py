@@ -135,6 +135,7 @@ class Attack(ABC):
         """What every regular node receives in this round."""
 
     def with_strength(self, value: float) -> "Attack":
+        """The same attack with another strength."""
         if self.strength is None:
             raise AttackError(
                 f"{type(self).__name__} has no strength; tune one that has, such as IPM or dissensus"

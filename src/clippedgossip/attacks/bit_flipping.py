@@ -9,7 +9,12 @@ from clippedgossip.attacks.no_attack import own_models
 
 @dataclass(frozen=True)
 class BitFlipping(FreeAttack):
-    """−x, where x is the sender's own model, from following the protocol."""
+    """−x, where x is the sender's own model, from following the protocol.
+
+    Needs: the sender's own model.
+    Fails: against rules that drop or clip what is far: −x is 2‖x‖ away from x.
+    Origin: as in He, Karimireddy and Jaggi, 2022, arXiv:2202.01545.
+    """
 
     trains: ClassVar[bool] = True
 

@@ -9,7 +9,13 @@ from clippedgossip.attacks.base import LocalAttack, View, with_self
 @dataclass(frozen=True)
 class Dissensus(LocalAttack):
     """x_i − ε Σ_{k∈N_i∩R} W_ik (x_k − x_i) / Σ_{j∈N_i∩B} W_ij, Definition (dissensus). With ε = 1,
-    gossip changes nothing."""
+    gossip changes nothing.
+
+    Needs: the models and the weights of the receiver's regular neighbours.
+    Fails: on a dense graph with little Byzantine weight: there its messages are long, and are clipped or
+    dropped.
+    Origin: He, Karimireddy and Jaggi, 2022, arXiv:2202.01545.
+    """
 
     epsilon: float = 1.5
     strength: ClassVar[str | None] = "epsilon"
@@ -21,7 +27,12 @@ class Dissensus(LocalAttack):
 
 @dataclass(frozen=True)
 class ZeroSum(LocalAttack):
-    """−Σ_{k∈N_i∩R} x_k / |N_i∩B| (Peng et al.; § dissensus and other attacks)."""
+    """−Σ_{k∈N_i∩R} x_k / |N_i∩B| (§ dissensus and other attacks).
+
+    Needs: the models of the receiver's regular neighbours.
+    Fails: against any rule that drops or clips what is far: the message is far from every regular model.
+    Origin: Peng, Li and Ling, 2021.
+    """
 
     def coefficients(self, view: View) -> Tensor:
         return with_self(0.0, -view.neighbors / view.byzantine_count)

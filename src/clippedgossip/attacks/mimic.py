@@ -14,8 +14,8 @@ SQUARINGS = 12  # the 4096th power leaves the first eigenvector alone, if the se
 
 @dataclass(frozen=True)
 class Mimic(LinearAttack):
-    """Every Byzantine node sends the model of one regular node, which so gets too much weight (Karimireddy,
-    He and Jaggi). `target` is that node's place among the regular nodes.
+    """Every Byzantine node sends the model of one regular node, which so gets too much weight. `target`
+    is that node's place among the regular nodes.
 
     The default is its authors' choice. In the first `warmup` rounds, μ is the mean of the regular models so
     far, and z goes towards Σ_i ⟨x_i − μ, z⟩ (x_i − μ), the direction of largest variance:
@@ -23,6 +23,10 @@ class Mimic(LinearAttack):
     argmax_i ⟨x_i, z⟩; from then on it stays the same. Other than theirs: messages are models after the local
     step, not gradients, and all neighbours of all Byzantine nodes get that one model. Where nothing is kept
     between rounds, as between peers, z is the round's own, and the node argmax_i |⟨z, x_i − x̄⟩|.
+
+    Needs: all regular models.
+    Fails: if the nodes have like data: one regular model more does no harm.
+    Origin: Karimireddy, He and Jaggi, 2022, arXiv:2006.09365.
     """
 
     target: int | None = None

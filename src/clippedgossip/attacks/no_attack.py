@@ -19,7 +19,12 @@ def own_models(view: View, attack: Attack) -> Tensor:
 
 @dataclass(frozen=True)
 class NoAttack(FreeAttack):
-    """No attack: Byzantine nodes follow the protocol and send their own models."""
+    """No attack: Byzantine nodes follow the protocol and send their own models.
+
+    Needs: nothing.
+    Fails: always; it is what to compare the others with.
+    Origin: the clean run of every comparison.
+    """
 
     trains: ClassVar[bool] = True
 
@@ -29,6 +34,11 @@ class NoAttack(FreeAttack):
 
 @dataclass(frozen=True)
 class LabelFlipping(NoAttack):
-    """Byzantine nodes follow the protocol, on data with flipped labels, y → C−1−y."""
+    """Byzantine nodes follow the protocol, on data with flipped labels, y → C−1−y.
+
+    Needs: data of its own; nothing of the others.
+    Fails: where the other nodes outweigh it: it is one node's gradient among many.
+    Origin: as in He, Karimireddy and Jaggi, 2022, arXiv:2202.01545.
+    """
 
     flips_labels: ClassVar[bool] = True

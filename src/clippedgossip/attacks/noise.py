@@ -10,7 +10,12 @@ from clippedgossip.randomness import hash_normal
 
 @dataclass(frozen=True)
 class Gaussian(FreeAttack):
-    """The receiver's model with normal noise of standard deviation `std` on every coordinate."""
+    """The receiver's model with normal noise of standard deviation `std` on every coordinate.
+
+    Needs: the receiver's model.
+    Fails: against every robust rule: the noise has no direction, and the receivers' average hardly moves.
+    Origin: common in the field.
+    """
 
     std: float = 1.0
     strength: ClassVar[str | None] = "std"
@@ -27,7 +32,12 @@ class Gaussian(FreeAttack):
 
 @dataclass(frozen=True)
 class NonFinite(FreeAttack):
-    """Messages of NaN, or of another value."""
+    """Messages of NaN, or of another value.
+
+    Needs: nothing.
+    Fails: against every rule here: a message that is not finite counts as not received.
+    Origin: a fault of real machines.
+    """
 
     value: float = float("nan")
 
@@ -37,7 +47,12 @@ class NonFinite(FreeAttack):
 
 @dataclass(frozen=True)
 class Silence(LocalAttack):
-    """No message: the weight of the sender goes to the receiver's own model."""
+    """No message: the weight of the sender goes to the receiver's own model.
+
+    Needs: nothing.
+    Fails: on a network that stays connected without the Byzantine nodes: consensus is slower, not other.
+    Origin: a fault of real machines.
+    """
 
     def coefficients(self, view: View) -> Tensor:
         return with_self(1.0, torch.zeros_like(view.neighbors))

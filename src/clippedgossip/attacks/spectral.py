@@ -11,7 +11,12 @@ from clippedgossip.errors import AttackError
 @dataclass(frozen=True)
 class SpectralHeterogeneity(LinearAttack):
     """x_i + c·v_i·(vᵀX), v the Fiedler vector of the regular nodes' weights. It amplifies the mode that
-    gossip damps most slowly (Gaucher et al.)."""
+    gossip damps most slowly.
+
+    Needs: all regular models and all weights among regular nodes.
+    Fails: on a network without a slow mode, such as a complete graph.
+    Origin: Gaucher, Dieuleveut and Hendrikx, 2024, arXiv:2410.10418.
+    """
 
     c: float = 1.0
     strength: ClassVar[str | None] = "c"

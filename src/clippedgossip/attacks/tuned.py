@@ -10,7 +10,13 @@ from clippedgossip.mixing.inbox import Inbox
 class Tuned(Attack):
     """An attack with a strength, which a line search chooses each round against the rule in use: the strength
     that leaves the regular nodes furthest from their mean. It also tries negative strengths and the strength
-    given, so it never does less harm than the attack as it is."""
+    given, so it never does less harm than the attack as it is.
+
+    Needs: all regular models, the rule and its parameters.
+    Fails: where the attack in it points in a harmless direction; the search looks one round ahead only.
+    Origin: the line search that Allouah et al., 2023, arXiv:2302.01772 use for ALIE and IPM, here for any
+    attack.
+    """
 
     attack: Attack
     low: float = 1e-2

@@ -41,6 +41,7 @@ class Plot:
 
     @property
     def data(self) -> "pandas.DataFrame":
+        """The numbers of the plot."""
         return data_frame(self.rows)
 
     @contextmanager

@@ -79,3 +79,4 @@ FORMATS: Mapping[str, Callable[[list[Run], Path], None]] = {
     "parquet": _parquet,
     "tensorboard": _tensorboard,
 }
+"""What `write_tables` writes, by the names that `--to` takes."""

@@ -50,6 +50,7 @@ class RecordedRun:
 
     @property
     def finished(self) -> bool:
+        """Whether the run has reached its last round."""
         return self.diverged is not None or self.round == self.setup.training.rounds
 
     @property

@@ -124,6 +124,7 @@ class TrainingRun:
 
     @property
     def network(self) -> Network:
+        """The network that it trains on."""
         return self.setup.network
 
     @property

@@ -255,6 +255,7 @@ GENERATORS: Mapping[str, Callable[..., Graph]] = {
         consensus_chain,
     )
 }
+"""Networks by name, each a function that returns a networkx graph."""
 
 NETWORK = Kind(
     word="network",

@@ -64,10 +64,12 @@ class Inbox:
 
     @property
     def blocks(self) -> list[Tensor]:
+        """The rows of all models in flight, block by block."""
         return [self.models] if self.extra is None else [self.models, self.extra]
 
     @property
     def held_rows(self) -> int:
+        """How many rows the blocks have."""
         return sum(len(block) for block in self.blocks)
 
     @cached_property
@@ -336,18 +338,22 @@ class Neighborhood:
 
     @property
     def context(self) -> Context:
+        """The moment, and the seed that draws derive from."""
         return self.inbox.context
 
     @property
     def nodes(self) -> Tensor:
+        """(b,) who mixes."""
         return self.inbox.layout.nodes[self.group]
 
     @property
     def senders(self) -> Tensor:
+        """(b, k) who sent."""
         return self.inbox.layout.senders[self.group]
 
     @property
     def byzantine(self) -> Tensor | None:
+        """(b, k) which senders are Byzantine, where it is known: for the oracle radius alone."""
         known = self.inbox.layout.byzantine
         return None if known is None else known[self.group]
 

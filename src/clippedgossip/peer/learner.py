@@ -42,7 +42,8 @@ class Learner(Protocol):
     def state(self) -> dict[str, Tensor]:
         """Everything needed to go on after a restart."""
 
-    def restore(self, state: Mapping[str, Tensor]) -> None: ...
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from what `state` gave."""
 
 
 class ModuleLearner:
@@ -64,26 +65,32 @@ class ModuleLearner:
 
     @property
     def length(self) -> int:
+        """How many numbers are sent."""
         return sum(parameter.numel() for parameter in tensors.trainable(self.model))
 
     @property
     def tensors(self) -> tuple[str, ...]:
+        """The parameters that are sent."""
         return tensors.tensor_names(self.model)
 
     def step(self, round: int) -> Tensor:
+        """The local step of a round."""
         self._step(round)
         return tensors.flatten(tensors.trainable(self.model))
 
     def load(self, mixed: Tensor) -> None:
+        """Take over a mixed model."""
         tensors.unflatten(mixed, tensors.trainable(self.model))
 
     def state(self) -> dict[str, Tensor]:
+        """What a checkpoint keeps."""
         found = {f"model.{name}": value for name, value in self.model.state_dict().items()}
         for place, kept in (self._optimizer.state_dict()["state"] if self._optimizer else {}).items():
             found |= {f"optimizer.{place}.{k}": v for k, v in kept.items() if isinstance(v, Tensor)}
         return found
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from what `state` gave."""
         self.model.load_state_dict({k[6:]: v for k, v in state.items() if k.startswith("model.")})
         if self._optimizer is not None:
             whole = self._optimizer.state_dict()

@@ -78,9 +78,9 @@ class Address:
 class Neighbour:
     """A participant this peer talks to; nobody else is listened to."""
 
-    name: str
-    address: Address
-    fingerprint: Annotated[bytes, parse_fingerprint]
+    name: str  # of the neighbour
+    address: Address  # where it listens
+    fingerprint: Annotated[bytes, parse_fingerprint]  # of its key
     former: Annotated[bytes, parse_fingerprint] = b""
     """Of its old key: valid as well until the neighbour has shown the new one; empty: there is none."""
 
@@ -93,82 +93,85 @@ class Neighbour:
 class Deadlines:
     """Seconds. A round waits `margin` times what is usual, never below `least` nor above `most`."""
 
-    least: float = 2.0
-    most: float = 10.0
-    margin: float = 4.0
-    join: float = 30.0
-    linger: float = 5.0
+    least: float = 2.0  # seconds, the shortest deadline of a round
+    most: float = 10.0  # seconds, the longest
+    margin: float = 4.0  # the deadline, as a multiple of the usual time
+    join: float = 30.0  # seconds, at the start, for neighbours not there yet
+    linger: float = 5.0  # seconds, at the end, for neighbours not done
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
     """What neighbours and outsiders may cost this peer."""
 
-    model_bytes: int = 1 << 30
-    pulls_per_second: float = 100.0
+    model_bytes: int = 1 << 30  # of one message
+    pulls_per_second: float = 100.0  # of one neighbour
     bytes_per_second: float = 0.0
     """Of all messages that this peer sends together; 0: no limit."""
-    connections: int = 256
-    handshake: float = 5.0
-    backoff_least: float = 1.0
-    backoff_most: float = 300.0
-    strikes: int = 3
+    connections: int = 256  # at once
+    handshake: float = 5.0  # seconds
+    backoff_least: float = 1.0  # seconds, the first time a neighbour is ignored
+    backoff_most: float = 300.0  # seconds, the longest
+    strikes: int = 3  # violations until a neighbour is ignored for a time
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wire:
     """How models travel."""
 
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    zstd: bool = False
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"  # bfloat16 and float16 halve the bytes
+    zstd: bool = False  # compress; worth it with bfloat16
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
     """One participant of one run: the sections of a simulated run, and what concerns this peer alone."""
 
-    name: str
-    run: str
-    bind: Address = Address("127.0.0.1", 7000)
-    metrics: Address = Address("127.0.0.1", 0)
-    seed: int = 0
+    name: str  # of this peer; neighbours know it by this
+    run: str  # the same for all peers of a run
+    bind: Address = Address("127.0.0.1", 7000)  # where it listens
+    metrics: Address = Address("127.0.0.1", 0)  # where Prometheus reads; port 0 takes a free one
+    seed: int = 0  # its draws derive from it
     node: int | None = None
     """Which share of the data is this peer's, ..."""
     nodes: int = 1
     """... and among how many the data is shared out."""
     groups: tuple[tuple[int, ...], ...] | None = None
     """Who is in which clique, for the partition of that name."""
-    checkpoint_every: int = 10
-    witness: bool = False
+    checkpoint_every: int = 10  # rounds
+    witness: bool = False  # ask neighbours for signed headers, to find equivocation
     on_conviction: Literal["keep", "exclude"] = "keep"
     """What follows when a neighbour is proved to have signed two models for one round: "keep" exchanging with
     it, or "exclude" it."""
     staleness: int = 0
     """For how many rounds a message may be used again when no new one comes."""
-    misbehave: str = ""
+    misbehave: str = ""  # an attack, for trying a network out
     network: Mapping[str, Any] = field(default_factory=dict)
     """Where rounds differ, or weights do not follow from degrees: the whole network, {edges, weights,
     schedule}, with peers by their numbers."""
     learner: Mapping[str, Any] = field(default_factory=dict)
     """What trains in place of data and model: {name = "mine:make"}, and whatever that reads."""
-    data: DataConfig = field(default_factory=DataConfig)
-    model: ModelConfig = field(default_factory=lambda: ModelConfig("mlp"))
+    data: DataConfig = field(default_factory=DataConfig)  # as for a run
+    model: ModelConfig = field(default_factory=lambda: ModelConfig("mlp"))  # as for a run
     rule: Mapping[str, Any] = field(default_factory=lambda: {"name": "clipped-gossip", "radius": 1.0})
-    training: TrainingConfig = field(default_factory=TrainingConfig)
-    deadlines: Deadlines = Deadlines()
-    limits: Limits = Limits()
-    wire: Wire = Wire()
-    neighbours: tuple[Neighbour, ...] = ()
+    """As for a run."""
+    training: TrainingConfig = field(default_factory=TrainingConfig)  # as for a run
+    deadlines: Deadlines = Deadlines()  # of a round
+    limits: Limits = Limits()  # on what neighbours can cost
+    wire: Wire = Wire()  # how models travel
+    neighbours: tuple[Neighbour, ...] = ()  # who they are, one table each
     folder: Path = Path()
     former_task: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
     """The `[task]` of a file of version 0.1, by which its records are still found."""
 
     @property
     def degree(self) -> int:
+        """How many neighbours the peer has."""
         return len(self.neighbours)
 
     @property
     def rounds(self) -> int:
+        """How many rounds the run has."""
         return self.training.rounds
 
     def until(self, rounds: int | None) -> Self:

@@ -53,6 +53,7 @@ class Mixed:
 
     @property
     def rejected(self) -> int:
+        """Neighbours that sent something no regular peer sends."""
         return sum(reason in VIOLATIONS for reason in self.missing.values())
 
     @property

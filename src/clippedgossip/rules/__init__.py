@@ -85,6 +85,7 @@ RULES: Mapping[str, type[Rule]] = {
     "mda": MDA,
     "nnm": NNM,
 }
+"""Rules by the names that configs and commands use."""
 RADII: Mapping[str, type[Radius]] = {"fixed": Fixed, "oracle": Oracle, "adaptive": Adaptive}
 
 BOUNDS = ("trim", "faulty", "byzantine_weight", "delta_max")

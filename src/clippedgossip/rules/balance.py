@@ -13,8 +13,14 @@ from clippedgossip.rules.sorting import uniform_over
 
 @dataclass(frozen=True)
 class Balance(LinearRule):
-    """BALANCE (Fang et al.): accept j if ‖x_i − x_j‖ ≤ γ e^{−κ t/T} ‖x_i‖; a x_i + (1−a)·mean(accepted).
-    Needs the number of rounds T, unless κ = 0."""
+    """BALANCE: accept j if ‖x_i − x_j‖ ≤ γ e^{−κ t/T} ‖x_i‖; a x_i + (1−a)·mean(accepted).
+
+    Needs: the number of rounds T, unless κ = 0, and a γ of the order of the distances over the norms.
+    Fails: where the norm of a model says nothing of the distances: with γ too small a node is alone, with γ
+    too large everything passes. It ignores the weights.
+    Cost: O(kd).
+    Origin: Fang et al., 2024, arXiv:2406.10416.
+    """
 
     gamma: float = 0.3
     kappa: float = 1.0

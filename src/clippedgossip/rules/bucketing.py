@@ -14,9 +14,15 @@ from clippedgossip.rules.premix import Premix
 @dataclass(frozen=True)
 class Bucketing(Premix):
     """Shuffle the received models into buckets of at most s, average each, and apply the rule to the averages
-    (Karimireddy et al.; § techniques that improve information diffusion). Needs what its rule needs.
+    (§ techniques that improve information diffusion).
 
     The shuffle depends on (seed, round, node, sender): it is new in each round, and the same in every engine.
+
+    Needs: what its rule needs.
+    Fails: with few neighbours: a Byzantine message spoils its whole bucket, so the share of spoilt averages
+    can be s times that of Byzantine neighbours.
+    Cost: O(kd), then that of its rule with k/s messages.
+    Origin: Karimireddy, He and Jaggi, 2022, arXiv:2006.09365.
     """
 
     size: int = 2

@@ -12,8 +12,14 @@ from clippedgossip.rules.sorting import uniform_over
 
 @dataclass(frozen=True)
 class CenteredClipping(LinearRule):
-    """v ← v + mean_j Clip(x_j − v, τ) over own and received, from v = x_i (Karimireddy et al.).
-    Needs a radius of the order of the distances between regular models."""
+    """v ← v + mean_j Clip(x_j − v, τ) over own and received, from v = x_i.
+
+    Needs: a radius of the order of the distances between regular models.
+    Fails: as clipped gossip does, and more on irregular graphs: it ignores the weights, so the average of the
+    models drifts. Several iterations let a Byzantine neighbour pull several times.
+    Cost: O(k²d) for the distances; the iterations work on them alone.
+    Origin: Karimireddy, He and Jaggi, 2021, arXiv:2012.10333.
+    """
 
     radius: float = 1.0
     iterations: int = 3

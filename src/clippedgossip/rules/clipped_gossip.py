@@ -17,6 +17,8 @@ from clippedgossip.rules.sorting import rounding
 
 @dataclass(frozen=True)
 class Radius(ABC):
+    """A clipping radius τ_i for each node, from what the node sees in a round."""
+
     @abstractmethod
     def __call__(self, near: Neighborhood) -> Tensor:
         """(b, 1) τ_i."""
@@ -97,7 +99,11 @@ class Adaptive(Radius):
 class ClippedGossip(LinearRule):
     """x_i ← Σ_j W_ij (x_i + Clip(x_j − x_i, τ_i)), eq. (ClippedGossip).
 
-    Needs what its radius needs: nothing (a number), a bound on δ_max (Adaptive), or all (Oracle).
+    Needs: what its radius needs: nothing (a number), a bound on δ_max (Adaptive), or all (Oracle).
+    Fails: where δ_max/γ² is large: behind a bottleneck, or with much Byzantine weight around a node. A radius
+    that is too small stops information, one that is too large lets the attack through.
+    Cost: O(kd): two passes over the messages.
+    Origin: He, Karimireddy and Jaggi, 2022, arXiv:2202.01545.
     """
 
     radius: float | Radius = 1.0

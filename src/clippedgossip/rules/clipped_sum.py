@@ -12,9 +12,15 @@ from clippedgossip.rules.sorting import rounding
 
 @dataclass(frozen=True)
 class CSPlus(LinearRule):
-    """CS+ (Gaucher et al.): x_i + Σ_j W_ij Clip(x_j − x_i, τ_i), τ_i the largest distance of a neighbour
-    such that those further away weigh 2b or more, as in the authors' code. Needs a bound b on the Byzantine
-    weight around a node."""
+    """CS+: x_i + Σ_j W_ij Clip(x_j − x_i, τ_i), τ_i the largest distance of a neighbour
+    such that those further away weigh 2b or more, as in the authors' code.
+
+    Needs: a bound b on the Byzantine weight around a node.
+    Fails: where 2b is more than the weight of the neighbours: the radius is then 0 and nothing moves. Sparse
+    graphs with one Byzantine neighbour of three are such.
+    Cost: O(kd).
+    Origin: Gaucher, Dieuleveut and Hendrikx, 2024, arXiv:2410.10418.
+    """
 
     byzantine_weight: float
 

@@ -14,7 +14,14 @@ MOST_IN_ONE_KERNEL = 128  # a GPU program keeps the products of so many messages
 @dataclass(frozen=True)
 class GeometricMedian(LinearRule):
     """argmin_v Σ_j ‖v − x_j‖ over own and received models, by the smoothed Weiszfeld iteration
-    v ← Σ_j β_j x_j / Σ_j β_j, β_j = 1/max(‖v − x_j‖, ν), from the mean (Pillutla et al.). Needs nothing."""
+    v ← Σ_j β_j x_j / Σ_j β_j, β_j = 1/max(‖v − x_j‖, ν), from the mean.
+
+    Needs: nothing.
+    Fails: across a bottleneck, where the majority of a node's neighbours are of its own clique: the others
+    are outliers to it. With a Byzantine majority among the neighbours nothing is guaranteed.
+    Cost: O(k²d) for the distances; the iterations work on them alone.
+    Origin: Pillutla, Kakade and Harchaoui, 2019, arXiv:1912.13445.
+    """
 
     iterations: int = 8
     smoothing: float = 0.1

@@ -13,8 +13,14 @@ from clippedgossip.theory import krum_caveat
 
 @dataclass(frozen=True)
 class Krum(LinearRule):
-    """Of own and received, the model with the least sum of squared distances to its n−f−2 nearest others
-    (Blanchard et al.). Needs a bound f on the number of Byzantine neighbours."""
+    """Of own and received, the model with the least sum of squared distances to its n−f−2 nearest others.
+
+    Needs: a bound f on the number of Byzantine neighbours; its theorem wants n > 2f + 2.
+    Fails: without any attack, where nodes have different data: it copies one model and averages nothing.
+    Mimic makes it copy the same one each round.
+    Cost: O(k²d).
+    Origin: Blanchard, El Mhamdi, Guerraoui and Stainer, 2017, arXiv:1703.02757.
+    """
 
     faulty: int
 
@@ -28,6 +34,7 @@ class Krum(LinearRule):
         return krum_caveat(self.faulty, neighbors + 1, type(self).__name__)
 
     def chosen(self, n: Tensor) -> Tensor:
+        """How many models are averaged, of so many."""
         return torch.ones_like(n)
 
     def coefficients(self, near: Neighborhood) -> Tensor:
@@ -55,7 +62,13 @@ class Krum(LinearRule):
 
 @dataclass(frozen=True)
 class MultiKrum(Krum):
-    """The mean of the `select` models with the best Krum scores; n−f of them unless said."""
+    """The mean of the `select` models with the best Krum scores; n−f of them unless said.
+
+    Needs: a bound f on the number of Byzantine neighbours.
+    Fails: under messages near the regular ones (ALIE), which are selected, and across a bottleneck.
+    Cost: O(k²d).
+    Origin: Blanchard, El Mhamdi, Guerraoui and Stainer, 2017, arXiv:1703.02757.
+    """
 
     select: int | None = None
 
@@ -72,6 +85,7 @@ class MultiKrum(Krum):
             )
 
     def chosen(self, n: Tensor) -> Tensor:
+        """How many models are averaged, of so many."""
         return n - self.faulty if self.select is None else torch.full_like(n, self.select)
 
     def bound(self, seen: Seen) -> Bound:

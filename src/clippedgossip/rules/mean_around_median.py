@@ -10,8 +10,14 @@ from clippedgossip.rules.sorting import halfway, select
 
 @dataclass(frozen=True)
 class MeaMed(CoordinateRule):
-    """Per coordinate, the mean of the n−f values nearest the median (Xie et al., generalized Byzantine
-    SGD). Needs a bound f on the number of Byzantine neighbours."""
+    """Per coordinate, the mean of the n−f values nearest the median.
+
+    Needs: a bound f on the number of Byzantine neighbours.
+    Fails: across a bottleneck, where the value from the other side is far from the median; under ALIE, whose
+    values are near it.
+    Cost: O(kd log k).
+    Origin: Xie, Koyejo and Gupta, 2018, arXiv:1802.10116.
+    """
 
     faulty: int
 

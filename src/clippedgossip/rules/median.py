@@ -9,8 +9,14 @@ from clippedgossip.rules.sorting import halfway, select, sorted_with_weights
 
 @dataclass(frozen=True)
 class Median(CoordinateRule):
-    """Per coordinate, the median of own and received; of an even number, the mean of the middle two
-    (Yin et al.). Needs nothing."""
+    """Per coordinate, the median of own and received; of an even number, the mean of the middle two.
+
+    Needs: nothing.
+    Fails: if the data of the nodes differ much: the median is then far from the mean. It takes nothing from
+    across a bottleneck.
+    Cost: O(kd log k).
+    Origin: Yin, Chen, Kannan and Bartlett, 2018, arXiv:1803.01498.
+    """
 
     def combine(self, values: list[Tensor], weights: Tensor) -> Tensor:
         low, high = (len(values) - 1) // 2, len(values) // 2
@@ -25,7 +31,13 @@ class Median(CoordinateRule):
 @dataclass(frozen=True)
 class WeightedMedian(CoordinateRule):
     """Median*: per coordinate, the value at which the weight below passes ½; the mean of the two values when
-    it meets ½ between them. Needs nothing."""
+    it meets ½ between them.
+
+    Needs: nothing.
+    Fails: where a node's own weight is ½ or more: it keeps its model. Else as the median does.
+    Cost: O(kd log k).
+    Origin: He, Karimireddy and Jaggi, 2022, arXiv:2202.01545.
+    """
 
     weighted = True
 

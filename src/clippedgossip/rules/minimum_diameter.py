@@ -17,8 +17,14 @@ MOST_SUBSETS = 20_000
 
 @dataclass(frozen=True)
 class MDA(LinearRule):
-    """Minimum-diameter averaging: the mean of the n−f of own and received whose largest distance is least
-    (El Mhamdi et al.). Needs a bound f on the number of Byzantine neighbours; tries all subsets."""
+    """Minimum-diameter averaging: the mean of the n−f of own and received whose largest distance is least.
+
+    Needs: a bound f on the number of Byzantine neighbours.
+    Fails: across a bottleneck, where the far side widens every subset and is left out; with more than a score
+    of neighbours the subsets are too many.
+    Cost: O(k²d), and all (k+1 choose f) subsets.
+    Origin: El Mhamdi et al., 2020, arXiv:1905.03853.
+    """
 
     faulty: int
 

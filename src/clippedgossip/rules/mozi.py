@@ -13,10 +13,15 @@ from clippedgossip.rules.sorting import nearest, uniform_over
 
 @dataclass(frozen=True)
 class Mozi(LinearRule):
-    """Mozi, later UBAR (Guo et al.): keep the ⌊ρ|N_i|⌋ nearest neighbours, of these those whose loss on the
+    """Mozi, later UBAR: keep the ⌊ρ|N_i|⌋ nearest neighbours, of these those whose loss on the
     node's own fresh sample is at most its own (if none, the single best), x_i ← a x_i + (1−a)·their mean.
 
-    Needs ρ, the fraction of regular neighbours, and `loss`: models (*batch, d) -> (*batch) on the own sample.
+    Needs: ρ, the fraction of regular neighbours, and `loss`: models (*batch, d) -> (*batch) on the own
+    sample.
+    Fails: if the data of the nodes differ much: models of other data have a larger loss on the own sample and
+    are dropped, so that a node learns from its like alone.
+    Cost: O(kd) and k + 1 forward passes a round.
+    Origin: Guo et al., 2020, arXiv:2002.08569 (Mozi); 2021 (UBAR).
     """
 
     loss: Callable[[Tensor], Tensor] | None = None
@@ -36,6 +41,7 @@ class Mozi(LinearRule):
         return replace(self, loss_of=loss_of)
 
     def losses(self, near: Neighborhood) -> Tensor:
+        """(b, k+1) the losses of own and received models."""
         if self.loss_of is not None:
             return self.loss_of(near)
         if self.loss is not None:

@@ -11,8 +11,14 @@ from clippedgossip.rules.sorting import nearest, uniform_over
 
 @dataclass(frozen=True)
 class NNA(LinearRule):
-    """The mean of the own and the received models, without the f furthest from the own one (MoNNA,
-    Farhadkhani et al.). Needs a bound f on the number of Byzantine neighbours."""
+    """The mean of the own and the received models, without the f furthest from the own one.
+
+    Needs: a bound f on the number of Byzantine neighbours.
+    Fails: across a bottleneck: with f ≥ 1 the one neighbour on the other side is the furthest. It ignores the
+    weights, so on irregular graphs the average of the models drifts.
+    Cost: O(kd).
+    Origin: Farhadkhani et al., 2023, arXiv:2209.10931 (MoNNA).
+    """
 
     faulty: int
 

@@ -12,9 +12,14 @@ from clippedgossip.rules.sorting import nearest, uniform_over
 
 @dataclass(frozen=True, kw_only=True)
 class NNM(Premix):
-    """Nearest-neighbour mixing (Allouah et al.): each of own and received becomes the mean of its n−f
-    nearest, itself included, before the rule sees it. Needs a bound f on the number of Byzantine
-    neighbours."""
+    """Nearest-neighbour mixing: each of own and received becomes the mean of its n−f
+    nearest, itself included, before the rule sees it.
+
+    Needs: a bound f on the number of Byzantine neighbours, and what its rule needs.
+    Fails: where its rule fails for want of information: what is far stays out of every mean.
+    Cost: O(k²d), then that of its rule.
+    Origin: Allouah et al., 2023, arXiv:2302.01772.
+    """
 
     faulty: int
 

@@ -10,9 +10,15 @@ from clippedgossip.rules.bound import Bound, Seen, around_own, too_many
 
 @dataclass(frozen=True)
 class IOS(LinearRule):
-    """Iterative outlier scissor (Wu et al.): f times, drop the neighbour furthest from the weighted mean of
-    those still trusted, self included; then their renormalised weighted mean. Needs a bound f on the number
-    of Byzantine neighbours."""
+    """Iterative outlier scissor: f times, drop the neighbour furthest from the weighted mean of
+    those still trusted, self included; then their renormalised weighted mean.
+
+    Needs: a bound f on the number of Byzantine neighbours.
+    Fails: across a bottleneck, as NNA does, and where the Byzantine weight is near ½: the mean it measures
+    from is then the attack's.
+    Cost: O(k²d) for the distances; the f steps work on them alone.
+    Origin: Wu, Chen and Ling, 2023, arXiv:2206.04568.
+    """
 
     faulty: int
 

@@ -47,7 +47,14 @@ class Trimmed(CoordinateRule):
 @dataclass(frozen=True)
 class TrimmedMean(Trimmed):
     """Per coordinate, the mean without the `trim` largest and smallest of own and received (§ existing robust
-    aggregators). Needs a bound on the number of Byzantine neighbours: one, or one for each node."""
+    aggregators).
+
+    Needs: a bound on the number of Byzantine neighbours: one, or one for each node.
+    Fails: on sparse graphs, where too few values are left (2·trim must be below k + 1), and across a
+    bottleneck, where the value from the other side is the one trimmed.
+    Cost: O(kd log k).
+    Origin: Yin, Chen, Kannan and Bartlett, 2018, arXiv:1803.01498.
+    """
 
     trim: int | tuple[int, ...]
 
@@ -73,7 +80,13 @@ class TrimmedMean(Trimmed):
 @dataclass(frozen=True)
 class WeightedTrimmedMean(Trimmed):
     """TM*: per coordinate, the weighted mean without weight `trim` from either end, the boundary value in
-    part. Needs a bound on the Byzantine weight δ_i around a node: one, or one for each node."""
+    part.
+
+    Needs: a bound on the Byzantine weight δ_i around a node: one, or one for each node.
+    Fails: across a bottleneck, as the trimmed mean does, and where δ_i is ½ or more.
+    Cost: O(kd log k).
+    Origin: He, Karimireddy and Jaggi, 2022, arXiv:2202.01545.
+    """
 
     trim: float | tuple[float, ...]
     weighted = True

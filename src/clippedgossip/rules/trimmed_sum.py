@@ -12,7 +12,13 @@ from clippedgossip.rules.sorting import rounding
 @dataclass(frozen=True)
 class GTS(LinearRule):
     """Gossip with the furthest neighbours dropped up to weight b, the one at the boundary in part; what they
-    lose goes to self (Gaucher et al.). Needs a bound b on the Byzantine weight around a node."""
+    lose goes to self.
+
+    Needs: a bound b on the Byzantine weight around a node.
+    Fails: across a bottleneck: the neighbour on the other side is the furthest, and it is dropped.
+    Cost: O(kd).
+    Origin: Gaucher, Dieuleveut and Hendrikx, 2024, arXiv:2410.10418; with equal weights it is NNA.
+    """
 
     byzantine_weight: float
 

@@ -45,15 +45,15 @@ class NetworkConfig:
     `schedule` says which of its links each round uses, by the run's seed; `delay` how late messages are.
     """
 
-    name: str | None = None
-    file: Path | None = None
+    name: str | None = None  # of a generator, or `package.module:function`
+    file: Path | None = None  # a graph in GraphML, CSV or JSON
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    weights: Weights | Mapping[str, Any] | None = None
-    max_degree: int | None = None
-    byzantine: Nodes | Mapping[str, Any] = ()
-    seed: int | None = None
-    schedule: str | Mapping[str, Any] | None = None
-    delay: int | str | Mapping[str, Any] | None = None
+    weights: Weights | Mapping[str, Any] | None = None  # of the edges; a table for capped ones
+    max_degree: int | None = None  # a bound that all nodes know, for equal weights
+    byzantine: Nodes | Mapping[str, Any] = ()  # labels of nodes, or how they are found
+    seed: int | None = None  # of the generator and random nodes; else the run's
+    schedule: str | Mapping[str, Any] | None = None  # which links each round uses
+    delay: int | str | Mapping[str, Any] | None = None  # how late messages are, in rounds
     folder: Path | None = field(default=None, compare=False, repr=False)
     """Where the user's own modules are looked for first."""
 
@@ -230,14 +230,14 @@ class NetworkConfig:
 class RunConfig:
     """One run. Equal mappings are the same run; `device` and `data.root` are not part of it."""
 
-    network: NetworkConfig
-    rule: RuleConfig
-    data: DataConfig = field(default_factory=DataConfig)
-    model: ModelConfig
-    attack: AttackConfig | None = None
-    training: TrainingConfig = field(default_factory=TrainingConfig)
-    seed: int = 0
-    device: str = "auto"
+    network: NetworkConfig  # who talks to whom, and who is Byzantine
+    rule: RuleConfig  # how a node mixes
+    data: DataConfig = field(default_factory=DataConfig)  # what is learnt, and who holds what of it
+    model: ModelConfig  # what is trained
+    attack: AttackConfig | None = None  # what Byzantine nodes do; needed if there are any
+    training: TrainingConfig = field(default_factory=TrainingConfig)  # how long, and by which steps
+    seed: int = 0  # everything random derives from it
+    device: str = "auto"  # `auto`, `cpu`, `cuda` or `cuda:1`
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):

@@ -37,6 +37,7 @@ class State:
 
     @staticmethod
     def load(path: Path | str) -> "State":
+        """Read what `save` wrote."""
         try:
             with safe_open(str(path), framework="pt") as stored:
                 metadata = stored.metadata() or {}

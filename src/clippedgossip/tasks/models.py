@@ -74,6 +74,7 @@ MODELS: dict[str, Callable[[Shape, int], nn.Module]] = {
     "cnn": cnn,
     "vgg11": vgg11,
 }
+"""Models by name, each a function of the inputs' shape and the number of classes."""
 
 MODEL = Kind(
     word="model",

@@ -138,6 +138,7 @@ SCHEMES: dict[str, Callable[[_Request], list[Tensor]]] = {
     "dirichlet": _dirichlet,
     "classes": _classes,
 }
+"""Partitions by name: which node holds which samples."""
 PARTITION = Kind(
     word="partition",
     names=SCHEMES,

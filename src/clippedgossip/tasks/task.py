@@ -22,6 +22,7 @@ from clippedgossip.tasks.poison import Poison
 Loss = Callable[[Tensor, Tensor], Tensor]
 """Mean loss of outputs (batch, classes) against labels (batch,)."""
 LOSSES: dict[str, Loss] = {"nll": functional.nll_loss, "cross-entropy": functional.cross_entropy}
+"""Losses by name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +34,7 @@ class ParameterLayout:
 
     @classmethod
     def of(cls, module: nn.Module) -> "ParameterLayout":
+        """The layout of a module's parameters."""
         items = list(module.named_parameters())
         return cls(names=tuple(name for name, _ in items), shapes=tuple(item.shape for _, item in items))
 
@@ -99,6 +101,7 @@ class Task:
 
     @property
     def device(self) -> torch.device:
+        """Where its data are."""
         return self.table.device
 
     def to(self, device: torch.device | str) -> "Task":

@@ -1,0 +1,123 @@
+"""The site: what is public is documented, each rule and attack has a whole page, notebooks run, it builds."""
+
+import dataclasses
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clippedgossip.attacks import ATTACKS
+from clippedgossip.records import Round
+from clippedgossip.rules import RULES
+
+ROOT = Path(__file__).parents[1]
+SITE = ROOT / "docs" / "site"
+NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.py"))
+
+
+@pytest.fixture
+def reference(monkeypatch: pytest.MonkeyPatch) -> Any:
+    pytest.importorskip("grpc", reason="no extra peer: pip install 'clippedgossip[peer]'")
+    monkeypatch.syspath_prepend(SITE)
+    import reference
+
+    return reference
+
+
+def test_every_public_name_has_a_docstring(reference: Any) -> None:
+    public = list(reference.public())
+    assert len(public) > 100
+    assert not [
+        f"{place}.{name}" for place, name, thing in public if not reference.document_of(place, name, thing)
+    ]
+
+
+def test_every_public_method_has_a_docstring(reference: Any) -> None:
+    undocumented = []
+    for _, name, thing in reference.public():
+        if not isinstance(thing, type):
+            continue
+        fields = (
+            {entry.name for entry in dataclasses.fields(thing)} if dataclasses.is_dataclass(thing) else set()
+        )
+        for word, member in vars(thing).items():
+            shown = inspect.isfunction(member) or isinstance(member, property | classmethod | staticmethod)
+            if (
+                shown
+                and word not in fields
+                and not word.startswith("_")
+                and not inspect.getdoc(getattr(thing, word))
+            ):
+                undocumented.append(f"{name}.{word}")
+    assert not undocumented
+
+
+def test_every_key_of_a_config_and_field_of_a_record_is_described(reference: Any) -> None:
+    from clippedgossip.peer import Config
+    from clippedgossip.peer.peer_config import Deadlines, Limits, Neighbour, Wire
+    from clippedgossip.runs.config import NetworkConfig, RunConfig
+    from clippedgossip.settings import DataConfig, TrainingConfig
+
+    for kind in (
+        RunConfig,
+        NetworkConfig,
+        DataConfig,
+        TrainingConfig,
+        Config,
+        Deadlines,
+        Limits,
+        Neighbour,
+        Wire,
+        Round,
+    ):
+        said = reference.attribute_documents(kind)
+        names = (
+            [entry.name for entry in dataclasses.fields(Round)] if kind is Round else reference.keys_of(kind)
+        )
+        assert not [name for name in names if not said.get(name)], kind.__name__
+
+
+@pytest.mark.parametrize("thing", [*RULES.values(), *ATTACKS.values()], ids=lambda thing: thing.__name__)
+def test_a_docstring_has_all_parts_of_a_page(thing: type) -> None:
+    parts = re.findall(r"^(Needs|Fails|Cost|Origin): \S", inspect.getdoc(thing) or "", re.M)
+    assert parts == ["Needs", "Fails", *(["Cost"] if thing in RULES.values() else []), "Origin"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs(notebook: Path, tmp_path: Path) -> None:
+    jupytext = pytest.importorskip("jupytext", reason="no extra docs: pip install 'clippedgossip[docs]'")
+    nbclient = pytest.importorskip("nbclient")
+    made = jupytext.read(notebook)
+    client = nbclient.NotebookClient(made, timeout=500, kernel_name="python3")
+    client.execute(cwd=str(tmp_path))
+    cells = [cell for cell in made.cells if cell.cell_type == "code"]
+    assert any("text/html" in output.get("data", {}) for cell in cells for output in cell.outputs)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_site_builds_and_asks_no_other_host_for_anything(tmp_path: Path) -> None:
+    pytest.importorskip("furo", reason="no extra docs: pip install 'clippedgossip[docs]'")
+    command = [sys.executable, str(SITE / "build.py"), "--out", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert not done.returncode, done.stderr
+    html = tmp_path / "html"
+    assert (html / "searchindex.js").exists()
+    for name in RULES:
+        assert "<svg" in (html / "docs" / "rules" / f"{name}.html").read_text()
+    loaded = re.compile(
+        r"<(?:script|img|iframe|source)\b[^>]*\bsrc=\"(?:https?:)?//|<link\b[^>]*\bhref=\"(?:https?:)?//"
+    )
+    pages = list(html.rglob("*.html"))
+    assert len(pages) > 60
+    assert not [page.name for page in pages if loaded.search(page.read_text())]
+    sheets = [
+        page.name for page in html.rglob("*.css") if re.search(r"url\([\"']?(https?:)?//", page.read_text())
+    ]
+    assert not sheets
