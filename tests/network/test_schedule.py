@@ -93,6 +93,8 @@ def test_a_complete_network_without_a_list_of_links_draws_what_the_listed_one_do
             assert (one.edge_weights() == other.edge_weights()).all()
         assert unlisted.connected
         assert unlisted.delta_max == pytest.approx(listed.delta_max)
+        assert unlisted.spectral_gap == pytest.approx(listed.spectral_gap)
+        assert unlisted.edge_count == listed.edge_count
 
 
 def test_nodes_with_few_neighbours_hear_all_of_them() -> None:

@@ -73,7 +73,7 @@ def audit(
     with progress() as tell:
         tell("building the network", 0, 5)
         built = networks.build_network(
-            networks.load_graph(network, options, seed=seed),
+            networks.load_graph(network, options, seed=seed, scheduled=schedule is not None),
             byzantine=byzantine,
             random_byzantine=random_byzantine,
             pendants=pendants,

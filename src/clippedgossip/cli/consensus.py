@@ -102,7 +102,7 @@ def consensus(
     asked_rule = _checked(RuleConfig, rule, rule_option, "--rule-option")
     chosen_attack = _checked(AttackConfig, attack, attack_option, "--attack-option").build()
     built = networks.build_network(
-        networks.load_graph(network, options, seed=seed),
+        networks.load_graph(network, options, seed=seed, scheduled=schedule is not None),
         byzantine=byzantine,
         random_byzantine=random_byzantine,
         pendants=pendants,
@@ -214,10 +214,11 @@ def _facts(network: "Network", source: str) -> dict[str, Any]:
     return {
         "network": source,
         "nodes": network.n,
-        "edges": len(network.indices) // 2,
+        "edges": network.edge_count,
         "byzantine": [str(network.labels[i]) for i in network.byzantine],
         "gamma": network.spectral_gap,
         "delta_max": network.delta_max,
+        **{key: str(part) for key in ("schedule", "delay") if (part := getattr(network, key)) is not None},
     }
 
 

@@ -28,12 +28,13 @@ MEANING = (
 
 
 def summary(facts: Facts) -> str:
-    """Network, rule and attack in two lines."""
+    """Network, rule and attack in two lines; schedule and delay, if there are any, in a third."""
     against = f" against {facts['attack']}" if facts["attack"] else ", no attack"
+    changes = "".join(f"\n{facts[key]}" for key in ("schedule", "delay") if key in facts)
     return (
         f"{facts['network']}: {facts['nodes']} nodes, {facts['edges']} edges, "
         f"{len(facts['byzantine'])} Byzantine; γ = {facts['gamma']:.4g}, δ_max = {facts['delta_max']:.4g}\n"
-        f"{facts['rule']}{against}"
+        f"{facts['rule']}{against}{changes}"
     )
 
 

@@ -129,13 +129,21 @@ def parse_weights(text: str | None) -> str | dict[str, object] | None:
     return table
 
 
-def load_graph(source: str, options: Mapping[str, str], *, seed: int | None = None) -> "Graph":
-    """A network by name or from a file; the seed goes to generators that take one."""
+def load_graph(
+    source: str, options: Mapping[str, str], *, seed: int | None = None, scheduled: bool = False
+) -> "Graph":
+    """A network by name or from a file; the seed goes to generators that take one. A large complete network
+    for a schedule lists no links."""
     from clippedgossip.graphs import build, parameters, read_graph
 
     check_source(source)
     if is_file(source):
         return read_graph(source)
+    nodes = options.get("nodes", "")
+    if scheduled and source == "complete" and nodes.isdecimal():
+        from clippedgossip.graphs.generators import complete_for_schedules
+
+        return complete_for_schedules(int(nodes))
     values: dict[str, object] = {"seed": seed} if seed is not None and "seed" in parameters(source) else {}
     return build(source, **values, **options)
 

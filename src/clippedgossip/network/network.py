@@ -140,7 +140,7 @@ class Network:
 
     def __repr__(self) -> str:
         return (
-            f"Network({self.n} nodes, {len(self.indices) // 2} edges, {len(self.byzantine)} Byzantine, "
+            f"Network({self.n} nodes, {self.edge_count} edges, {len(self.byzantine)} Byzantine, "
             f"{self.weighting}{''.join(f', {part}' for part in (self.schedule, self.delay) if part)})"
         )
 
@@ -244,6 +244,11 @@ class Network:
             return _frozen(np.full(self.n, self.n - 1, dtype=np.int64))
         return _frozen(np.diff(self.indptr))
 
+    @property
+    def edge_count(self) -> int:
+        """Number of edges. In a round of a directed schedule, half of the links."""
+        return int(self.degrees.sum()) // 2
+
     @cached_property
     def byzantine_neighbours(self) -> Ints:
         """Number of Byzantine neighbours of every regular node."""
@@ -299,6 +304,9 @@ class Network:
     @cached_property
     def gap(self) -> spectrum.Gap:
         """γ of W̃ with its eigenvectors and whether it is exact."""
+        if self.everyone:  # W̃ is 1/n off its diagonal, and δ + 1/n on it
+            rest = len(self.byzantine) / self.n
+            return spectrum.Gap(value=1 - rest, lambda2=rest, lambda_n=rest, fiedler=None, method="trivial")
         return spectrum.spectral_gap(spectrum.matrix(*self.regular_csr), guess=self._guess)
 
     @cached_property
