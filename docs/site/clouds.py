@@ -18,7 +18,7 @@ from clippedgossip.network import Network
 from clippedgossip.rules import Adaptive, ClippedGossip, Gossip, Rule
 
 BYZANTINE, OUTCOME, PLAIN = "#d55e00", "#1f7fc4", "#7a7a7a"
-SIDE, GAP = 300, 24
+WIDTH = 300
 OWN = torch.tensor([3.3, 3.5], dtype=torch.float64)
 CLOUD = torch.tensor(
     [[4.5, 4.2], [3.7, 4.8], [4.9, 3.5], [4.1, 3.1], [5.1, 4.7], [3.2, 4.2], [4.4, 5.2]], dtype=torch.float64
@@ -29,18 +29,23 @@ STEPS = 24
 
 @dataclass
 class Panel:
-    """One square of the plane. Points outside it are drawn on its edge, hollow."""
+    """A part of the plane. Points outside it are drawn on its edge, hollow."""
 
     title: str
-    x: float
     low: Tensor
     high: Tensor
     parts: list[str] = field(default_factory=list)
 
+    @property
+    def height(self) -> float:
+        """As wide as high, in the plane's own measure."""
+        size = self.high - self.low
+        return WIDTH * float(size[1] / size[0])
+
     def _place(self, point: Tensor) -> tuple[float, float, bool]:
         share = (point - self.low) / (self.high - self.low)
         inside = share.clamp(0.03, 0.97)
-        x, y = self.x + float(inside[0]) * SIDE, 24 + (1 - float(inside[1])) * SIDE
+        x, y = float(inside[0]) * WIDTH, 24 + (1 - float(inside[1])) * self.height
         return x, y, bool((share == inside).all())
 
     def dots(self, points: Tensor, color: str = "currentColor", shape: str = "circle") -> None:
@@ -68,17 +73,17 @@ class Panel:
         self.parts.append(f'<path d="{path}" fill="none" stroke="{color}" stroke-width="{width}"{extra}/>')
 
     def svg(self) -> str:
-        frame = f'<rect x="{self.x}" y="24" width="{SIDE}" height="{SIDE}" fill="none" stroke="currentColor" opacity="0.3"/>'
-        return f'<text x="{self.x}" y="15">{self.title}</text>{frame}{"".join(self.parts)}'
+        size = f'width="{WIDTH}" height="{self.height:.0f}"'
+        frame = f'<rect x="1" y="24" {size} fill="none" stroke="currentColor" opacity="0.3"/>'
+        return (
+            f'<svg viewBox="0 0 {WIDTH + 2} {self.height + 26:.0f}" role="img" aria-label="{self.title}">'
+            f'<text x="1" y="15">{self.title}</text>{frame}{"".join(self.parts)}</svg>'
+        )
 
 
-def _figure(panels: Sequence[Panel], label: str, caption: str) -> str:
-    width = panels[-1].x + SIDE + 2
+def _figure(panels: Sequence[Panel], caption: str) -> str:
     body = "".join(panel.svg() for panel in panels)
-    return (
-        f'<figure class="cloud"><svg viewBox="0 0 {width:g} {SIDE + 28}" role="img" aria-label="{label}">{body}'
-        f"</svg><figcaption>{caption}</figcaption></figure>"
-    )
+    return f'<figure class="cloud"><div>{body}</div><figcaption>{caption}</figcaption></figure>'
 
 
 def _mark(shape: str, color: str) -> str:
@@ -89,11 +94,9 @@ def _mark(shape: str, color: str) -> str:
 
 def rule_picture(name: str, rule: Rule) -> str:
     """The node's round without and with Byzantine messages, and while these move away."""
-    low, high = torch.tensor([2.2, 2.0]).double(), torch.tensor([10.2, 7.2]).double()
-    high[1] = low[1] + (high[0] - low[0])
-    low, high = low - torch.tensor([0.0, 1.4]), high - torch.tensor([0.0, 1.4])
-    clean = Panel("All nine neighbours regular", 1, low, high)
-    attacked = Panel("Two of nine neighbours Byzantine", 1 + SIDE + GAP, low, high)
+    low, high = OWN.new_tensor([2.7, 2.6]), OWN.new_tensor([10.2, 6.6])
+    clean = Panel("All nine neighbours regular", low, high)
+    attacked = Panel("Two of nine neighbours Byzantine", low, high)
     regular = torch.cat([CLOUD, CLOUD.new_tensor([[4.0, 3.9], [4.6, 4.7]])])
     start = regular[-2:]
     ray = [start + (FAR - start) * share for share in torch.linspace(0, 1, STEPS).tolist()]
@@ -115,7 +118,7 @@ def rule_picture(name: str, rule: Rule) -> str:
         f"{_mark('diamond', OUTCOME)} the outcome of {name}. The dashed line is where the outcome goes while the "
         "Byzantine messages move from the cloud to where they are."
     )
-    return _figure([clean, attacked], f"What {name} does to nine messages", caption)
+    return _figure([clean, attacked], caption)
 
 
 def _mixed(rule: Rule, received: Tensor) -> Tensor:
@@ -153,8 +156,8 @@ def attack_picture(name: str, attack: Attack) -> str:
     both = torch.cat([models, messages])
     middle, reach = models.mean(0), 1.6
     reach = min(max(reach, float((both - middle).abs().max()) * 1.12), 11.0)
-    wide = Panel("The messages to one node", 1, middle - reach, middle + reach)
-    near = Panel("Nearer: where it goes", 1 + SIDE + GAP, middle - 1.7, middle + 1.7)
+    wide = Panel(f"{name}: the messages to one node", middle - reach, middle + reach)
+    near = Panel("Nearer: where the node goes", middle - 1.7, middle + 1.7)
     for panel in (wide, near):
         panel.dots(models[1:])
         for rule, color, dash in ((rules["gossip"], PLAIN, "4 3"), (rules["clipped gossip"], OUTCOME, "")):
@@ -170,4 +173,4 @@ def attack_picture(name: str, attack: Attack) -> str:
         f"{count}. {_mark('diamond', PLAIN)} the outcome of gossip, {_mark('diamond', OUTCOME)} of ClippedGossip "
         "with the adaptive radius. A hollow or dashed sign lies beyond the edge."
     )
-    return _figure([wide, near], f"What {name} sends", caption)
+    return _figure([wide, near], caption)
