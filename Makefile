@@ -39,7 +39,7 @@ $(PACKAGE): pyproject.toml constraints.txt
 	touch $@
 
 $(TOOLS): $(PACKAGE)
-	$(BIN)/python -m pip install -c constraints.txt -e '.[peer,sweep,watch,test,lint]'
+	$(BIN)/python -m pip install -c constraints.txt -e '.[peer,sweep,export,watch,test,lint]'
 	touch $@
 
 $(DOCS): $(PACKAGE)

@@ -33,6 +33,7 @@ COMMANDS = (
 
 EXTRAS = {
     "blake3": "peer",
+    "byzfl": "adapters",
     "pandas": "export",
     "pyarrow": "export",
     "tensorboardX": "export",

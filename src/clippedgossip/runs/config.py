@@ -362,7 +362,8 @@ def from_raw(
     try:
         return after(len(overrides))
     except KeyProblem as problem:
-        guilty = next(count for count in range(len(overrides) + 1) if _says(after, count) == str(problem))
+        same = (count for count in range(len(overrides) + 1) if _says(after, count) == str(problem))
+        guilty = next(same, 0)  # own code may fail otherwise the next time
         where = place(problem.path, str(source), text)
         if guilty:
             entry = overrides[guilty - 1]
