@@ -36,7 +36,9 @@ class Loop:
     def __init__(self, network: Network, task: Task, model: str, device: str) -> None:
         data = task.data
         self.network, self.task, self.device = network, task, device
-        self.modules = [build(model, data.shape, data.classes, seed=0).to(device) for _ in range(network.n)]
+        self.modules = [
+            build(model, data.shape, data.classes or 0, seed=0).to(device) for _ in range(network.n)
+        ]
         self.optimizers = [torch.optim.SGD(m.parameters(), lr=0.01, momentum=0.9) for m in self.modules]
         self.weights = network.weights
         self.round = 0
@@ -48,7 +50,7 @@ class Loop:
             ]
             x, y = self.task.data.normalise(self.task.data.train_x[rows]), self.task.data.train_y[rows]
             optimizer.zero_grad()
-            torch.autograd.backward(self.task.loss(module(x), y))
+            torch.autograd.backward(self.task.loss(module, x, y))
             optimizer.step()
         self.mix()
         self.round += 1

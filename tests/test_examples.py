@@ -29,6 +29,22 @@ def test_ones_own_model_trains_and_leaves_its_curve(
     assert (tmp_path / "accuracy.png").stat().st_size > 1000
 
 
+@pytest.mark.parametrize(
+    ("name", "metric", "least"),
+    [
+        ("regression", "r2", 0.45),
+        ("transformer", "perplexity", 1),
+        ("lora", "accuracy", 0.8),
+        ("batch_norm", "accuracy", 0.9),
+    ],
+)
+def test_every_task_trains(name: str, metric: str, least: float, capsys: pytest.CaptureFixture[str]) -> None:
+    run = runpy.run_path(str(EXAMPLES / "tasks" / f"{name}.py"))["run"]
+    assert run.setup.task.metric.name == metric
+    assert run.score > least if run.records[-1].higher_is_better else run.score < 3
+    assert f"round {run.records[-1].round}: " in capsys.readouterr().out
+
+
 def test_ones_own_loop_says_how_it_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["own_loop.py"])
     with pytest.raises(SystemExit, match="usage: "):

@@ -8,6 +8,7 @@ from clippedgossip import graphs
 from clippedgossip.metrics import RunMetrics, group_rows, squared_distances
 from clippedgossip.mixing.slots import Layout
 from clippedgossip.network import Network
+from clippedgossip.tasks import METRICS
 
 CPU = torch.device("cpu")
 
@@ -57,8 +58,9 @@ def test_a_record_gives_means_and_the_share_of_clipped_messages() -> None:
     found.clips[0] += (found.layout.weights > 0)[0]  # node 0 has one neighbour, of four directed edges
     record = found.record(
         2,
-        accuracies=torch.tensor([0.5]),
-        node_accuracies=torch.tensor([0.2, 0.4, 0.9]),
+        METRICS["accuracy"](3),
+        scores=torch.tensor([0.5]),
+        node_scores=torch.tensor([0.2, 0.4, 0.9]),
         losses=torch.tensor([1.0, 2.0, 3.0]),
         distances=torch.tensor([1.0, 2.0, 6.0]),
         lr=0.1,

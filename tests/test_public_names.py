@@ -46,9 +46,9 @@ PUBLIC = {
         ConsensusRound Moment Setup State Training consensus train train_together
     """,
     "clippedgossip.tasks": """
-        DataSet Fetched FlipLabels LOSSES MODELS ParameterLayout Poison Quadratic RotateLabels
-        SCHEMES Task Trigger Workers build cache_dir crop_flip fetch flatten load make_task
-        partition quadratic unflatten
+        DataSet Fetched FlipLabels LOSSES Loss METRICS MODELS Metric ParameterLayout Poison Quadratic
+        RotateLabels SCHEMES Task Trigger Workers build cache_dir crop_flip fetch flatten load make_task
+        mean_metric of_module partition quadratic unflatten
     """,
 }
 

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from clippedgossip.mixing.slots import Layout
 from clippedgossip.network import Network
-from clippedgossip.records import Round
+from clippedgossip.records import Round, scored
+from clippedgossip.tasks.objective import Metric
 
 LISTED = 10_000
 """Edges of the largest network whose clipped edges are listed one by one."""
@@ -74,21 +75,27 @@ class RunMetrics:
     def record(
         self,
         round: int,
+        metric: Metric,
         *,
-        accuracies: Tensor,
-        node_accuracies: Tensor | None,
+        scores: Tensor,
+        node_scores: Tensor | None,
         losses: Tensor,
         distances: Tensor,
         lr: float,
         last: bool,
     ) -> Round:
-        """The record of a round: accuracies of the groups' averaged models and, if given, of single nodes;
+        """The record of a round: the metric of the groups' averaged models and, if given, of single nodes;
         losses and squared distances of the regular nodes. The last record also lists the clipped edges."""
+        worst = torch.amin if metric.higher_is_better else torch.amax
         return Round(
             round=round,
-            accuracy=dict(zip(self.groups, accuracies.tolist(), strict=True)),
-            mean_accuracy=None if node_accuracies is None else float(node_accuracies.mean()),
-            worst_accuracy=None if node_accuracies is None else float(node_accuracies.min()),
+            **scored(
+                metric.name,
+                dict(zip(self.groups, scores.tolist(), strict=True)),
+                mean=None if node_scores is None else float(node_scores.mean()),
+                worst=None if node_scores is None else float(worst(node_scores)),
+                higher_is_better=metric.higher_is_better,
+            ),
             loss=float(losses.mean()),
             consensus_distance=float(distances.mean()),
             clipped=self._clipped(round),

@@ -31,6 +31,7 @@ from clippedgossip.files import (
 
 FORMAT = "2"
 """Format of a run's folder. Version 0.1 wrote no format; its folders are read."""
+ACCURACY = "accuracy"
 State = Literal["new", "running", "stopped", "failed", "diverged", "finished"]
 
 
@@ -66,6 +67,37 @@ class Round:
     """Further entries, kept as they are."""
 
     @property
+    def metric(self) -> str:
+        """What the models were tested by; the fields of metrics other than accuracy are in `extra`."""
+        return str(self.extra.get("metric", ACCURACY))
+
+    @property
+    def higher_is_better(self) -> bool:
+        return not self.extra.get("lower_is_better", False)
+
+    @property
+    def score(self) -> Mapping[str, float | None]:
+        """The metric of the model averaged over a group of regular nodes: {"all": …, "clique A": …}."""
+        found = self._of_metric("")
+        return found if isinstance(found, Mapping) else {}
+
+    @property
+    def mean_score(self) -> float | None:
+        """Mean of the metric over single regular nodes."""
+        found: float | None = self._of_metric("mean_")
+        return found
+
+    @property
+    def worst_score(self) -> float | None:
+        """The metric of the worst regular node."""
+        found: float | None = self._of_metric("worst_")
+        return found
+
+    def _of_metric(self, which: str) -> Any:
+        name = which + self.metric
+        return getattr(self, name) if self.metric == ACCURACY else self.extra.get(name)
+
+    @property
     def metrics(self) -> dict[str, Any]:
         """What was measured, by name, such as `metrics["accuracy"]["all"]` and `metrics["loss"]`."""
         return {name: value for name, value in self.to_json().items() if name not in ("round", "peer")}
@@ -77,11 +109,11 @@ class Round:
 
     def to_row(self) -> dict[str, Any]:
         """A row of a table: `accuracy` is that of all regular nodes, `accuracy clique A` that of a group."""
-        groups = (self.accuracy or {}).items()
-        accuracy = {"accuracy" if name == "all" else f"accuracy {name}": value for name, value in groups}
-        left_out = ("round", "accuracy", "clipped_edges")
+        metric = self.metric
+        scores = {metric if name == "all" else f"{metric} {name}": v for name, v in self.score.items()}
+        left_out = ("round", metric, "metric", "lower_is_better", "clipped_edges")
         rest = {key: value for key, value in self.to_json().items() if key not in left_out}
-        return {"round": self.round, **accuracy, **rest}
+        return {"round": self.round, **scores, **rest}
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Self:
@@ -93,6 +125,22 @@ class Round:
             record = {name: value for name, value in record.items() if name != "consensus_distance"}
         known = {name: record[name] for name in _FIELDS if name in record}
         return cls(**known, extra={name: value for name, value in record.items() if name not in _FIELDS})
+
+
+def scored(
+    metric: str,
+    score: Mapping[str, float | None] | None,
+    *,
+    mean: float | None = None,
+    worst: float | None = None,
+    higher_is_better: bool = True,
+) -> dict[str, Any]:
+    """The arguments of a `Round` that hold a metric: of all groups, and of single nodes."""
+    found = {metric: score, f"mean_{metric}": mean, f"worst_{metric}": worst}
+    if metric == ACCURACY:
+        return found
+    there = {name: value for name, value in found.items() if value is not None}
+    return {"extra": {"metric": metric, **there} | ({} if higher_is_better else {"lower_is_better": True})}
 
 
 _FIELDS = tuple(entry.name for entry in dataclasses.fields(Round) if entry.name != "extra")

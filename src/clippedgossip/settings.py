@@ -103,6 +103,8 @@ class TrainingConfig(Schedule):
     momentum_form: Literal["pytorch", "paper"] | None = None  # m ← βm + g, or m ← βm + (1−β)g
     weight_decay: float = 0.0  # λ: g ← g + λx
     clip_gradient: float | None = None  # the largest norm of a worker's gradient
+    loss: str | Mapping[str, Any] | None = None  # a name, or a table with its parameters
+    metric: str | None = None  # what the models are tested by
 
     def __post_init__(self) -> None:
         for name, least in {"batch": 1, "lr_warmup": 0, **LEAST}.items():
@@ -299,7 +301,7 @@ class ModelConfig(Named):
         }
         return dataclasses.replace(self, name=thing.name, parameters=kept)
 
-    def build(self, shape: tuple[int, ...], classes: int, *, seed: int) -> "str | nn.Module":
+    def build(self, shape: tuple[int, ...], classes: int | None, *, seed: int) -> "str | nn.Module":
         """The name of one that is built in, as `make_task` takes it; else the module itself."""
         from clippedgossip.tasks.models import seeded
 
@@ -401,7 +403,7 @@ class DataConfig:
             return thing.name
         return lambda labels, nodes, **offered: thing.build(given=(labels, nodes), offered=offered)
 
-    def build_poison(self, classes: int) -> "Poison | None":
+    def build_poison(self, classes: int | None) -> "Poison | None":
         thing = self._poison
         return None if thing is None else thing.build(offered={"classes": classes})
 

@@ -316,6 +316,11 @@ class LocalStep:
         device, size = workers.task.device, workers.task.layout.size
         self.clock = Clock(device, len(optimizer.numbers(0)))
         self.state = {name: aligned_zeros(len(workers), size, device) for name in optimizer.slots}
+        """What a worker keeps beside its model, also in a checkpoint."""
+        self.slots = list(self.state.values())
+        self.buffers = workers.initial_buffers()
+        if self.buffers.shape[1]:
+            self.state["buffers"] = self.buffers
         # Compiled separately: compiled together, each image is computed again for every pixel that uses it.
         self.draw, self.gradients = workers.compiled("draw"), workers.compiled("gradients")
         self.update = optimizer.update
@@ -336,21 +341,21 @@ class LocalStep:
         from clippedgossip.devices import capturing
 
         workers, shares, clock = self.workers, self.workers.shares, self.clock
-        state = list(self.state.values())
         x, y = self.draw(shares, clock.step)
         if workers.stacks:
-            gradients, found = self.gradients(shares, models, x, y, clock.step)
-            self.update(models, half, gradients, state, clock.lr, clock.numbers)
+            gradients, found, after = self.gradients(shares, models, self.buffers, x, y, clock.step)
+            self.update(models, half, gradients, self.slots, clock.lr, clock.numbers)
+            self.buffers.copy_(after)
             if workers.compiles:  # while a graph is captured, its tensors hold no values yet
                 self.found[capturing()] = gradients, found
         else:
 
             def step(i: int, gradient: "Sequence[Tensor]") -> None:
                 row, pieces = slice(i, i + 1), [piece[None] for piece in gradient]
-                held = [slot[row] for slot in state]
+                held = [slot[row] for slot in self.slots]
                 self.update(models[row], half[row], pieces, held, clock.lr, clock.numbers)
 
-            found = workers.one_by_one(shares, models, x, y, clock.step, step)
+            found = workers.one_by_one(shares, models, self.buffers, x, y, clock.step, step)
         if self.steps == 1:
             losses.copy_(found)
         else:

@@ -65,4 +65,4 @@ def test_json_is_all_there_is_on_stdout(tmp_path: Path) -> None:
     done = CliRunner().invoke(command(), [str(path), "--json", "--out", str(out)])
     printed = json.loads(done.stdout)
     assert printed["report"] == str(out)
-    assert printed["rows"][0]["accuracy"]["all"]["mean"] == pytest.approx(0.9)
+    assert printed["rows"][0]["score"]["all"]["mean"] == pytest.approx(0.9)

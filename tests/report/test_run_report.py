@@ -35,7 +35,7 @@ def test_a_report_shows_every_measure_and_every_config(tmp_path: Path) -> None:
     assert len(made.rows) == 2
     gossip = made.rows[1]
     assert (gossip.rule, gossip.runs, gossip.last_round, gossip.state) == ("gossip", 2, 59, "finished")
-    accuracy = gossip.accuracy["all"]
+    accuracy = gossip.score["all"]
     assert accuracy is not None
     assert accuracy.mean == pytest.approx(0.905)
     assert accuracy.count == 2
@@ -56,7 +56,7 @@ def test_the_edges_clipped_most_are_named(tmp_path: Path) -> None:
 def test_a_summary_takes_the_last_sixth(tmp_path: Path) -> None:
     run = RunDirectory.open(tmp_path, {"rule": "gossip"}, "run")
     run.append(*(Round(round=i, accuracy={"all": float(i >= 750)}) for i in range(900)))
-    accuracy = report([run.path]).rows[0].accuracy["all"]
+    accuracy = report([run.path]).rows[0].score["all"]
     assert accuracy is not None
     assert accuracy.mean == 1.0
 
@@ -65,10 +65,10 @@ def test_a_report_and_a_runs_own_summary_mean_the_same_rounds(tmp_path: Path) ->
     config = {"rule": "gossip", "training": {"rounds": 900, "evaluate_last": 30}}
     run = RunDirectory.open(tmp_path, config, "run")
     run.append(*(Round(round=i, accuracy={"all": float(i > 870)}) for i in range(10, 901, 10)))
-    whole = report([run.path]).rows[0].accuracy["all"]
+    whole = report([run.path]).rows[0].score["all"]
     run.append(Round(round=910, accuracy={"all": 0.25}))
     run.write_summary({"diverged": "by round 910"})
-    broken = report([run.path]).rows[0].accuracy["all"]
+    broken = report([run.path]).rows[0].score["all"]
     assert whole is not None
     assert broken is not None
     assert (whole.mean, broken.mean) == (1.0, 0.25)
@@ -153,7 +153,7 @@ def test_a_run_in_two_folders_counts_once(tmp_path: Path) -> None:
     write_run(tmp_path, seed=0)
     (row,) = report([tmp_path]).rows
     assert row.runs == 3
-    accuracy = row.accuracy["all"]
+    accuracy = row.score["all"]
     assert accuracy is not None
     assert accuracy.count == 3
 

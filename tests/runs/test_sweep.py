@@ -137,9 +137,7 @@ def test_only_what_is_unfinished_is_run(tmp_path: Path) -> None:
     assert seen[0] == ("1/3 runs, ring-gossip", 5, 12)
     assert seen[-1][1:] == (12, 12)
     assert states(configs, root) == ["finished"] * 3
-    assert [s.accuracy for s in status(configs, root)] == [
-        (r.summary or {})["accuracy"] for r in outcome.runs
-    ]
+    assert [s.score for s in status(configs, root)] == [(r.summary or {})["accuracy"] for r in outcome.runs]
 
 
 def test_a_failure_does_not_stop_the_rest(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def plain_loop(run: Setup) -> tuple[torch.Tensor, float]:
             for i, (module, optimizer) in enumerate(zip(modules, optimizers, strict=True)):
                 optimizer.param_groups[0]["lr"] = training.rate(round)
                 optimizer.zero_grad()
-                loss = task.loss(module(x[i].double()), y[i])
+                loss = task.loss(module, x[i].double(), y[i])
                 loss.backward()  # type: ignore[no-untyped-call]  # PyTorch's
                 if training.optimizer.clip_gradient is not None:
                     torch.nn.utils.clip_grad_norm_(module.parameters(), training.optimizer.clip_gradient)

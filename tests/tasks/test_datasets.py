@@ -33,8 +33,10 @@ def test_labels_and_inputs_must_fit() -> None:
     x, y = torch.zeros(4, 2), torch.arange(4)
     with pytest.raises(DataError, match="4 train inputs for 3 labels"):
         DataSet.of(x, y[:3], x, y)
-    with pytest.raises(DataError, match=r"dtype torch.float32\ngive the number of each input's class"):
+    with pytest.raises(DataError, match=r"train targets are torch\.float32, but test targets torch\.int64"):
         DataSet.of(x, y.float(), x, y)
+    with pytest.raises(DataError, match="first in row 2\nleave those samples out"):
+        DataSet.of(torch.tensor([0.0, 1.0, torch.nan, 3.0])[:, None], y, x[:, :1], y)
     with pytest.raises(DataError, match="go from -1 to 2; 4 classes"):
         DataSet.of(x, y - 1, x, y)
     assert DataSet.of(x, y.to(torch.uint8), x, y.int()).train_y.dtype == torch.long

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from clippedgossip import Network, consensus, theory
 from clippedgossip.attacks import Dissensus
-from clippedgossip.errors import DataError
+from clippedgossip.errors import DataError, UserError
 from clippedgossip.rules import ClippedGossip, Gossip, Oracle, Rule
 from clippedgossip.step import Averaged
 from clippedgossip.tasks import (
@@ -203,7 +203,7 @@ def test_only_the_poisoned_are_poisoned(digits: DataSet) -> None:
 def test_evaluation_agrees_with_a_plain_loop(digits: DataSet) -> None:
     task = small_task(digits)
     models = torch.stack([flatten(build("mlp", digits.shape, 10, seed=seed)) for seed in (1, 2)])
-    found = Workers([task]).accuracies(models)
+    found = Workers([task]).scores(models)
     for place, seed in enumerate((1, 2)):
         outputs = build("mlp", digits.shape, 10, seed=seed)(digits.normalised()[2]).detach()
         assert float(found[place]) == pytest.approx(
@@ -214,14 +214,14 @@ def test_evaluation_agrees_with_a_plain_loop(digits: DataSet) -> None:
 def test_training_on_digits_learns(digits: DataSet) -> None:
     task = make_task(digits, [torch.arange(len(digits.train_y))], "linear", seed=0)
     optimiser = torch.optim.SGD(task.module.parameters(), 0.05, momentum=0.9)
-    start = float(Workers([task]).accuracies(task.initial()[None]))
+    start = float(Workers([task]).scores(task.initial()[None]))
     for round in range(150):
         x, y = draw(task, round)
         optimiser.zero_grad()
-        torch.autograd.backward(task.loss(task.module(x[0]), y[0]))
+        torch.autograd.backward(task.loss.of_outputs(task.module(x[0]), y[0]))
         optimiser.step()
     assert start < 0.3
-    assert float(Workers([task]).accuracies(flatten(task.module)[None])) > 0.93
+    assert float(Workers([task]).scores(flatten(task.module)[None])) > 0.93
 
 
 def test_a_users_own_module_and_tensors() -> None:
@@ -232,7 +232,7 @@ def test_a_users_own_module_and_tensors() -> None:
     assert torch.equal(data.normalise(x), x)
     task = make_task(data, partition(y, 4, seed=0), nn.Linear(5, 3), seed=0, batch=2)
     assert draw(task, 0)[0].shape == (4, 2, 5)
-    assert Workers([task]).accuracies(task.initial()[None]).shape == (1,)
+    assert Workers([task]).scores(task.initial()[None]).shape == (1,)
     assert torch.equal(DataSet.of(x.numpy(), y.numpy(), x.numpy(), y.numpy()).train_x, x)
     shares = [share.tolist() for share in partition(y.numpy(), 4, seed=0)]
     listed = make_task(data, shares, nn.Linear(5, 3), seed=0, batch=2)
@@ -241,15 +241,53 @@ def test_a_users_own_module_and_tensors() -> None:
     assert make_task(data, partition(y, 4, seed=0), stateless, seed=0).layout.size == 24
 
 
+class Replaces(nn.Linear):
+    """Keeps a mean by replacing a buffer, which no worker could keep for itself."""
+
+    mean: Tensor
+
+    def __init__(self) -> None:
+        super().__init__(5, 3)
+        self.register_buffer("mean", torch.zeros(5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.mean = 0.9 * self.mean + 0.1 * x.mean(0)
+        return super().forward(x - self.mean)
+
+
+class Grows(nn.Linear):
+    """Gives more outputs with every call."""
+
+    def __init__(self) -> None:
+        super().__init__(5, 3)
+        self.calls = -1
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return torch.cat([super().forward(x), x[:, : 2 * self.calls]], 1)
+
+
+class Nothing:
+    """A loss that is no number."""
+
+    def __call__(self, outputs: Tensor, y: Tensor) -> Tensor:
+        return outputs.mean() * torch.nan
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"model": nn.Linear(5, 2)}, "3 classes need"),
+        ({"model": nn.Linear(5, 2)}, "3 classes and labels of shape"),
         ({"model": nn.Linear(4, 3)}, "cannot take inputs of shape"),
         ({"model": nn.Flatten()}, "no parameters"),
-        ({"model": nn.Linear(5, 3).requires_grad_(False)}, "weight is frozen"),
+        ({"model": nn.Linear(5, 3).requires_grad_(False)}, "no parameters that train"),
         ({"model": nn.Embedding(5, 3, sparse=True)}, "give it sparse=False"),
-        ({"model": nn.Sequential(nn.Linear(5, 3), nn.BatchNorm1d(3))}, "buffer 1.running_mean"),
+        ({"model": Replaces()}, "replaces its buffer mean in training"),
+        ({"model": Grows()}, "and of \\(2, 5\\) when it is called again"),
+        ({"loss": "mse"}, "outputs of shape \\(2, 3\\) for targets of shape \\(2,\\)"),
+        ({"metric": "acuracy"}, "did you mean 'accuracy'"),
+        ({"metric": "r2"}, "metric 'r2' cannot take outputs"),
+        ({"model": nn.Linear(5, 3).requires_grad_(True), "loss": Nothing()}, "is nan before training"),
         ({"loss": "nil"}, "did you mean 'nll'"),
         ({"batch": 0}, "at least 1"),
         ({"shares": [torch.arange(3), torch.arange(0)]}, "worker 1 holds no samples"),
@@ -261,7 +299,7 @@ def test_a_users_own_module_and_tensors() -> None:
         ({"model": nn.LSTM(5, 3)}, "gives a tuple"),
         ({"model": nn.Embedding(20, 3)}, "shape \\(5,\\) and dtype torch.float32"),
         ({"loss": nn.BCELoss()}, "loss cannot take"),
-        ({"loss": nn.CrossEntropyLoss(reduction="none")}, "one number, the mean"),
+        ({"loss": nn.CrossEntropyLoss(reduction="none")}, "it must be one number"),
         ({"augment": True}, "these inputs have shape \\(5,\\)"),
         ({"shares": [torch.ones(40, dtype=torch.bool)]}, "nonzero"),
         ({"shares": [torch.arange(40)[:, None]]}, "shape \\(40, 1\\)"),
@@ -273,8 +311,9 @@ def test_what_does_not_fit_is_said_before_the_run(options: dict[str, object], sa
     data = DataSet.of(x, y, x, y)
     shares = options.pop("shares", partition(y, 2, seed=0))
     model = options.pop("model", nn.Linear(5, 3))
-    with pytest.raises(DataError, match=says):
-        make_task(data, shares, model, seed=0, **options)  # type: ignore[arg-type] # parametrised options
+    with pytest.raises(UserError, match=says) as told:
+        Workers([make_task(data, shares, model, seed=0, **options)])  # type: ignore[arg-type] # parametrised
+    assert len(str(told.value).splitlines()) <= 2
 
 
 @given(

@@ -117,7 +117,8 @@ def test_a_module_of_ones_own_gets_its_own_gradients(name: str) -> None:
     models = task.initial() * torch.tensor([[1.0], [0.5], [2.0]])
     workers = Workers([task])
     inputs, labels = workers.draw(workers.shares, 0)
-    found, _ = workers.gradients(workers.shares, models, inputs, labels, 0)
+    buffers = workers.initial_buffers()
+    found, _, _ = workers.gradients(workers.shares, models, buffers, inputs, labels, 0)
     parameters = {name: held.clone() for name, held in task.layout.views(models).items()}
     for mine, theirs in zip(found, one_by_one(module, parameters, inputs, labels), strict=True):
         torch.testing.assert_close(mine, theirs / BATCH, atol=1e-6, rtol=1e-4)

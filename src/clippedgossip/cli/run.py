@@ -171,8 +171,9 @@ def _progress(config: "RunConfig") -> Iterator[Callable[["RunConfig", Any], None
 
         def on_round(config: "RunConfig", moment: Any) -> None:
             nonlocal label, show
-            if moment.record is not None and moment.record.accuracy:
-                label = f"{config.label}: accuracy {moment.record.accuracy['all']:.1%}"
+            if moment.record is not None and moment.record.score:
+                metric, score = moment.record.metric, moment.record.score["all"]
+                label = f"{config.label}: {metric} {_score(metric, score)}"
             if show is None and (sys.stderr.isatty() or time.monotonic() - began > 5):
                 from clippedgossip.report.terminal import progress
 
@@ -208,6 +209,7 @@ def _show(summary: dict[str, Any], config: "RunConfig", found: bool) -> None:
     end = _column(summary["last_round"]) if "last_round" in summary else columns[0]  # 0.1 did not write it
     if end != columns[0]:
         columns.append(end)
+    metric = summary.get("metric", "accuracy")
     rounds = "1 round" if summary["rounds"] == 1 else f"{summary['rounds']} rounds"
     print(f"{config.label}: {rounds}, {summary['seconds']:.1f} s on {summary['device']}")
     if found:
@@ -217,7 +219,7 @@ def _show(summary: dict[str, Any], config: "RunConfig", found: bool) -> None:
     for name in columns[0]:
         print(f"  {name:<20} {columns[0][name]:>8}" + "".join(f" {more[name]:>11}" for more in columns[1:]))
     means = f"means over the last {last} rounds" if last > 1 else "at the last record"
-    print(f"{means}; accuracy is that of the averaged model")
+    print(f"{means}; {metric} is that of the averaged model")
     if training.evaluate_last >= summary["rounds"] > 1:
         print(f"these are all rounds: training.evaluate_last is {training.evaluate_last}")
     print(f"run: {summary['run']}")
@@ -228,15 +230,20 @@ def _show(summary: dict[str, Any], config: "RunConfig", found: bool) -> None:
 def _column(measured: dict[str, Any]) -> dict[str, str]:
     """What the table shows, by the name of its row."""
     distance = measured["consensus_distance"]
+    metric, groups = measured.get("metric", "accuracy"), measured["groups"]
     rows = {
-        "accuracy": _percent(measured["accuracy"]),
-        **{f"  {name}": _percent(value) for name, value in measured["groups"].items() if name != "all"},
-        "single nodes": _percent(measured["mean_accuracy"]),
-        "worst node": _percent(measured["worst_accuracy"]),
+        metric: _score(metric, measured[metric]),
+        **{f"  {name}": _score(metric, value) for name, value in groups.items() if name != "all"},
+        "single nodes": _score(metric, measured[f"mean_{metric}"]),
+        "worst node": _score(metric, measured[f"worst_{metric}"]),
         "consensus distance": "-" if distance is None else f"{distance:.3g}",
     }
     clipped = measured["clipped"]
     return rows if clipped is None else rows | {"messages clipped": _percent(clipped)}
+
+
+def _score(metric: str, value: float | None) -> str:
+    return _percent(value) if metric == "accuracy" or value is None else f"{value:.4g}"
 
 
 def _percent(value: float | None) -> str:

@@ -22,7 +22,7 @@ from clippedgossip.settings import AttackConfig, DataConfig, ModelConfig, Precis
 from clippedgossip.simulate.setup import Setup, Shares, network_task
 from clippedgossip.step import OPTIMIZER, HeavyBall, LearningRate, Momentum, Optimizer
 from clippedgossip.tasks import SCHEMES, DataSet
-from clippedgossip.tasks.task import Loss
+from clippedgossip.tasks.objective import LossLike, MetricLike
 
 Words = str | Mapping[str, Any]
 """A name, or a table with a name and parameters, as in a config."""
@@ -48,7 +48,8 @@ class Choices:
     model: ModelLike
     training: Training
     batch: int
-    loss: str | Loss | None
+    loss: LossLike
+    metric: MetricLike
     augment: bool
     device: str
 
@@ -70,7 +71,8 @@ class Choices:
         local_steps: int,
         evaluate_every: int,
         precision: Precision,
-        loss: str | Loss | None,
+        loss: LossLike,
+        metric: MetricLike,
         augment: bool,
         device: str | torch.device,
     ) -> "Choices":
@@ -101,6 +103,7 @@ class Choices:
             training=training,
             batch=_whole(batch),
             loss=loss,
+            metric=metric,
             augment=augment or said.augment,
             device=str(find_device(device)),
         )
@@ -123,6 +126,7 @@ class Choices:
             seed=seed,
             batch=self.batch,
             loss=self.loss,
+            metric=self.metric,
             augment=self.augment,
             poison=self.said.build_poison(self.data.classes),
         )

@@ -22,18 +22,19 @@ from clippedgossip.facade.choices import (
     Partition,
     RuleLike,
 )
-from clippedgossip.facade.recorded_run import RecordedRun, draw_accuracy, write_report
+from clippedgossip.facade.recorded_run import RecordedRun, draw_scores, write_report
 from clippedgossip.facade.training_run import shown_progress
 from clippedgossip.network import Network
+from clippedgossip.records import ACCURACY
 from clippedgossip.report.grouping import labels
 from clippedgossip.report.page import Table
-from clippedgossip.report.statistics import SHARE, Series, estimate, over_seeds
+from clippedgossip.report.statistics import ANY, SHARE, Series, estimate, over_seeds
 from clippedgossip.report.terminal import table
 from clippedgossip.runs.fill import MEMORY_SHARE, TOGETHER
 from clippedgossip.settings import Precision
 from clippedgossip.simulate.setup import setup_bytes
 from clippedgossip.step import LearningRate, Momentum
-from clippedgossip.tasks.task import Loss
+from clippedgossip.tasks.objective import LossLike, MetricLike
 
 if TYPE_CHECKING:
     import pandas
@@ -61,7 +62,8 @@ def compare(
     weight_decay: float = 0.0,
     clip_gradient: float | None = None,
     local_steps: int = 1,
-    loss: str | Loss | None = None,
+    loss: LossLike = None,
+    metric: MetricLike = None,
     augment: bool = False,
     evaluate_every: int = 10,
     precision: Precision = "float32",
@@ -94,6 +96,7 @@ def compare(
         evaluate_every=evaluate_every,
         precision=precision,
         loss=loss,
+        metric=metric,
         augment=augment,
         device=device,
     )
@@ -163,8 +166,8 @@ class Comparison:
         )
 
     def plot(self) -> "NDArray[Any]":
-        """Accuracy against the round, means over seeds with 95 % intervals: an array of matplotlib Axes, one
-        for each attack."""
+        """The metric against the round, means over seeds with 95 % intervals: an array of matplotlib Axes,
+        one for each attack."""
         import numpy as np
         from matplotlib import pyplot
 
@@ -175,7 +178,7 @@ class Comparison:
         figure, grid = pyplot.subplots(rows, columns, sharex=True, sharey=True, squeeze=False, **look)
         axes = np.ravel(grid)
         for number, (attack, lines) in enumerate(panels.items()):
-            draw_accuracy(axes[number], lines, title=attack, legend=number == 0)
+            draw_scores(axes[number], lines, self._metric, title=attack, legend=number == 0)
             axes[number].label_outer()
         for spare in axes[len(panels) :]:
             figure.delaxes(spare)
@@ -187,12 +190,13 @@ class Comparison:
         return write_report([run for run in self._runs if run.records], path, device=self.device)
 
     def __str__(self) -> str:
-        """Final accuracies in %: a row for each rule, a column for each attack, ± half of the 95 % interval
-        over seeds."""
+        """The final metric (accuracy in %): a row for each rule, a column for each attack, ± half of the 95 %
+        interval over seeds."""
         self._begin()
         attacks, rules = self._distinct("attack"), self._distinct("rule")
         rows = [[rule, *(self._final(rule, attack) for attack in attacks)] for rule in rules]
-        return table(Table(["accuracy %", *attacks], rows))
+        unit = " %" if self._metric == ACCURACY else ""
+        return table(Table([f"{self._metric}{unit}", *attacks], rows))
 
     def __repr__(self) -> str:
         done = sum(run.finished for run in self._runs)
@@ -210,8 +214,15 @@ class Comparison:
         return [run for run in self._runs if (run.rule, run.attack) == (rule, attack)]
 
     def _final(self, rule: str, attack: str) -> str:
-        final = estimate((run.accuracy for run in self._of(rule, attack)), SHARE)
-        return "–" if final is None else final.text(scale=100)
+        share = SHARE if self._metric == ACCURACY else ANY
+        final = estimate((run.score for run in self._of(rule, attack)), share)
+        if final is None:
+            return "–"
+        return final.text(scale=100) if self._metric == ACCURACY else final.text(digits=3)
+
+    @property
+    def _metric(self) -> str:
+        return self._runs[0].metric
 
     def _panels(self) -> dict[str, list[Series]]:
         self._begin()

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from clippedgossip.errors import RunError, kind_of
 from clippedgossip.files import write_atomic
 from clippedgossip.network import Network
-from clippedgossip.records import Round, RunDirectory
+from clippedgossip.records import ACCURACY, Round, RunDirectory
+from clippedgossip.report.figures import Scale
 from clippedgossip.report.figures.canvas import draw_line, finish
 from clippedgossip.report.palette import styles
 from clippedgossip.report.statistics import Series
@@ -41,7 +42,17 @@ class RecordedRun:
     @property
     def accuracy(self) -> float | None:
         """The last record's: test accuracy of the average of the regular nodes' models."""
-        return accuracy_of(self.records[-1]) if self.records else None
+        return self.score if self.metric == ACCURACY else None
+
+    @property
+    def metric(self) -> str:
+        """What the task is tested by."""
+        return self.setup.task.metric.name
+
+    @property
+    def score(self) -> float | None:
+        """The last record's metric of the average of the regular nodes' models."""
+        return self.records[-1].score.get("all") if self.records else None
 
     @property
     def round(self) -> int:
@@ -55,8 +66,8 @@ class RecordedRun:
 
     @property
     def curve(self) -> dict[int, float | None]:
-        """{round: accuracy}."""
-        return {record.round: accuracy_of(record) for record in self.records}
+        """{round: metric}."""
+        return {record.round: record.score.get("all") for record in self.records}
 
     def add(self, moment: Moment) -> None:
         """Keep the record of a round that was evaluated; note if the run has diverged."""
@@ -75,17 +86,22 @@ class RecordedRun:
         self.records, self.diverged = [], None
 
 
-def accuracy_of(record: Round) -> float | None:
-    return (record.accuracy or {}).get("all")
+def shown(metric: str, score: float) -> str:
+    """`accuracy 97.0%`, `r2 0.487`."""
+    return f"{metric} {score:.1%}" if metric == ACCURACY else f"{metric} {score:.4g}"
 
 
-def draw_accuracy(axes: "Axes", lines: Sequence[Series], *, title: str = "", legend: bool = True) -> "Axes":
-    """Accuracy against the round, each rule in its colour of the reports."""
+def draw_scores(
+    axes: "Axes", lines: Sequence[Series], metric: str, *, title: str = "", legend: bool = True
+) -> "Axes":
+    """The metric against the round, each rule in its colour of the reports."""
     looks = styles(line.name for line in lines)
+    scale: Scale = "percent" if metric == ACCURACY else "linear"
     for order, line in enumerate(lines):
-        draw_line(axes, line, looks[line.name], points=400, markers=8, order=order, y_scale="percent")
-    finish(axes, title=title, x_label="round", y_label="accuracy", y_scale="percent")
-    axes.set_ylim(0, 1)
+        draw_line(axes, line, looks[line.name], points=400, markers=8, order=order, y_scale=scale)
+    finish(axes, title=title, x_label="round", y_label=metric, y_scale=scale)
+    if metric == ACCURACY:
+        axes.set_ylim(0, 1)
     if legend:
         axes.legend(frameon=False)
     return axes

@@ -21,7 +21,7 @@ from clippedgossip.facade.choices import (
     Partition,
     RuleLike,
 )
-from clippedgossip.facade.recorded_run import RecordedRun, draw_accuracy, write_report
+from clippedgossip.facade.recorded_run import RecordedRun, draw_scores, shown, write_report
 from clippedgossip.network import Network
 from clippedgossip.records import Round
 from clippedgossip.report.statistics import over_seeds
@@ -30,7 +30,7 @@ from clippedgossip.settings import Precision
 from clippedgossip.simulate.state import Moment, State
 from clippedgossip.step import LearningRate, Momentum
 from clippedgossip.tasks import ParameterLayout, unflatten
-from clippedgossip.tasks.task import Loss
+from clippedgossip.tasks.objective import LossLike, MetricLike
 
 if TYPE_CHECKING:
     import pandas
@@ -55,7 +55,8 @@ def train(
     weight_decay: float = 0.0,
     clip_gradient: float | None = None,
     local_steps: int = 1,
-    loss: str | Loss | None = None,
+    loss: LossLike = None,
+    metric: MetricLike = None,
     augment: bool = False,
     evaluate_every: int = 10,
     precision: Precision = "float32",
@@ -100,6 +101,7 @@ def train(
         evaluate_every=evaluate_every,
         precision=precision,
         loss=loss,
+        metric=metric,
         augment=augment,
         device=device,
     )
@@ -150,6 +152,12 @@ class TrainingRun:
         return self._recorded.accuracy
 
     @property
+    def score(self) -> float | None:
+        """The last record's metric (`setup.task.metric`) of the average of the regular nodes' models."""
+        self._begin()
+        return self._recorded.score
+
+    @property
     def models(self) -> Tensor:
         """The models as of the last record, on the CPU: a row for each node of `network.regular`."""
         self._begin()
@@ -171,8 +179,8 @@ class TrainingRun:
         with shown_progress(self._progress) as tell:
 
             def show(done: int) -> None:
-                accuracy = self._recorded.accuracy
-                label = "training" if accuracy is None else f"accuracy {accuracy:.1%}"
+                score = self._recorded.score
+                label = "training" if score is None else shown(self._recorded.metric, score)
                 tell(label, done, self.setup.training.rounds)
 
             while self._advance(show):
@@ -199,13 +207,13 @@ class TrainingRun:
         return data_frame([record.to_row() for record in self.records])
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
-        """Accuracy against the round, on `ax` or on a new figure."""
+        """The metric against the round, on `ax` or on a new figure."""
         if ax is not None and not hasattr(ax, "plot"):
             raise RunError(f"ax is {kind_of(ax)}; give matplotlib Axes, or nothing for a new figure")
         self._begin()
         held = self._recorded
         title = f"against {held.attack}" if held.attack != "none" else ""
-        return draw_accuracy(ax or new_axes(), [over_seeds(held.rule, [held.curve])], title=title)
+        return draw_scores(ax or new_axes(), [over_seeds(held.rule, [held.curve])], held.metric, title=title)
 
     def report(self, path: str | Path) -> Path:
         """Write a self-contained HTML page about this run; returns its path."""
@@ -215,9 +223,9 @@ class TrainingRun:
     def __repr__(self) -> str:
         held = self._recorded
         against = "" if held.attack == "none" else f" against {held.attack}"
-        accuracy = "" if held.accuracy is None else f", accuracy {held.accuracy:.1%}"
+        score = "" if held.score is None else f", {shown(held.metric, held.score)}"
         where = f"{self.network.n} nodes, round {held.round} of {self.setup.training.rounds}"
-        return f"TrainingRun({held.rule}{against} on {where}{accuracy})"
+        return f"TrainingRun({held.rule}{against} on {where}{score})"
 
     def _begin(self) -> None:
         if self._moments is None and not self._recorded.records:

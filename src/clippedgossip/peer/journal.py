@@ -15,7 +15,7 @@ from clippedgossip.peer.node import Node
 from clippedgossip.peer.peer_config import Config
 from clippedgossip.peer.peer_mixing import Mixed
 from clippedgossip.peer.telemetry import Metrics, write_starting, write_status
-from clippedgossip.records import Round, RunDirectory
+from clippedgossip.records import ACCURACY, Round, RunDirectory, scored
 
 if TYPE_CHECKING:
     from prometheus_client import Counter
@@ -30,6 +30,8 @@ class Journal:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.accuracy: float | None = None
+        self.metric = (ACCURACY, True)
+        """What the learner evaluates by, and whether more is better; `accuracy` holds its value."""
         self.resumed: int | None = None
         self.missing = self.rejected = self.clipped = 0
         self.round_time: float | None = None
@@ -61,6 +63,7 @@ class Journal:
     def go_on_from(self, round: int) -> None:
         """Forgets the records of what will be done again."""
         self._records = Records(self.config)
+        self._records.metric, self._records.higher_is_better = self.metric
         self._records.go_back_to(round)
 
     def add(self, report: Mixed, node: Node, *, evaluated: bool = False) -> None:
@@ -159,6 +162,7 @@ class Records:
 
     def __init__(self, config: Config) -> None:
         self._peer = config.name
+        self.metric, self.higher_is_better = ACCURACY, True
         self._run: RunDirectory | None = None
         with contextlib.suppress(ClippedGossipError, OSError):
             runs = config.folder / "runs"
@@ -179,16 +183,16 @@ class Records:
     def write(self, report: Mixed, accuracy: float | None, **more: Any) -> None:
         degree = len(report.distances)
         clipped = None if report.clipped is None or not degree else report.clipped / degree
+        groups = None if accuracy is None else {"all": accuracy}
+        scores = scored(self.metric, groups, mean=accuracy, higher_is_better=self.higher_is_better)
         record = Round(
             round=report.round,
-            accuracy=None if accuracy is None else {"all": accuracy},
-            mean_accuracy=accuracy,
             neighbour_distance=report.neighbour_distance,
             clipped=clipped,
             peer=self._peer,
             missing=len(report.missing),
             rejected=report.rejected,
-            extra=_extra(report) | more,
+            **(scores | {"extra": _extra(report) | more | scores.get("extra", {})}),
         )
         self._try(lambda run: run.append(record))
 

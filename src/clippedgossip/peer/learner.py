@@ -13,6 +13,7 @@ from clippedgossip.peer import wire_tensors as tensors
 from clippedgossip.peer.peer_config import Config
 from clippedgossip.peer.peer_mixing import Losses, ModuleLoss, module_losses
 from clippedgossip.step import LocalStep
+from clippedgossip.tasks.datasets import mapped
 from clippedgossip.tasks.task import Task
 from clippedgossip.tasks.workers import Workers
 
@@ -107,7 +108,7 @@ def task_of(config: Config) -> Task:
     data = wanted.load()
     node = config.node or 0
     shares = tasks.partition(
-        data.train_y,
+        data.labels,
         config.nodes,
         wanted.scheme(),
         seed=config.seed,
@@ -121,6 +122,8 @@ def task_of(config: Config) -> Task:
         model.build(data.shape, data.classes, seed=config.seed),
         seed=config.seed,
         batch=config.training.batch,
+        loss=config.training.loss,
+        metric=config.training.metric,
         nodes=[node],
         augment=wanted.augment,
     )
@@ -157,15 +160,17 @@ class TaskLearner:
 
     def losses(self, models: Tensor, round: int) -> Tensor:
         """Of models (m, d), on a sample of the round drawn apart from the step's."""
-        x, y = self.workers.draw(self.workers.shares, round, purpose="mozi")
-        count = len(models)
-        return self.workers.losses_of(models, x.expand(count, *x.shape[1:]), y.expand(count, -1))
+        shares, count = self.workers.shares, len(models)
+        x, y = mapped(
+            lambda leaf: leaf.expand(count, *leaf.shape[1:]), self.workers.draw(shares, round, purpose="mozi")
+        )
+        return self.workers.losses_of(shares, models, x, y)
 
     def load(self, mixed: Tensor) -> None:
         self.x = mixed
 
     def evaluate(self) -> float | None:
-        return float(self.workers.accuracies(self.x[None])[0])
+        return float(self.workers.scores(self.x[None], self.local_step.buffers)[0])
 
     def state(self) -> dict[str, Tensor]:
         slots = {f"optimizer.{name}": slot[0] for name, slot in self.local_step.state.items()}

@@ -66,6 +66,9 @@ class PeerRun:
         if self.losses is None and rule_of(config).needs_losses:
             raise PeerError(without_losses(config))
         self.journal = Journal(config)
+        metric = getattr(getattr(self.learner, "task", None), "metric", None)
+        if metric is not None:
+            self.journal.metric = (metric.name, metric.higher_is_better)
         self._stop = False
         self._session: Peer | None = None
         self._checkpoints = (

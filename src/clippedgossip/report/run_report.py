@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clippedgossip.files import canonical
-from clippedgossip.records import RunDirectory
+from clippedgossip.records import ACCURACY, RunDirectory
 from clippedgossip.report.figures import Scale, curve_panels
 from clippedgossip.report.figures.canvas import Axis, fitting, inline
 from clippedgossip.report.grouping import Group, Run, differences, find, group, seed_of
@@ -22,15 +22,15 @@ from clippedgossip.report.page import (
     Text,
     page,
 )
-from clippedgossip.report.statistics import POSITIVE, SHARE, Series, over_seeds
+from clippedgossip.report.statistics import ANY, POSITIVE, SHARE, Series, over_seeds
 from clippedgossip.report.summary import (
     Measure,
     Row,
-    accuracy_of,
     by_round,
     clipped_edges,
     number,
     row,
+    score_of,
     to_table,
 )
 
@@ -63,6 +63,8 @@ class CurveView:
     y_label: str
     y_scale: Scale = "linear"
     y_limits: tuple[float, float | None] | None = None
+    any_sign: bool = False
+    """Whether values may be negative."""
     quiet: bool = False
     """Leave it out if it is zero in every round."""
 
@@ -135,27 +137,32 @@ def diverged(runs: Sequence[Run]) -> list[Path]:
 
 
 def _views(groups: Sequence[Group]) -> Iterator[CurveView]:
-    names = dict.fromkeys(
-        name for e in groups for run in e.runs for r in run.rounds for name in r.accuracy or {}
-    )
-    yield CurveView(
-        name="accuracy",
-        section="Accuracy",
-        measures={"" if list(names) == ["all"] else name: accuracy_of(name) for name in names},
-        caption="Test accuracy of the model averaged over a group of regular nodes; for a peer, of its own.",
-        y_label="accuracy",
-        y_scale="percent",
-        y_limits=(0, 1),
-    )
-    yield CurveView(
-        name="worst_accuracy",
-        section="Accuracy",
-        measures={"worst node": number("worst_accuracy")},
-        caption="Test accuracy of the worst regular node, each with its own model.",
-        y_label="accuracy",
-        y_scale="percent",
-        y_limits=(0, 1),
-    )
+    rounds = [r for entry in groups for run in entry.runs for r in run.rounds]
+    for metric in dict.fromkeys(r.metric for r in rounds):
+        names = dict.fromkeys(name for r in rounds if r.metric == metric for name in r.score)
+        percent, title = metric == ACCURACY, metric[:1].upper() + metric[1:]
+        limits: tuple[float, float | None] | None = (0, 1) if percent else None
+        yield CurveView(
+            name=metric,
+            section=title,
+            measures={"" if list(names) == ["all"] else name: _of(metric, score_of(name)) for name in names},
+            caption=f"Test {metric} of the model averaged over a group of regular nodes; "
+            "for a peer, of its own.",
+            y_label=metric,
+            y_scale="percent" if percent else "linear",
+            y_limits=limits,
+            any_sign=not percent,
+        )
+        yield CurveView(
+            name=f"worst_{metric}",
+            section=title,
+            measures={"worst node": _of(metric, number("worst_score"))},
+            caption=f"Test {metric} of the worst regular node, each with its own model.",
+            y_label=metric,
+            y_scale="percent" if percent else "linear",
+            y_limits=limits,
+            any_sign=not percent,
+        )
     yield CurveView(
         name="consensus_distance",
         section="Agreement",
@@ -188,6 +195,11 @@ def _views(groups: Sequence[Group]) -> Iterator[CurveView]:
     )
 
 
+def _of(metric: str, measure: Measure) -> Measure:
+    """The measure of rounds that were tested by this metric."""
+    return lambda r: measure(r) if r.metric == metric else None
+
+
 def _curves(groups: Sequence[Group]) -> list[Section]:
     sections: dict[str, list[PagePart]] = {}
     for drawn in all_curves(groups):
@@ -218,7 +230,7 @@ def _lines(groups: Sequence[Group], view: CurveView) -> Curves | None:
             seeds = [seed for seed in (by_round(run, measure) for run in entry.runs) if seed]
             if seeds:
                 title = ": ".join(part for part in (entry.setting, name) if part)
-                within = SHARE if view.y_scale == "percent" else POSITIVE
+                within = SHARE if view.y_scale == "percent" else ANY if view.any_sign else POSITIVE
                 panels.setdefault(title, []).append(over_seeds(entry.rule, seeds, within))
     shown = (value for lines in panels.values() for line in lines for value in line.y)
     if not panels or (view.quiet and not any(shown)):

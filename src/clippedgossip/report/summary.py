@@ -7,10 +7,10 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from clippedgossip.records import Round
+from clippedgossip.records import ACCURACY, Round
 from clippedgossip.report.grouping import Group, Run
 from clippedgossip.report.page import Cell, Table
-from clippedgossip.report.statistics import POSITIVE, SHARE, Estimate, Range, estimate
+from clippedgossip.report.statistics import ANY, POSITIVE, SHARE, Estimate, Range, estimate
 
 Measure = Callable[[Round], float | None]
 
@@ -29,8 +29,9 @@ class Row:
     rule: str
     runs: int
     last_round: int
-    accuracy: Mapping[str, Estimate | None] = field(default_factory=dict)
-    worst_accuracy: Estimate | None = None
+    metric: str = ACCURACY
+    score: Mapping[str, Estimate | None] = field(default_factory=dict)
+    worst_score: Estimate | None = None
     consensus_distance: Estimate | None = None
     missing: int | None = None
     rejected: int | None = None
@@ -39,14 +40,17 @@ class Row:
 
 def row(group: Group) -> Row:
     """The row of one setting."""
-    names = dict.fromkeys(name for run in group.runs for r in run.rounds for name in r.accuracy or {})
+    names = dict.fromkeys(name for run in group.runs for r in run.rounds for name in r.score)
+    metric = group.runs[0].rounds[-1].metric
+    share = SHARE if metric == ACCURACY else ANY
     return Row(
         setting=group.setting,
         rule=group.rule,
         runs=len(group.runs),
         last_round=max(run.rounds[-1].round for run in group.runs),
-        accuracy={name: at_the_end(group.runs, accuracy_of(name), SHARE) for name in names},
-        worst_accuracy=at_the_end(group.runs, number("worst_accuracy"), SHARE),
+        metric=metric,
+        score={name: at_the_end(group.runs, score_of(name), share) for name in names},
+        worst_score=at_the_end(group.runs, number("worst_score"), share),
         consensus_distance=at_the_end(group.runs, number("consensus_distance")),
         missing=total(group.runs, number("missing")),
         rejected=total(group.runs, number("rejected")),
@@ -54,9 +58,9 @@ def row(group: Group) -> Row:
     )
 
 
-def accuracy_of(group: str) -> Measure:
-    """Accuracy of the model averaged over a group of nodes."""
-    return lambda r: (r.accuracy or {}).get(group)
+def score_of(group: str) -> Measure:
+    """The metric of the model averaged over a group of nodes."""
+    return lambda r: r.score.get(group)
 
 
 def number(name: str) -> Measure:
@@ -102,10 +106,13 @@ def to_table(rows: Sequence[Row]) -> Table:
     """For the page: every column that has something in it, the rows of a setting under its name."""
     peers = _are_peers(rows)
     columns: dict[str, list[Cell]] = {"peer" if peers else "rule": [entry.rule for entry in rows]}
-    for name in _groups(rows):
-        columns[f"accuracy {name} %"] = [_percent(entry.accuracy.get(name)) for entry in rows]
+    columns |= _scores(rows, " ")
+    worst = {metric: f"worst node{_unit(metric)}" for metric in dict.fromkeys(entry.metric for entry in rows)}
     columns |= {
-        "worst node %": [_percent(entry.worst_accuracy) for entry in rows],
+        label: [_shown(entry, entry.worst_score) if entry.metric == metric else None for entry in rows]
+        for metric, label in worst.items()
+    }
+    columns |= {
         "consensus distance": [_small(entry.consensus_distance) for entry in rows],
         "missing": [entry.missing for entry in rows],
         "refused": [entry.rejected for entry in rows],
@@ -115,7 +122,8 @@ def to_table(rows: Sequence[Row]) -> Table:
     }
     filled = {name: cells for name, cells in columns.items() if any(cell is not None for cell in cells)}
     last = "the last sixth of the rounds" if peers else "the last rounds, training.evaluate_last of them"
-    caption = f"Accuracy and consensus distance are means over {last}"
+    metrics = " and ".join(dict.fromkeys(entry.metric for entry in rows)).capitalize()
+    caption = f"{metrics} and consensus distance are means over {last}"
     several = any(entry.runs > 1 for entry in rows)
     caption += "; ± is half of the 95 % interval over seeds." if several else "."
     return _under_settings(rows, filled, caption)
@@ -125,8 +133,7 @@ def to_short_table(rows: Sequence[Row]) -> Table:
     """For a terminal: what matters most."""
     peers = _are_peers(rows)
     columns: dict[str, list[Cell]] = {"peer" if peers else "rule": [entry.rule for entry in rows]}
-    for name in _groups(rows)[:2]:
-        columns[f"accuracy\n{name} %"] = [_percent(entry.accuracy.get(name)) for entry in rows]
+    columns |= dict(list(_scores(rows, "\n").items())[:2])
     columns["consensus distance"] = [_small(entry.consensus_distance, margin=False) for entry in rows]
     if peers:
         columns["missing"] = [entry.missing for entry in rows]
@@ -152,11 +159,24 @@ def _are_peers(rows: Sequence[Row]) -> bool:
     return all(entry.missing is not None for entry in rows)
 
 
-def _groups(rows: Sequence[Row]) -> list[str]:
-    return list(dict.fromkeys(name for entry in rows for name in entry.accuracy))
+def _scores(rows: Sequence[Row], between: str) -> dict[str, list[Cell]]:
+    """A column for each metric and group of nodes."""
+    wanted = dict.fromkeys((entry.metric, name) for entry in rows for name in entry.score)
+    return {
+        f"{metric}{between}{name}{_unit(metric)}": [
+            _shown(entry, entry.score.get(name)) if entry.metric == metric else None for entry in rows
+        ]
+        for metric, name in wanted
+    }
 
 
-def _percent(value: Estimate | None) -> str | None:
+def _unit(metric: str) -> str:
+    return " %" if metric == ACCURACY else ""
+
+
+def _shown(entry: Row, value: Estimate | None) -> str | None:
+    if entry.metric != ACCURACY:
+        return _small(value)
     return None if value is None else value.text(scale=100)
 
 

@@ -75,11 +75,12 @@ def plan(config: RunConfig, *, ranks: int = 1, device: str = "cpu") -> Plan:
     if not 1 <= ranks <= n:
         raise RunError(f"{ranks} ranks for {n} workers; use 1 to {n} ranks")
     shape: tuple[int, ...]
+    classes: int | None
     if config.data.name in SAMPLES:
         (train, test, shape), classes = SAMPLES[config.data.name], CLASSES
     else:
         data = config.data.load()
-        train, test, shape, classes = len(data.train_y), len(data.test_y), data.shape, data.classes
+        train, test, shape, classes = data.count, data.tests, data.shape, data.classes
     train, test = config.data.samples or train, config.data.test_samples or test
     with torch.device("meta"):
         module = config.model.thing.build(given=(shape, classes))

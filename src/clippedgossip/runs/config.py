@@ -304,6 +304,8 @@ class RunConfig:
             byzantine_copies=wanted.byzantine_copies,
             seed=self.seed,
             batch=self.training.batch,
+            loss=self.training.loss,
+            metric=self.training.metric,
             augment=wanted.augment,
             poison=wanted.build_poison(data.classes),
         )

@@ -21,7 +21,7 @@ from clippedgossip.errors import MiscompiledError, RunError, UserError
 from clippedgossip.files import Lock, canonical
 from clippedgossip.network import Network
 from clippedgossip.own import blamed
-from clippedgossip.records import Round, RunDirectory
+from clippedgossip.records import ACCURACY, Round, RunDirectory
 from clippedgossip.runs.config import RunConfig
 from clippedgossip.simulate.engine import train_together
 from clippedgossip.simulate.setup import Setup
@@ -174,6 +174,8 @@ class Attempt:
     began: int = 0
     """The round of the checkpoint that it resumes from."""
     diverged: str | None = None
+    tier: str = ""
+    """How the models are computed."""
 
     @classmethod
     def of(cls, config: RunConfig, root: Path | str) -> "Attempt":
@@ -210,7 +212,7 @@ class Attempt:
 
     def write(self, moment: Moment, setup: Setup) -> None:
         """Write the record of a round that was evaluated; note if the run has diverged."""
-        record = moment.record
+        record, self.tier = moment.record, moment.tier
         if record is None:
             return
         self.run.append(record)
@@ -255,26 +257,33 @@ def summarise(attempt: Attempt, seconds: float) -> dict[str, Any]:
     rounds = list(attempt.run.rounds())
     last = [r for r in rounds if r.round > training.rounds - training.evaluate_last]
     last = rounds[-1:] if attempt.diverged or not last else last
-    groups = {name: _mean([(r.accuracy or {}).get(name) for r in last]) for name in last[-1].accuracy or {}}
+    metric = last[-1].metric
+    groups = {name: _mean([r.score.get(name) for r in last]) for name in last[-1].score}
+    scores = {f"mean_{metric}": "mean_score", f"worst_{metric}": "worst_score"}
     end = rounds[-1]
     return {
-        "accuracy": groups.get("all"),
+        **({} if metric == ACCURACY else {"metric": metric}),
+        metric: groups.get("all"),
         "groups": groups,
         "last_round": {
-            "accuracy": (end.accuracy or {}).get("all"),
-            "groups": dict(end.accuracy or {}),
+            **({} if metric == ACCURACY else {"metric": metric}),
+            metric: end.score.get("all"),
+            "groups": dict(end.score),
+            **{key: _measure(end, name) for key, name in scores.items()},
             **{name: _measure(end, name) for name in MEASURES},
         },
+        **{key: _mean([_measure(r, name) for r in last]) for key, name in scores.items()},
         **{name: _mean([_measure(r, name) for r in last]) for name in MEASURES},
         "rounds": rounds[-1].round,
         "resumed_from": attempt.began,
         "seconds": round(seconds, 3),
         "device": attempt.device,
+        "tier": attempt.tier,
         **({} if attempt.diverged is None else {"diverged": attempt.diverged}),
     }
 
 
-MEASURES = ("mean_accuracy", "worst_accuracy", "loss", "consensus_distance", "clipped")
+MEASURES = ("loss", "consensus_distance", "clipped")
 
 
 def lock_all(attempts: Sequence[Attempt], stack: ExitStack) -> list[Attempt]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from clippedgossip.errors import RunError
-from clippedgossip.records import RunDirectory, State
+from clippedgossip.records import ACCURACY, RunDirectory, State
 from clippedgossip.runs.config import RunConfig
 
 STATES: tuple[State, ...] = ("finished", "diverged", "running", "failed", "stopped", "new")
@@ -21,7 +21,8 @@ class RunStatus:
     why: str | None = None
     round: int | None = None
     rounds: int | None = None
-    accuracy: float | None = None
+    metric: str = ACCURACY
+    score: float | None = None
 
 
 def status(configs: Sequence[RunConfig], root: Path | str) -> list[RunStatus]:
@@ -45,6 +46,8 @@ def _status(run: RunDirectory) -> RunStatus:
     state = run.state
     if state == "new" and run.checkpoint_path.exists():  # stopped before its first record
         state = "stopped"
+    summary = run.summary or {}
+    metric = str(summary.get("metric", ACCURACY))
     last = None
     for record in run.records():
         last = record
@@ -54,5 +57,6 @@ def _status(run: RunDirectory) -> RunStatus:
         why=run.failure if state == "failed" else run.diverged,
         round=None if last is None else last.get("round"),
         rounds=config.get("training", {}).get("rounds"),
-        accuracy=(run.summary or {}).get("accuracy"),
+        metric=metric,
+        score=summary.get(metric),
     )

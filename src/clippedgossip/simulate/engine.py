@@ -27,6 +27,7 @@ from clippedgossip.simulate.selfcheck import SelfCheck, check_compiled
 from clippedgossip.simulate.setup import Setup, checked_counts, refuse_disconnected, refuse_what_does_not_fit
 from clippedgossip.simulate.state import Moment, State
 from clippedgossip.step import LocalStep
+from clippedgossip.tasks.datasets import at
 from clippedgossip.tasks.workers import Workers, WorkerShares
 
 PASS_BYTES = 64 << 20
@@ -61,7 +62,8 @@ def train_together(
         stack.advance()
         records = stack.evaluate() if stack.training.evaluates(stack.round) else [None] * len(setups)
         yield [
-            Moment(stack.round, record, partial(stack.state, index)) for index, record in enumerate(records)
+            Moment(stack.round, record, partial(stack.state, index), stack.workers.tier)
+            for index, record in enumerate(records)
         ]
 
 
@@ -172,16 +174,18 @@ class Stack:
     def evaluate(self) -> list[Round]:
         """A record of each run."""
         return [
-            self._record(mixer.metrics, self.models[part], self.losses[part])
-            for mixer, part in zip(self.mixers, self.parts, strict=True)
+            self._record(mixer.metrics, part) for mixer, part in zip(self.mixers, self.parts, strict=True)
         ]
 
-    def _record(self, metrics: RunMetrics, models: Tensor, losses: Tensor) -> Round:
-        models, losses, training = models[: metrics.regular], losses[: metrics.regular], self.training
+    def _record(self, metrics: RunMetrics, part: slice) -> Round:
+        rows, training = slice(part.start, part.start + metrics.regular), self.training
+        models, losses, buffers = self.models[rows], self.losses[rows], self.local_step.buffers[rows]
+        of_nodes = self.workers.scores(models, buffers) if training.evaluates_nodes(self.round) else None
         return metrics.record(
             self.round,
-            accuracies=self.workers.accuracies(metrics.averages(models)),
-            node_accuracies=self.workers.accuracies(models) if training.evaluates_nodes(self.round) else None,
+            self.workers.task.metric,
+            scores=self.workers.scores(metrics.averages(models)),
+            node_scores=of_nodes,
             losses=losses,
             distances=squared_distances(models),
             lr=training.rate(self.round - 1),
@@ -334,17 +338,17 @@ class MessageLosses:
         )
         each = 4 * workers.task.layout.size + workers.task.batch * workers.activation_bytes
         self.size = max(1, max(total, PASS_BYTES) // each)  # models in a pass
-        self._losses_of = workers.compiled("losses_of")
+        self._losses_of = partial(workers.compiled("losses_of"), workers.shares)
         self._shares: dict[int, WorkerShares] = {}
 
     def __call__(self, near: Neighborhood) -> Tensor:
         """(b, k+1) of own and received models on each node's sample; 0 where there is no neighbour."""
         x, y = self.workers.draw(self._shares_of(near.group), near.context.round, "mozi")
         closed = near.weights.shape[1] + 1
-        found = torch.zeros(len(x) * closed, dtype=torch.float64, device=x.device)
+        found = torch.zeros(near.weights.shape[0] * closed, dtype=torch.float64, device=near.weights.device)
         for models, places in self._passes(near, closed):
             node = places // closed
-            found[places] = self._losses_of(models, x[node], y[node]).double()
+            found[places] = self._losses_of(models, at(x, node), at(y, node)).double()
         return found.view(-1, closed)
 
     def _passes(self, near: Neighborhood, closed: int) -> Iterator[tuple[Tensor, Tensor]]:

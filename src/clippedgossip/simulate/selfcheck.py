@@ -9,7 +9,7 @@ graph also the half-steps, and the mixing of all runs.
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from torch import Tensor
 from clippedgossip.devices import CAPTURE, aligned_zeros, distrust
 from clippedgossip.errors import MiscompiledError, RunError
 from clippedgossip.step import LocalStep
+from clippedgossip.tasks.datasets import at, leaves
 from clippedgossip.tasks.workers import Workers
 
 if TYPE_CHECKING:
@@ -62,11 +63,26 @@ def check_compiled(workers: Workers, models: Tensor) -> None:
     functions as before.
     """
     start = torch.zeros((), dtype=torch.int64, device=models.device)
-    reference = Reference.made(workers, models, start)
+    reference = Reference.made(workers, models, workers.initial_buffers(), start)
     while reference is not None:
-        name, found = "draw", reference.wrong_batch()
-        if found is None:
-            name, found = "gradients", reference.wrong_compiled_gradients(models)
+        name = "draw"
+        try:
+            found = reference.wrong_batch()
+            if found is None:
+                name, found = "gradients", reference.wrong_compiled_gradients(models)
+        except Exception as error:
+            if not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
+                raise
+            if distrust(workers.kind(name)) is None:  # it was tried before
+                raise
+            distrust(workers.kind(name))  # twice: another way to compile it would fail too
+            why = (str(error).splitlines() or [type(error).__name__])[0]
+            warnings.warn(
+                f"PyTorch cannot compile `{name}` of this model, so it is slower, but correct: {why}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            continue
         if found is None:
             return
         said, now = _distrust(workers, name, found)
@@ -84,11 +100,12 @@ class SelfCheck:
     def round(self) -> Iterator[None]:
         """Put this around a round: `with check.round(): …`. Most rounds are not compared."""
         stack = self.stack
-        reference = Reference.made(stack.workers, stack.stepping, stack.clock.step) if self._due else None
+        buffers, step = stack.local_step.buffers, stack.clock.step
+        reference = Reference.made(stack.workers, stack.stepping, buffers, step) if self._due else None
         if reference is None:
             yield
             return
-        slots = [slot[reference.rows] for slot in stack.local_step.state.values()]
+        slots = [slot[reference.rows] for slot in stack.local_step.slots]
         replayed = stack.captured is not None and stack.captured.replays
         kept = [[held.clone() for held in mixer.kept.values()] for mixer in stack.mixers if replayed]
         yield
@@ -124,7 +141,8 @@ class SelfCheck:
         """The rest of a round that was replayed from a CUDA graph. `slots` and `kept` are what the optimizer
         and the mixers kept before it."""
         stack, rows, local = self.stack, reference.rows, self.stack.local_step
-        given = {"the half-step": stack.half[rows]} | {name: slot[rows] for name, slot in local.state.items()}
+        slots_now = dict(zip(local.optimizer.slots, local.slots, strict=True))
+        given = {"the half-step": stack.half[rows]} | {name: slot[rows] for name, slot in slots_now.items()}
         found = reference.wrong_half_step(given, gradients, slots, local)
         for mixer, part, before in zip(stack.mixers, stack.parts, kept, strict=True):
             found = found or self._wrong_mixing(mixer, part, before)
@@ -174,42 +192,47 @@ class Reference:
     """
 
     @torch.no_grad()
-    def __init__(self, workers: Workers, models: Tensor, round: Tensor) -> None:
+    def __init__(self, workers: Workers, models: Tensor, buffers: Tensor, round: Tensor) -> None:
         self.workers, self.round = workers, round
         self.rows = rows_compared(len(models), int(round)).to(models.device)
         layout = workers.task.layout
         self.names = [*(f"the gradient of {name}" for name in layout.names), "the loss"]
         self.floor = ROUNDING[workers.precision]
         shares, self.models = workers.shares.some(self.rows), models[self.rows]
+        self.buffers = buffers
         self.x, self.y = workers.draw(shares, round)
-        gradients, losses = workers.gradients(shares, self.models, self.x, self.y, round)
-        self.plain = [*gradients, losses]
-        gradients, losses = workers.in_float64().gradients(shares, self.models, self.x, self.y, round)
-        self.exact = [*gradients, losses]
+        self.plain, self.exact = (
+            [*gradients, losses]
+            for gradients, losses, _ in (
+                of.gradients(shares, self.models, buffers[self.rows], self.x, self.y, round)
+                for of in (workers, workers.in_float64())
+            )
+        )
 
     @classmethod
-    def made(cls, workers: Workers, models: Tensor, round: Tensor) -> "Reference | None":
+    def made(cls, workers: Workers, models: Tensor, buffers: Tensor, round: Tensor) -> "Reference | None":
         """None if there is no memory for it."""
         try:
-            return cls(workers, models, round)
+            return cls(workers, models, buffers, round)
         except torch.OutOfMemoryError:
             return None
 
     def wrong_batch(self) -> Discrepancy | None:
         """Compare the batch that the compiled `draw` gives."""
         x, y = self.workers.compiled("draw")(self.workers.shares, self.round)
-        return self.batch_differs(x[self.rows], y[self.rows])
+        return self.batch_differs(at(x, self.rows), at(y, self.rows))
 
-    def batch_differs(self, x: Tensor, y: Tensor) -> Discrepancy | None:
+    def batch_differs(self, x: Any, y: Any) -> Discrepancy | None:
         """Compare a batch of these workers."""
-        wrong = max(_share_apart(x, self.x), _share_apart(y, self.y))
+        pairs = zip(leaves((x, y)), leaves((self.x, self.y)), strict=True)
+        wrong = max(_share_apart(found, right) for found, right in pairs)
         return Discrepancy("the batch", wrong, 0.0) if wrong else None
 
     def wrong_compiled_gradients(self, models: Tensor) -> Discrepancy | None:
         """Compare what the compiled `gradients` gives at the models of all workers."""
         shares = self.workers.shares
         x, y = self.workers.compiled("draw")(shares, self.round)
-        pieces, losses = self.workers.compiled("gradients")(shares, models, x, y, self.round)
+        pieces, losses, _ = self.workers.compiled("gradients")(shares, models, self.buffers, x, y, self.round)
         return self.wrong_gradients([piece[self.rows] for piece in pieces], losses[self.rows])
 
     def wrong_gradients(self, gradients: Sequence[Tensor], losses: Tensor) -> Discrepancy | None:

@@ -21,10 +21,10 @@ from clippedgossip.settings import must_be
 from clippedgossip.tasks import DataSet, FlipLabels, Task, make_task
 from clippedgossip.tasks import partition as share_out
 from clippedgossip.tasks import stacked_layers as layers
-from clippedgossip.tasks.datasets import Data
+from clippedgossip.tasks.datasets import Data, leaves
+from clippedgossip.tasks.objective import LossLike, MetricLike
 from clippedgossip.tasks.partitions import Scheme
 from clippedgossip.tasks.poison import Poison
-from clippedgossip.tasks.task import Loss
 from clippedgossip.tasks.workers import Workers
 
 Shares = Data | Sequence[Data | Sequence[int]] | Mapping[Hashable, Data | Sequence[int]]
@@ -82,7 +82,8 @@ def network_task(
     byzantine_copies: bool = False,
     seed: int,
     batch: int = 32,
-    loss: str | Loss | None = None,
+    loss: LossLike = None,
+    metric: MetricLike = None,
     augment: bool = False,
     poison: Poison | None = None,
 ) -> Task:
@@ -99,7 +100,7 @@ def network_task(
         holders = [*regular, *byzantine] if byzantine_share else training
         holders = regular if byzantine_copies else holders
         shares = share_out(
-            data.train_y,
+            data.labels,
             len(holders),
             partition,
             seed=seed,
@@ -130,6 +131,11 @@ def network_task(
                 f"{type(attack).__name__} poisons the data itself; remove data.poison\n"
                 'or take the attack "none", which trains on data changed by data.poison'
             )
+        if data.classes is None:
+            raise ConfigError(
+                f"{type(attack).__name__} needs classes, but {data.name} has real-valued targets\n"
+                "take another attack, such as 'dissensus'"
+            )
         poison = FlipLabels(classes=data.classes)
     return make_task(
         data,
@@ -138,6 +144,7 @@ def network_task(
         seed=seed,
         batch=batch,
         loss=loss,
+        metric=metric,
         nodes=training,
         augment=augment,
         poison=poison,
@@ -281,7 +288,7 @@ def refuse_what_does_not_fit(
         models_bytes(len(workers), size, over_ranks=ranks is not None, slots=slots)
         + models_bytes(0, size, written) // (ranks or 1)
         + sum(kept_bytes(setup.network, size) for setup in setups) // (ranks or 1)
-        + sum(x.numel() * x.element_size() for x in (task.data.train_x, task.data.test_x))
+        + sum(x.numel() * x.element_size() for x in leaves((task.data.train_x, task.data.test_x)))
         + (len(workers) if workers.stacks else 1) * task.batch * workers.activation_bytes
     )
     free = free_memory(device)

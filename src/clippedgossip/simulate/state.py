@@ -55,6 +55,8 @@ class Moment:
     round: int
     record: Round | None  # None if the round was not evaluated
     take: Callable[[], State]
+    tier: str = ""
+    """How the models are computed; see `tasks.workers`."""
 
     def state(self) -> State:
         """A copy of what the run needs to resume from this round. Ask before the next round is trained."""

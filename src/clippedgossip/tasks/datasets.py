@@ -20,22 +20,26 @@ from clippedgossip.tasks.sources.fetch import EMBEDDED, fetch_spec, file_state, 
 from clippedgossip.tasks.sources.formats import read_cifar, read_idx
 
 Data = Tensor | NDArray[Any]
+IGNORED = -100
+"""A label that no loss and no metric counts, as in PyTorch: padding of a sequence."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DataSet:
-    """Images (count, channels, height, width) or rows of features, with labels 0 … classes-1.
+    """Inputs and targets. Inputs are a tensor with a row for each sample, or tuples and dicts of such
+    tensors: `module(x)`, `module(*x)` or `module(**x)` takes a batch of them. Targets are class numbers
+    0 … classes-1 (for each sample, or for each place of a sequence), or real numbers (`classes` is None).
 
     Inputs are kept in their own dtype (bytes, for images: a quarter of the memory of floats); `normalise`
     gives the inputs of a model. `mean` and `std` are per channel, in the units of the raw inputs.
     """
 
     name: str
-    train_x: Tensor
-    train_y: Tensor
-    test_x: Tensor
-    test_y: Tensor
-    classes: int
+    train_x: Any
+    train_y: Any
+    test_x: Any
+    test_y: Any
+    classes: int | None
     mean: Tensor | None = None
     std: Tensor | None = None
 
@@ -48,100 +52,176 @@ class DataSet:
 
     def __post_init__(self) -> None:
         for part, x, y in (("train", self.train_x, self.train_y), ("test", self.test_x, self.test_y)):
-            if len(x) != len(y) or not len(x):
+            counts = [len(leaf) for leaf in leaves((x, y))]
+            if len(set(counts)) != 1 or not counts[0]:
+                what = "label" if self.classes is not None else "target"
                 raise DataError(
-                    f"{self.name}: {len(x)} {part} inputs for {len(y)} labels; give one label per input"
+                    f"{self.name}: {counts[0]} {part} inputs for {counts[-1]} {what}s; "
+                    f"give one {what} per input"
                 )
-            if y.dtype != torch.long or y.ndim != 1:
-                raise DataError(
-                    f"{self.name}: {part} labels have shape {tuple(y.shape)} and dtype {y.dtype}\n"
-                    "give the number of each input's class, from 0, in a 1-dim tensor of dtype torch.long"
-                )
-            if int(y.min()) < 0 or int(y.max()) >= self.classes:
-                raise DataError(
-                    f"{self.name}: {part} labels go from {y.min()} to {y.max()}; "
-                    f"{self.classes} classes are whole numbers from 0 to {self.classes - 1}"
-                )
-        if self.train_x.shape[1:] != self.test_x.shape[1:]:
+            if self.classes is not None:
+                self._check_labels(part, y)
+        if mapped(_row, self.train_x) != mapped(_row, self.test_x):
             raise DataError(
-                f"{self.name}: train inputs have shape {tuple(self.train_x.shape[1:])} "
-                f"but test inputs {tuple(self.test_x.shape[1:])}; they must agree"
+                f"{self.name}: train inputs have shape {mapped(_row, self.train_x)} "
+                f"but test inputs {mapped(_row, self.test_x)}; they must agree"
+            )
+
+    def _check_labels(self, part: str, y: Any) -> None:
+        if not isinstance(y, Tensor) or y.dtype != torch.long:
+            kind = f"shape {tuple(y.shape)} and dtype {y.dtype}" if isinstance(y, Tensor) else "no tensor"
+            raise DataError(
+                f"{self.name}: {part} labels have {kind}\n"
+                "give the number of each input's class, from 0, in a tensor of dtype torch.long"
+            )
+        counted = y[y != IGNORED]
+        if counted.numel() and (int(counted.min()) < 0 or int(counted.max()) >= (self.classes or 0)):
+            raise DataError(
+                f"{self.name}: {part} labels go from {counted.min()} to {counted.max()}; "
+                f"{self.classes} classes are whole numbers from 0 to {(self.classes or 0) - 1}"
             )
 
     @classmethod
     def of(
         cls,
-        train_x: Data,
-        train_y: Data,
-        test_x: Data,
-        test_y: Data,
+        train_x: Any,
+        train_y: Any,
+        test_x: Any,
+        test_y: Any,
         name: str = "own",
         *,
         classes: int | None = None,
     ) -> Self:
-        """A user's own tensors, arrays or tables. Inputs of any floating type become float32, as models are.
-        Labels are whole numbers of any type; without `classes`, there are as many classes as the labels show.
+        """A user's own tensors, arrays or tables, or tuples and dicts of them. Floating types become float32,
+        as models are. Targets that are whole numbers are classes; without `classes`, there are as many as the
+        labels show. Targets that are not are real values.
 
             data = cg.tasks.DataSet.of(x, y, x_test, y_test)
         """
         train_x, test_x = _inputs(train_x, "train"), _inputs(test_x, "test")
-        train_y, test_y = _labels(train_y, "train"), _labels(test_y, "test")
-        if classes is None:
-            classes = 1 + max((int(y.max()) for y in (train_y, test_y) if y.numel()), default=0)
+        train_y, test_y = _inputs(train_y, "train", "targets"), _inputs(test_y, "test", "targets")
+        whole = [y for y in leaves((train_y, test_y)) if not y.is_floating_point()]
+        if whole and len(whole) != len(leaves((train_y, test_y))) and isinstance(train_y, Tensor):
+            raise DataError(
+                f"{name}: train targets are {train_y.dtype}, but test targets {test_y.dtype}\n"
+                "give both as whole numbers (classes), or both as real numbers"
+            )
+        if whole and isinstance(train_y, Tensor):
+            train_y, test_y = train_y.long(), test_y.long()
+            if classes is None:
+                classes = 1 + max((int(y.max()) for y in whole if y.numel()), default=0)
         return cls(name=name, train_x=train_x, train_y=train_y, test_x=test_x, test_y=test_y, classes=classes)
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of one input."""
-        return tuple(self.train_x.shape[1:])
+    def count(self) -> int:
+        """Samples to train on."""
+        return len(leaves(self.train_y)[0])
 
-    def normalise(self, x: Tensor) -> Tensor:
+    @property
+    def tests(self) -> int:
+        """Samples to test on."""
+        return len(leaves(self.test_y)[0])
+
+    @property
+    def labels(self) -> Tensor:
+        """(count,) what a partition divides by: the targets, if each is one number; else zeros."""
+        plain = isinstance(self.train_y, Tensor) and self.train_y.ndim == 1
+        return self.train_y if plain else torch.zeros(self.count, dtype=torch.long)
+
+    @property
+    def shape(self) -> Any:
+        """Shape of one input, in the structure of the inputs."""
+        return mapped(_row, self.train_x)
+
+    def normalise(self, x: Any) -> Any:
         """Inputs as a model sees them, with any leading dimensions; a user's own are left as they are."""
         return x if self.mean is None or self.std is None else (x - self.mean) / self.std
 
     def to(self, device: torch.device | str) -> "DataSet":
         """The same data on another device."""
-        return replace(self, **moved_tensors(self, device))
+        held = {name: value for name, value in vars(self).items() if name not in ("name", "classes")}
+        return replace(self, **{name: mapped(lambda x: x.to(device), value) for name, value in held.items()})
 
-    def normalised(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def normalised(self) -> tuple[Any, Any, Any, Any]:
         """train_x, train_y, test_x, test_y with the inputs normalised."""
         return self.normalise(self.train_x), self.train_y, self.normalise(self.test_x), self.test_y
 
     def take(self, train: int, test: int | None = None, *, seed: int = 0) -> "DataSet":
         """A random part of the data, the same for the same seed."""
-        test = len(self.test_y) if test is None else test
-        for part, count, have in (("train", train, len(self.train_y)), ("test", test, len(self.test_y))):
-            if not 1 <= count <= have:
-                raise DataError(f"{self.name} has {have} {part} samples; {count} cannot be taken")
-        rows = torch.randperm(len(self.train_y), generator=generator(seed, "take", 0))[:train]
-        held = torch.randperm(len(self.test_y), generator=generator(seed, "take", 1))[:test]
+        whole = {"train": self.count, "test": self.tests}
+        test = whole["test"] if test is None else test
+        for part, count in (("train", train), ("test", test)):
+            if not 1 <= count <= whole[part]:
+                raise DataError(f"{self.name} has {whole[part]} {part} samples; {count} cannot be taken")
+        rows = torch.randperm(whole["train"], generator=generator(seed, "take", 0))[:train]
+        held = torch.randperm(whole["test"], generator=generator(seed, "take", 1))[:test]
         return replace(
             self,
-            train_x=self.train_x[rows],
-            train_y=self.train_y[rows],
-            test_x=self.test_x[held],
-            test_y=self.test_y[held],
+            train_x=at(self.train_x, rows),
+            train_y=at(self.train_y, rows),
+            test_x=at(self.test_x, held),
+            test_y=at(self.test_y, held),
         )
 
     def part(self, samples: int | None, test_samples: int | None) -> "DataSet":
         """This number of samples, all by default; the same for every run."""
         if samples is None and test_samples is None:
             return self
-        return self.take(len(self.train_y) if samples is None else samples, test_samples)
+        return self.take(self.count if samples is None else samples, test_samples)
 
 
-def _inputs(x: Data, part: str) -> Tensor:
-    inputs = _tensor(x, f"{part} inputs")
+def leaves(tree: Any) -> list[Tensor]:
+    """The tensors of tuples, lists and dicts of tensors."""
+    if isinstance(tree, dict):
+        return [leaf for part in tree.values() for leaf in leaves(part)]
+    if isinstance(tree, tuple | list):
+        return [leaf for part in tree for leaf in leaves(part)]
+    return [] if tree is None else [tree]
+
+
+def mapped(function: Callable[[Tensor], Any], tree: Any) -> Any:
+    """The same structure, with `function` of each tensor."""
+    if isinstance(tree, dict):
+        return {key: mapped(function, part) for key, part in tree.items()}
+    if isinstance(tree, tuple | list):
+        return type(tree)(mapped(function, part) for part in tree)
+    return None if tree is None else function(tree)
+
+
+def at(tree: Any, rows: Any) -> Any:
+    """These rows of every tensor."""
+    return tree[rows] if isinstance(tree, Tensor) else mapped(lambda leaf: leaf[rows], tree)
+
+
+def cast(value: Tensor, dtype: torch.dtype) -> Tensor:
+    """Floating values in this dtype."""
+    return value.to(dtype) if value.is_floating_point() else value
+
+
+def _row(leaf: Tensor) -> tuple[int, ...]:
+    return tuple(leaf.shape[1:])
+
+
+def _inputs(x: Any, part: str, what: str = "inputs") -> Any:
+    if isinstance(x, dict) or (isinstance(x, tuple) and all(hasattr(leaf, "__len__") for leaf in x)):
+        kept = x.items() if isinstance(x, dict) else enumerate(x)
+        found = {key: _inputs(leaf, part, what) for key, leaf in kept}
+        return found if isinstance(x, dict) else tuple(found.values())
+    inputs = _tensor(x, f"{part} {what}")
     if not inputs.is_floating_point():
         return inputs
-    if not bool(torch.isfinite(inputs).all()):
-        raise DataError(f"some {part} inputs are NaN or infinite\nleave those samples out, or fill the gaps")
+    finite = torch.isfinite(inputs)
+    if not bool(finite.all()):
+        row = (
+            int((~finite).flatten(1).any(1).int().argmax())
+            if inputs.ndim > 1
+            else int((~finite).int().argmax())
+        )
+        raise DataError(
+            f"some {part} {what} are NaN or infinite, the first in row {row}\n"
+            "leave those samples out, or fill the gaps"
+        )
     return inputs.float()
-
-
-def _labels(y: Data, part: str) -> Tensor:
-    labels = _tensor(y, f"{part} labels")
-    return labels if labels.is_floating_point() else labels.long()
 
 
 def _tensor(values: Data, what: str) -> Tensor:
@@ -156,11 +236,6 @@ def _tensor(values: Data, what: str) -> Tensor:
             f"{what} of type {kind} cannot be made a tensor\n"
             "give numbers of one shape for every sample; for labels, the number of the class, from 0"
         ) from error
-
-
-def moved_tensors(owner: object, device: torch.device | str) -> dict[str, Any]:
-    """Every tensor field of a dataclass, on another device."""
-    return {name: value.to(device) for name, value in vars(owner).items() if isinstance(value, Tensor)}
 
 
 def load(name: str, root: Path | str | None = None) -> DataSet:

@@ -1,41 +1,40 @@
-"""Checks of a module, data or loss of the user's own, before a run starts."""
+"""Checks of a module, data, loss or metric of the user's own, before a run starts."""
 
 import copy
 import sys
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from clippedgossip.errors import DataError, kind_of
-from clippedgossip.tasks.datasets import DataSet
+from clippedgossip.tasks.datasets import DataSet, at, leaves, mapped
+from clippedgossip.tasks.objective import Loss, Metric, called, cross_entropy, mse, nll
 from clippedgossip.tasks.poison import Poison
-from clippedgossip.tasks.task import Loss
 
 ROUNDS_TRIED = 32
 """Of a poison, whose labels may depend on the round."""
 
 
-def check_module(module: nn.Module, data: DataSet, loss: Loss) -> None:
-    """Refuse a module that could not be trained on the data by this loss."""
+def check_module(module: nn.Module, data: DataSet, loss: Loss, metric: Metric, batch: int) -> None:
+    """Refuse a module that could not be trained on the data by this loss, or tested by this metric."""
     _check_parameters(module)
-    _check_outputs(module, data, loss)
-    _check_buffers(module, data)
+    trial = copy.deepcopy(module)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        _check_outputs(trial, data, loss, metric, batch)
 
 
 def _check_parameters(module: nn.Module) -> None:
-    """All parameters are trained, sent and mixed: there must be some, and none may be frozen."""
-    found = dict(module.named_parameters())
+    """Trainable parameters are sent and mixed: there must be some, and all must be float32."""
+    found = {name: held for name, held in module.named_parameters() if held.requires_grad}
     if not found:
-        raise DataError("the model has no parameters; give one that can be trained")
+        raise DataError(
+            "the model has no parameters that train\ngive one that can be trained: set requires_grad"
+        )
     for name, part in module.named_modules():
         if getattr(part, "sparse", False):
             raise DataError(f"layer {name or 'itself'} has sparse gradients; give it sparse=False")
     for name, parameter in found.items():
-        if not parameter.requires_grad:
-            raise DataError(
-                f"the model's parameter {name} is frozen, but all are trained and mixed\n"
-                "leave frozen layers out, and give their outputs as the data"
-            )
         if parameter.dtype != torch.float32:
             raise DataError(
                 f"the model's parameter {name} is {parameter.dtype}, but models are trained and mixed in "
@@ -47,17 +46,20 @@ def check_poison(poison: Poison, data: DataSet) -> None:
     """Try a poison on a few samples in its first rounds: inputs keep their shape, labels stay labels."""
     name, file = type(poison).__name__, getattr(sys.modules.get(type(poison).__module__), "__file__", None)
     where = f"poison {name}" if "clippedgossip" in type(poison).__module__ else f"poison {name} of {file}"
-    count = min(8, len(data.train_y))
-    x, y = (t.expand(2, *t.shape) for t in (data.normalise(data.train_x[:count]), data.train_y[:count]))
+    few = slice(0, min(8, data.count))
+    inputs, targets = data.normalise(at(data.train_x, few)), at(data.train_y, few)
+    x, y = mapped(lambda leaf: leaf.expand(2, *leaf.shape), (inputs, targets))
     for round in range(ROUNDS_TRIED):
-        found = poison(x.clone(), y.clone(), round)
-        pair = isinstance(found, tuple) and len(found) == 2 and all(isinstance(t, Tensor) for t in found)
-        if not pair or found[0].shape != x.shape or found[1].shape != y.shape:
-            what = [tuple(t.shape) for t in found] if pair else kind_of(found)
+        found = poison(mapped(torch.clone, x), mapped(torch.clone, y), round)
+        pair = isinstance(found, tuple) and len(found) == 2
+        if not pair or _shapes(found) != _shapes((x, y)):
+            what = _shapes(list(found)) if pair else kind_of(found)
             raise DataError(
-                f"{where} makes {what} of inputs {tuple(x.shape)} and labels {tuple(y.shape)}\n"
+                f"{where} makes {what} of inputs {_shapes(x)} and labels {_shapes(y)}\n"
                 "it must return (x, y) of the same shapes"
             )
+        if data.classes is None:
+            continue
         low, high = int(found[1].min()), int(found[1].max())
         if found[1].dtype != y.dtype or low < 0 or high >= data.classes:
             raise DataError(
@@ -66,74 +68,107 @@ def check_poison(poison: Poison, data: DataSet) -> None:
             )
 
 
-@torch.no_grad()
-def _check_outputs(module: nn.Module, data: DataSet, loss: Loss) -> None:
-    was_training = module.training
-    module.eval()
+def _check_outputs(module: nn.Module, data: DataSet, loss: Loss, metric: Metric, batch: int) -> None:
     count = 3 if data.classes == 2 else 2  # not the number of classes, so that swapped dimensions are noticed
-    x, y = data.normalise(data.train_x[:count]), data.train_y[:count]
-    try:
-        outputs = module(x)
-    except Exception as error:  # a module of the user's own may raise anything
+    rows = torch.arange(count) % data.count
+    x, y = data.normalise(at(data.train_x, rows)), at(data.train_y, rows)
+    if not loss.of_module:
+        _check_call(module, data, loss, x, y)
+    value = _loss(module, loss, x, y, "eval")
+    if not isinstance(value, Tensor) or value.numel() != 1:
+        shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+        raise DataError(f"the loss of a batch has shape {shape}; it must be one number\nreturn its mean")
+    rows = torch.arange(max(2, batch)) % data.count
+    whole = data.normalise(at(data.train_x, rows)), at(data.train_y, rows)
+    value = _loss(module.train(), loss, *whole, "train")
+    if not bool(torch.isfinite(value)):
         raise DataError(
-            f"the model cannot take inputs of shape {data.shape} and dtype {x.dtype}: {_first_line(error)}"
+            f"the loss of the first {len(rows)} samples is {float(value)} before training\n"
+            "look for inputs that are too large, or start from other parameters"
+        )
+    if not metric.of_loss:
+        outputs = called(module.eval(), x)
+        try:
+            metric.sums(outputs, y)
+        except Exception as error:  # a metric of the user's own may raise anything
+            raise DataError(
+                f"metric {metric.name!r} cannot take outputs {_shapes(outputs)} and targets {_shapes(y)}: "
+                f"{_first_line(error)}\ngive another metric=, such as 'loss'"
+            ) from error
+
+
+def _check_call(module: nn.Module, data: DataSet, loss: Loss, x: Any, y: Any) -> None:
+    try:
+        outputs = called(module.eval(), x)
+        again = called(module, x)
+    except Exception as error:  # a module of the user's own may raise anything
+        kinds = mapped(lambda leaf: leaf.dtype, x)
+        raise DataError(
+            f"the model cannot take inputs of shape {data.shape} and dtype {kinds}: {_first_line(error)}"
             + _hint(x)
         ) from error
-    finally:
-        module.train(was_training)
-    expected = (len(x), data.classes)
+    if _shapes(outputs) != _shapes(again):
+        raise DataError(
+            f"the model gives outputs of shape {_shapes(outputs)}, and of {_shapes(again)} when it is called "
+            "again\nits outputs must keep their shape from call to call"
+        )
+    if loss.function in (nll, cross_entropy):
+        _check_classes(outputs, data, y)
+    if loss.function is mse and (not isinstance(outputs, Tensor) or outputs.numel() != y.numel()):
+        raise DataError(
+            f"the model gives outputs of shape {_shapes(outputs)} for targets of shape {_shapes(y)}\n"
+            "give one output for each number; if the targets are classes, give whole numbers: y.long()"
+        )
+
+
+def _check_classes(outputs: Any, data: DataSet, y: Any) -> None:
+    """One output for each class, at every place that has a label."""
+    if data.classes is None:
+        raise DataError(
+            "cross-entropy needs class numbers, but the targets are real numbers\n"
+            'give whole numbers, or loss="mse"'
+        )
+    expected = (*y.shape, data.classes)
     if not isinstance(outputs, Tensor):
         raise DataError(f"the model gives {kind_of(outputs)}; it must give a tensor of shape {expected}")
     if tuple(outputs.shape) != expected:
         raise DataError(
             f"the model gives outputs of shape {tuple(outputs.shape)}; "
-            f"{data.classes} classes need {expected}\n"
+            f"{data.classes} classes and labels of shape {tuple(y.shape)} need {expected}\n"
             + (
                 f"the lowest label is {lowest}; classes count from 0"
-                if (lowest := int(data.train_y.min()))
+                if (lowest := int(data.train_y.min())) > 0
                 else "if there are more classes than the labels show, DataSet.of(…, classes=…) says so"
             )
         )
+
+
+def _loss(module: nn.Module, loss: Loss, x: Any, y: Any, mode: str) -> Tensor:
     try:
-        value = loss(outputs, y)
+        return loss(module, x, y)
+    except DataError:
+        raise
     except Exception as error:  # and so may a loss
+        outputs = "the module" if loss.of_module else f"outputs {_shapes(called(module.eval(), x))}"
         raise DataError(
-            f"the loss cannot take outputs {expected} and labels {tuple(y.shape)}: {_first_line(error)}\n"
-            "give a function (outputs, labels) -> the mean loss of the batch"
+            f"the loss cannot take {outputs} and targets {_shapes(y)} in {mode} mode: {_first_line(error)}\n"
+            "give a function (outputs, targets) -> the mean loss of the batch"
         ) from error
-    if value.numel() != 1:
-        raise DataError(
-            f"the loss of a batch has shape {tuple(value.shape)}; it must be one number, the mean"
-        )
 
 
-@torch.no_grad()
-def _check_buffers(module: nn.Module, data: DataSet) -> None:
-    """Refuse running statistics: all workers would share them, and no checkpoint would hold them."""
-    trial = copy.deepcopy(module).train()
-    before = {name: buffer.clone() for name, buffer in trial.named_buffers()}
-    if not before:
-        return
-    with torch.random.fork_rng(devices=[]):
-        x = data.train_x[:1].repeat_interleave(2, 0)  # a layer needs two samples for a variance
-        trial(data.normalise(x))
-    for name, buffer in trial.named_buffers():
-        if not torch.equal(buffer, before[name]):
-            raise DataError(
-                f"the model changes its buffer {name} as it trains, but workers exchange parameters alone\n"
-                "take layers without running statistics, such as GroupNorm, or track_running_stats=False"
-            )
+def _shapes(tree: Any) -> Any:
+    return mapped(lambda leaf: tuple(leaf.shape) if isinstance(leaf, Tensor) else leaf, tree)
 
 
-def _hint(x: Tensor) -> str:
+def _hint(x: Any) -> str:
     """What is usually wrong with such inputs."""
-    if x.ndim == 1:
+    first = leaves(x)[0]
+    if first.ndim == 1:
         return "\neach input is a single number; give x[:, None] if the model takes rows of features"
-    if x.dtype != torch.float32:
+    if first.dtype != torch.float32:
         return '\nif the model takes float32, give x.float(), or x.astype("float32") of an array'
-    return (
-        f"\ngive a model for inputs of shape {tuple(x.shape[1:])}; nn.Flatten() makes them rows of features"
-    )
+    shape = tuple(first.shape[1:])
+    return f"\ngive a model for inputs of shape {shape}; nn.Flatten() makes them rows of features"
 
 
 def _first_line(error: Exception) -> str:

@@ -56,6 +56,8 @@ def partition(
         raise DataError(
             f"{nodes} workers cannot share {len(labels)} samples; use between 1 and {len(labels)} workers"
         )
+    if how in ("clique", "dirichlet", "classes") and classes is None and labels.is_floating_point():
+        raise DataError(f"partition {how!r} divides by classes; with real-valued targets take iid or sorted")
     classes = int(labels.max()) + 1 if classes is None else classes
     if not isinstance(how, str):
         return _checked(how(labels.cpu(), nodes, seed=seed, classes=classes), nodes, len(labels))

@@ -1,41 +1,37 @@
-"""A task: the data, the share of each node, the model and its loss, as an engine needs them.
+"""A task: the data, the share of each node, the model, its loss and its metric, as an engine needs them.
 
-A model's parameters are views of one flat vector, without copying: nodes exchange and mix parameters only.
-Buffers are not part of the vector, so `make_task` refuses a model that changes its buffers in training (such
-as the running statistics of batch normalisation).
+A model's trainable parameters are views of one flat vector, without copying: nodes exchange and mix these
+alone. Frozen parameters are constants. Buffers that change in training (such as the running statistics of
+batch normalisation) are each worker's own and are never mixed.
 """
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
-from clippedgossip.errors import DataError, unknown_name
-from clippedgossip.tasks.datasets import Data, DataSet, moved_tensors
+from clippedgossip.errors import DataError
+from clippedgossip.tasks.datasets import Data, DataSet
 from clippedgossip.tasks.models import build
+from clippedgossip.tasks.objective import Loss, LossLike, Metric, MetricLike, find_loss, find_metric
 from clippedgossip.tasks.poison import Poison
-
-Loss = Callable[[Tensor, Tensor], Tensor]
-"""Mean loss of outputs (batch, classes) against labels (batch,)."""
-LOSSES: dict[str, Loss] = {"nll": functional.nll_loss, "cross-entropy": functional.cross_entropy}
-"""Losses by name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ParameterLayout:
-    """Names and shapes of a module's parameters, in the order they lie in the vector."""
+    """Names and shapes of a module's trainable parameters, in the order they lie in the vector."""
 
     names: tuple[str, ...]
     shapes: tuple[torch.Size, ...]
 
     @classmethod
     def of(cls, module: nn.Module) -> "ParameterLayout":
-        """The layout of a module's parameters."""
-        items = list(module.named_parameters())
+        """The layout of a module's trainable parameters."""
+        items = [(name, item) for name, item in module.named_parameters() if item.requires_grad]
         return cls(names=tuple(name for name, _ in items), shapes=tuple(item.shape for _, item in items))
 
     @property
@@ -48,7 +44,7 @@ class ParameterLayout:
         parts = torch.split(vectors, [math.prod(shape) for shape in self.shapes], dim=-1)
         lead = vectors.shape[:-1]
         return {
-            name: part.view(*lead, *shape)
+            name: part.view((*lead, *shape))
             for name, shape, part in zip(self.names, self.shapes, parts, strict=True)
         }
 
@@ -58,16 +54,15 @@ class ParameterLayout:
 
 
 def flatten(module: nn.Module) -> Tensor:
-    """A copy of the parameters as one vector (d,)."""
-    return torch.cat([parameter.detach().flatten() for parameter in module.parameters()])
+    """A copy of the trainable parameters as one vector (d,)."""
+    return torch.cat([part.detach().flatten() for part in module.parameters() if part.requires_grad])
 
 
 @torch.no_grad()
 def unflatten(vector: Tensor, module: nn.Module) -> nn.Module:
-    """Copy a vector (d,) into a module's parameters."""
-    for parameter, value in zip(
-        module.parameters(), ParameterLayout.of(module).views(vector).values(), strict=True
-    ):
+    """Copy a vector (d,) into a module's trainable parameters."""
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    for parameter, value in zip(trained, ParameterLayout.of(module).views(vector).values(), strict=True):
         parameter.copy_(value)
     return module
 
@@ -86,6 +81,7 @@ class Task:
     module: nn.Module
     layout: ParameterLayout
     loss: Loss
+    metric: Metric
     batch: int
     seed: int
     augment: bool = False
@@ -108,9 +104,11 @@ class Task:
         """The same task on another device; the module is copied, this one stays where it is."""
         if torch.device(device) == self.device:
             return self
-        moved = moved_tensors(self, device)
+        moved: dict[str, Any] = {
+            name: value.to(device) for name, value in vars(self).items() if isinstance(value, Tensor)
+        }
         module = copy.deepcopy(self.module).to(device)
-        return replace(self, data=self.data.to(device), module=module, **moved)
+        return replace(self, data=self.data.to(device), module=module, loss=self.loss.to(device), **moved)
 
     def initial(self) -> Tensor:
         """The starting point x⁰ (d,), one for all nodes."""
@@ -139,7 +137,8 @@ def make_task(
     *,
     seed: int,
     batch: int = 32,
-    loss: str | Loss | None = None,
+    loss: LossLike = None,
+    metric: MetricLike = None,
     nodes: Sequence[int] | None = None,
     augment: bool = False,
     poison: Poison | None = None,
@@ -147,23 +146,33 @@ def make_task(
 ) -> Task:
     """Make a task. `shares[i]` are the training rows of node `nodes[i]`; without `nodes`, of node i.
 
-    The present parameters of a module of the user's own become x⁰; without `loss` its loss is cross-entropy.
-    `poisoned` names the nodes whose batches go through `poison`.
+    The present parameters of a module of the user's own become x⁰. Without `loss` it is the cross-entropy
+    where the targets are classes, and the mean squared error where they are real numbers. `poisoned` names
+    the nodes whose batches go through `poison`.
     """
     if not isinstance(batch, int) or batch < 1:
         raise DataError(f"batch is {batch}; it must be a whole number, at least 1")
-    if augment and len(data.shape) != 3:
+    if augment and not (isinstance(data.train_x, Tensor) and len(data.shape) == 3):
         raise DataError(
             f"augment crops and flips images (channels, height, width); these inputs have shape {data.shape}"
         )
-    measure = _find_loss(loss or ("nll" if model == "cnn" else "cross-entropy"))
-    module = build(model, data.shape, data.classes, seed=seed) if isinstance(model, str) else model
+    usual = "mse" if data.classes is None else "nll" if model == "cnn" else "cross-entropy"
+    objective = find_loss(loss or usual)
+    measured = find_metric(metric, objective, data.classes)
+    module = model
+    if isinstance(module, str):
+        if data.classes is None or not isinstance(data.train_x, Tensor):
+            raise DataError(
+                f"model {model!r} is for classes of plain inputs, but {data.name} has others\n"
+                "give a module of your own"
+            )
+        module = build(module, data.shape, data.classes, seed=seed)
     if not isinstance(model, str) or loss is not None or data.mean is None:  # not all of it is built in
         from clippedgossip.tasks.module_checks import check_module
 
-        check_module(module, data, measure)
+        check_module(module, data, objective, measured, batch)
     ids = list(range(len(shares))) if nodes is None else list(nodes)
-    rows = _checked_shares(ids, shares, len(data.train_y))
+    rows = _checked_shares(ids, shares, data.count)
     unknown = sorted(set(poisoned) - set(ids))
     if unknown:
         raise DataError(f"worker {unknown[0]} is to be poisoned but does not train; name one of nodes")
@@ -182,7 +191,8 @@ def make_task(
         sizes=torch.tensor([len(row) for row in rows]),
         module=module,
         layout=ParameterLayout.of(module),
-        loss=measure,
+        loss=objective,
+        metric=measured,
         batch=batch,
         seed=seed,
         augment=augment,
@@ -211,11 +221,3 @@ def _checked_shares(ids: Sequence[int], shares: Sequence[Data | Sequence[int]], 
             wrong = int(row.min()) if int(row.min()) < 0 else int(row.max())
             raise DataError(f"worker {node} holds row {wrong}; rows go from 0 to {samples - 1}")
     return [row.long() for row in rows]
-
-
-def _find_loss(loss: str | Loss) -> Loss:
-    if not isinstance(loss, str):
-        return loss
-    if loss not in LOSSES:
-        raise DataError(unknown_name("loss", loss, LOSSES))
-    return LOSSES[loss]

@@ -1,14 +1,21 @@
-"""The workers that train, stacked: their batches, gradients, losses and accuracies."""
+"""The workers that train, stacked: their batches, gradients, losses and metrics.
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from copy import copy
+A model trains in one of three tiers. `layers`: the hand-stacked layers know all of it. `vmap`: PyTorch's
+`torch.func` computes all workers in one call. `each`: worker by worker. All give the same models, up to
+rounding, and the same draws of dropout. On a CPU the tier depends on the model alone.
+"""
+
+import copy
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from functools import cached_property
 from itertools import accumulate, pairwise
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn import functional
 
 import clippedgossip.devices as devices
@@ -16,12 +23,18 @@ from clippedgossip.errors import RunError
 from clippedgossip.randomness import Word, batch_indices, hash_bits, keep_mask, key
 from clippedgossip.tasks import stacked_layers as layers
 from clippedgossip.tasks.augment import crop_flip
+from clippedgossip.tasks.datasets import at, cast, leaves, mapped
+from clippedgossip.tasks.module_function import CONVOLUTIONS, SMALL, ModuleFunction
+from clippedgossip.tasks.objective import chunks, cross_entropy, nll
 from clippedgossip.tasks.task import Task
 
 DTYPES = {"float32": torch.float32, "tf32": torch.float32, "bfloat16": torch.bfloat16}
 """Of the gradients' products, for each `training.precision`."""
 Take = Callable[[int, Sequence[Tensor]], None]
 """(row of the worker, its gradient in pieces that lie side by side in the vector)"""
+Tier = Literal["layers", "vmap", "each"]
+STATISTICS = 8
+"""Batches from which the statistics of an averaged model's batch normalisation are estimated."""
 
 
 class WorkerShares(NamedTuple):
@@ -34,8 +47,9 @@ class WorkerShares(NamedTuple):
     nodes: Tensor  # (n,)
     table: Tensor  # (n, largest share) rows of the training set
     sizes: Tensor  # (n,) how many of them are real; the rest is padding
-    train_x: Tensor
-    train_y: Tensor
+    train_x: Any
+    train_y: Any
+    constants: Mapping[str, Tensor]  # of the model: frozen parameters, buffers that never change
     poisoned: tuple[Tensor, ...] = ()  # for each poison, the rows of the workers that it poisons
 
     def some(self, rows: slice | Tensor) -> "WorkerShares":
@@ -63,6 +77,10 @@ class Workers:
                 "runs in one stack must have the same data, model, loss, batch and augmentation\n"
                 "run them one by one"
             )
+        if not all(_same_constants(task.module, first.module) for task in tasks[1:]):
+            raise RunError(
+                "runs in one stack must have the same frozen parameters and buffers\nrun them one by one"
+            )
         self.task, self.module, self.data = first, first.module, first.data
         self.precision, self.dtype = precision, DTYPES[precision]
         ends = [0, *accumulate(len(task.nodes) for task in tasks)]
@@ -71,6 +89,7 @@ class Workers:
         poisoned = [(task, part.start) for task, part in zip(tasks, self.parts, strict=True) if task.poison]
         self.poisons = tuple(task.poison for task, _ in poisoned if task.poison)
         longest = max(task.table.shape[1] for task in tasks)
+        self.tier, self.known = self._find_tier(first)
         self.shares = WorkerShares(
             seeds=torch.cat([torch.full_like(task.nodes, task.seed) for task in tasks]),
             nodes=torch.cat([task.nodes for task in tasks]),
@@ -78,13 +97,47 @@ class Workers:
             sizes=torch.cat([task.sizes for task in tasks]),
             train_x=first.data.train_x,
             train_y=first.data.train_y,
+            constants={} if self.known else self.function.constants(),
             poisoned=tuple(task.poisoned + start for task, start in poisoned if task.poisoned is not None),
         )
-        self.known = layers.supported(first.module, first.data.shape)
-        self.stacks = self.known and (
-            first.device.type == "cuda" or not layers.has_convolutions(first.module)
-        )
         self.rates = [layer.p if isinstance(layer, nn.Dropout) else 0.0 for layer in first.module.children()]
+        self._threads = threading.local()
+
+    @cached_property
+    def function(self) -> ModuleFunction:
+        """The model as a pure function, for models that the hand-stacked layers do not know."""
+        return ModuleFunction(self.module, self.task.loss)
+
+    def _find_tier(self, task: Task) -> tuple[Tier, bool]:
+        """The tier, and whether the hand-written layers know the model."""
+        module, on_gpu = task.module, task.device.type == "cuda"
+        convolves = any(isinstance(part, CONVOLUTIONS) for part in module.modules())
+        simple = task.loss.function in (nll, cross_entropy) and isinstance(task.data.train_y, Tensor)
+        if simple and isinstance(task.data.train_x, Tensor) and layers.supported(module, task.data.shape):
+            return ("layers" if on_gpu or not convolves else "each"), True
+        batched = on_gpu or (not convolves and task.layout.size <= SMALL)
+        rows = torch.arange(2 * task.batch, device=task.device).view(2, -1) % task.data.count
+        x, y = task.data.normalise(at(task.data.train_x, rows)), at(task.data.train_y, rows)
+        start = task.initial().to(self.dtype).expand(2, -1)
+        self.function.try_once(task.layout.views(start), x, y, batched=batched)
+        if batched and self.function.obstacle is not None:
+            warnings.warn(
+                f"the model trains worker by worker, since vmap cannot batch {self.function.obstacle}: "
+                f"{'on a GPU 10 to 100 times' if on_gpu else 'about twice'} the time of models that it can",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        return ("vmap" if batched and self.function.obstacle is None else "each"), False
+
+    @property
+    def stacks(self) -> bool:
+        """Whether one call computes all workers."""
+        return self.tier != "each"
+
+    def initial_buffers(self) -> Tensor:
+        """(n, B) of the workers: what training changes beside the parameters; each keeps its own."""
+        start = torch.zeros(0) if self.known else self.function.initial_buffers()
+        return start.to(self.task.device).expand(len(self), -1).clone()
 
     def __len__(self) -> int:
         return len(self.shares.nodes)
@@ -98,26 +151,32 @@ class Workers:
 
     @property
     def compiles(self) -> bool:
-        """Whether `compiled` compiles: on a GPU, for layers that this package knows."""
+        """Whether `compiled` compiles: on a GPU, where one call computes all workers."""
         return self.task.device.type == "cuda" and self.stacks
 
     def compiled(self, name: str) -> Callable[..., Any]:
         """The method of this name; on a GPU compiled, once for all runs of this shape in the process."""
         function: Callable[..., Any] = getattr(self, name)
-        return devices.compiled(self.kind(name), function) if self.compiles else function
+        if not self.compiles:
+            return function
+        # Not with symbolic sizes: `vmap` of a convolution fails to compile with them.
+        dynamic = False if self.tier == "vmap" else None
+        return devices.compiled(self.kind(name), function, dynamic=dynamic)
 
     def kind(self, name: str) -> tuple[object, ...]:
         """What two compiled methods must have in common to be one."""
-        return (name, self.precision, repr(self.poisons) if name == "draw" else None, *_shape(self.task))
+        draws = repr(self.poisons) if name == "draw" else None
+        identity = () if self.known or name == "draw" else self.function.identity()
+        return (name, self.precision, self.tier, draws, *_shape(self.task), identity)
 
     def in_float64(self) -> "Workers":
         """The same workers, with products in float64."""
-        exact = copy(self)
+        exact = copy.copy(self)
         exact.dtype = torch.float64
         return exact
 
-    def draw(self, shares: WorkerShares, round: Word, purpose: str | None = None) -> tuple[Tensor, Tensor]:
-        """One round's inputs (n, batch, *shape), augmented, normalised, poisoned, and labels (n, batch).
+    def draw(self, shares: WorkerShares, round: Word, purpose: str | None = None) -> tuple[Any, Any]:
+        """One round's inputs (n, batch, *shape), augmented, normalised, poisoned, and targets (n, batch, …).
 
         Every (seed, node, round, purpose) draws a batch of its own, the same in every engine and peer. No
         purpose means training.
@@ -125,10 +184,10 @@ class Workers:
         seeds = shares.seeds if purpose is None else hash_bits(shares.seeds, purpose)
         places = batch_indices(seeds, shares.nodes, round, shares.sizes, self.task.batch)
         rows = shares.table.gather(1, places)
-        x = shares.train_x[rows]
+        x = at(shares.train_x, rows)
         if self.task.augment:
             x = crop_flip(x, seeds[:, None], shares.nodes, round)
-        x, y = self.data.normalise(x), shares.train_y[rows]
+        x, y = self.data.normalise(x), at(shares.train_y, rows)
         for poison, which in zip(self.poisons, shares.poisoned, strict=True):
             if not len(which):
                 continue
@@ -137,81 +196,115 @@ class Workers:
         return x, y
 
     def gradients(
-        self, shares: WorkerShares, models: Tensor, x: Tensor, y: Tensor, round: Word
-    ) -> tuple[list[Tensor], Tensor]:
-        """g_i(x_i) of every worker on its batch of the round, in pieces (n, …) that lie side by side in the
-        vector, and its losses (n,)."""
-        if not self.stacks:
+        self, shares: WorkerShares, models: Tensor, buffers: Tensor, x: Any, y: Any, step: Word
+    ) -> tuple[list[Tensor], Tensor, Tensor]:
+        """g_i(x_i) of every worker on its batch of the step, in pieces (n, …) that lie side by side in the
+        vector, its losses (n,), and its buffers (n, B) afterwards."""
+        if self.tier == "each":
             found: dict[int, Sequence[Tensor]] = {}
-            losses = self.one_by_one(shares, models, x, y, round, found.__setitem__)
-            return [
-                torch.stack(pieces) for pieces in zip(*map(found.get, range(len(x))), strict=True)
-            ], losses
+            after = buffers.clone()
+            losses = self.one_by_one(shares, models, after, x, y, step, found.__setitem__)
+            columns = zip(*map(found.get, range(len(models))), strict=True)
+            return [torch.stack(column) for column in columns], losses, after
+        views = {name: view.detach().to(self.dtype) for name, view in self.task.layout.views(models).items()}
+        if self.tier == "vmap":
+            keys = self._keys(shares, step)
+            gradients, (losses, after) = self.function.gradients(views, buffers, keys, shares.constants, x, y)
+            return [gradients[name] for name in views], losses, after
         # Gradients end at the cast: they are written out once, in the precision of the products.
-        views = self.task.layout.views(models)
-        casts = [view.detach().to(self.dtype) for view in views.values()]
-        leaves = [cast.requires_grad_() for cast in casts]
+        leaf = {name: view.requires_grad_() for name, view in views.items()}
         with torch.enable_grad():
-            parameters = dict(zip(views, leaves, strict=True))
-            losses = self._losses(self._stacked(parameters, x, self._masks(shares, round)), y)
-            gradients = torch.autograd.grad(losses.sum(), leaves)
-        return list(gradients), losses.detach()
+            losses = self._losses(self._stacked(leaf, x, self._masks(shares, step)), y)
+            pieces = torch.autograd.grad(losses.sum(), list(leaf.values()))
+        return list(pieces), losses.detach(), buffers
+
+    def _keys(self, shares: WorkerShares, step: Word) -> Tensor:
+        """(n, 4) what a worker's dropout is drawn from."""
+        step = (
+            step.expand_as(shares.seeds) if isinstance(step, Tensor) else torch.full_like(shares.seeds, step)
+        )
+        return torch.stack([shares.seeds, shares.nodes, step, torch.zeros_like(step)], 1)
 
     @torch.no_grad()
-    def losses_of(self, models: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """(m,) loss of each of the models (m, d) on inputs (m, batch, *shape), without dropout."""
-        if self.stacks:
+    def losses_of(self, shares: WorkerShares, models: Tensor, x: Any, y: Any) -> Tensor:
+        """(m,) loss of each of the models (m, d) on inputs (m, batch, *shape), without dropout. Batch
+        normalisation takes the statistics of the batch."""
+        if self.tier == "layers":
             return self._losses(self._stacked(self.task.layout.views(models), x, None), y)
+        views = self.task.layout.views(models)
+        buffers = self.function.initial_buffers().to(models.device).expand(len(models), -1)
+        keys = torch.zeros(len(models), 4, dtype=torch.int64, device=models.device)
+        with self.function.evaluating(batch_statistics=True):
+            if self.tier == "vmap":
+                return self.function.losses(views, buffers, keys, shares.constants, x, y)
 
-        def one(i: int) -> Tensor:
-            parameters = self.task.layout.views(models[i])
-            with torch.no_grad():
-                return self.task.loss(self._outputs(parameters, x[i]), y[i])
+            def one(i: int) -> Tensor:
+                held = {name: view[i] for name, view in views.items()}
+                with torch.no_grad():
+                    found, _ = self._called(held, buffers[i], keys[i], shares.constants, at(x, i), at(y, i))
+                    return torch.as_tensor(found)
 
-        with _evaluating(self.module):
             return torch.stack(list(self._each(one, range(len(models)))))
 
     @torch.no_grad()
-    def accuracies(self, models: Tensor) -> Tensor:
-        """(m,) accuracy of models (m, d) on the whole test set, without dropout."""
+    def measures(self, models: Tensor, buffers: Tensor | None = None) -> Tensor:
+        """(m, k) the metric's sums over the test set, of models (m, d), without dropout.
+
+        Without their `buffers` (m, B) a model's batch normalisation takes statistics that are estimated from
+        a few batches of the training data: an average of models needs its own.
+        """
         on_gpu = self.stacks and models.is_cuda
-        correct = self.compiled("correct") if on_gpu else self._correct_by_module
-        chunk = 5000 if on_gpu else 1000
-        found = torch.zeros(len(models), dtype=torch.float64, device=models.device)
-        with _evaluating(self.module):
-            for inputs, labels in zip(
-                torch.split(self.data.test_x, chunk), torch.split(self.data.test_y, chunk), strict=True
-            ):
-                x = self.data.normalise(inputs)
-                x = x.to(self.dtype) if on_gpu else x
+        sums = self.compiled("sums") if on_gpu else self.sums
+        dtype = self.dtype if on_gpu else models.dtype
+        found: list[Tensor | float] = [0.0] * len(models)
+        if buffers is None:
+            buffers = torch.stack([self._estimated(model) for model in models])
+        with nullcontext() if self.known else self.function.evaluating():
+            for inputs, targets in chunks((self.data.test_x, self.data.test_y), 5000 if on_gpu else 1000):
+                x = mapped(lambda leaf: cast(leaf, dtype), self.data.normalise(inputs))
                 for place, model in enumerate(models):
-                    found[place] += correct(model, x, labels)
-        return found / len(self.data.test_y)
+                    found[place] += sums(self.shares, model.to(dtype), buffers[place], x, targets).double()
+        return torch.stack([torch.as_tensor(one) for one in found])
+
+    def scores(self, models: Tensor, buffers: Tensor | None = None) -> Tensor:
+        """(m,) the task's metric on the test set."""
+        return self.task.metric.value(self.measures(models, buffers))
 
     @torch.no_grad()
-    def correct(self, model: Tensor, x: Tensor, labels: Tensor) -> Tensor:
-        """For how many of the inputs the model (d,) gives the label."""
-        outputs = self._outputs(self.task.layout.views(model.to(self.dtype)), x)
-        return (outputs.argmax(-1) == labels).sum()
+    def sums(self, shares: WorkerShares, model: Tensor, buffers: Tensor, x: Any, y: Any) -> Tensor:
+        """(k,) the metric's sums over a batch."""
+        metric, views = self.task.metric, self.task.layout.views(model)
+        if self.known and isinstance(self.module, nn.Sequential):
+            outputs = layers.forward_one(self.module, views, x, None)
+            return metric.sums(self.task.loss.of_outputs(outputs, y) if metric.of_loss else outputs, y)
+        none = torch.zeros(4, dtype=torch.int64, device=model.device)
+        found, _ = self.function(views, buffers, none, shares.constants, x, y if metric.of_loss else None)
+        return metric.sums(found, y)
 
-    def _correct_by_module(self, model: Tensor, x: Tensor, labels: Tensor) -> Tensor:
-        outputs: Tensor = functional_call(self.module, self.task.layout.views(model), (x,))
-        return (outputs.argmax(-1) == labels).sum()
+    def _estimated(self, model: Tensor) -> Tensor:
+        if self.known or not self.function.buffers.size:
+            return torch.zeros(0, device=model.device)
+        start = self.function.initial_buffers().to(model.device)
+        views, batches = self.task.layout.views(model), self.statistics_batches()
+        return self.function.estimated(views, start, self.shares.constants, batches)
+
+    def statistics_batches(self) -> list[Any]:
+        """A few batches of inputs, drawn from all of the training data, the same in every round."""
+        data, nodes = self.data, torch.arange(STATISTICS, device=self.task.device)
+        sizes = torch.full_like(nodes, data.count)
+        rows = batch_indices(hash_bits(self.task.seed, "statistics"), nodes, 0, sizes, self.task.batch)
+        return [data.normalise(at(data.train_x, some)) for some in rows]
 
     def _stacked(self, parameters: layers.Parameters, x: Tensor, masks: layers.Masks | None) -> Tensor:
         assert isinstance(self.module, nn.Sequential)
         return layers.forward_stacked(self.module, parameters, x, masks, self.dtype)
 
     def _losses(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """(n,) each worker's mean loss."""
-        loss = self.task.loss
-        if loss is functional.nll_loss:
-            each = functional.nll_loss(outputs.flatten(0, 1), y.flatten(), reduction="none")
-        elif loss is functional.cross_entropy:
-            each = functional.cross_entropy(outputs.flatten(0, 1), y.flatten(), reduction="none")
-        else:
-            return torch.stack([loss(o, t) for o, t in zip(outputs.float(), y, strict=True)])
-        return each.view(y.shape).mean(1)
+        """(n,) each worker's mean loss, of the hand-stacked layers."""
+        if self.task.loss.weights is not None:
+            return torch.stack([self.task.loss.of_outputs(o, t) for o, t in zip(outputs, y, strict=True)])
+        of = functional.nll_loss if self.task.loss.function is nll else functional.cross_entropy
+        return of(outputs.flatten(0, 1), y.flatten(), reduction="none").view(y.shape).mean(1)
 
     def _masks(self, shares: WorkerShares, round: Word, rows: slice = slice(None)) -> layers.Masks:
         """Dropout's draws. A worker's draws are its own: they do not depend on the other workers."""
@@ -223,64 +316,72 @@ class Workers:
 
     @torch.no_grad()
     def one_by_one(
-        self, shares: WorkerShares, models: Tensor, x: Tensor, y: Tensor, round: Word, take: Take
+        self, shares: WorkerShares, models: Tensor, buffers: Tensor, x: Any, y: Any, step: Word, take: Take
     ) -> Tensor:
-        """(n,) losses. Calls `take` with each worker's gradient, so that one is held at a time."""
+        """(n,) losses. Calls `take` with each worker's gradient, so that one is held at a time; writes the
+        new buffers into `buffers`."""
+        keys = self._keys(shares, step)
 
         def one(i: int) -> Tensor:
-            parameters = _leaves(self.task.layout.views(models[i]))
+            # A copy: threads write half-steps into `models` when there are several local steps.
+            own = self.task.layout.views(models[i].clone())
+            parameters = {name: view.requires_grad_() for name, view in own.items()}
+            batch = at(x, i), at(y, i)
             with torch.enable_grad():
-                loss = self.task.loss(self._forward(shares, i, parameters, x[i], round), y[i])
+                if self.known and isinstance(self.module, nn.Sequential):
+                    masks = self._masks(shares, step, slice(i, i + 1))
+                    outputs = layers.forward_one(
+                        self.module, parameters, batch[0], lambda place, shape: masks(place, shape)[0]
+                    )
+                    loss = self.task.loss.of_outputs(outputs, batch[1])
+                else:
+                    loss, after = self._called(parameters, buffers[i], keys[i], shares.constants, *batch)
+                    buffers[i] = after.detach()
             with torch.no_grad():
                 take(i, torch.autograd.grad(loss, list(parameters.values())))
             return loss.detach()
 
         return torch.stack(list(self._each(one, range(len(models)))))
 
+    def _called(
+        self, parameters: Mapping[str, Tensor], buffers: Tensor, own: Tensor, constants: Any, x: Any, y: Any
+    ) -> tuple[Tensor, Tensor]:
+        """The loss of one worker, and its buffers; each thread has a module of its own."""
+        if not self.function.random:
+            if not hasattr(self._threads, "objective"):
+                shared = {id(t): t for t in self.function.objective.state_dict(keep_vars=True).values()}
+                self._threads.objective = copy.deepcopy(self.function.objective, shared)
+            objective = self._threads.objective.train(self.function.objective.training)
+            return self.function(parameters, buffers, own, constants, x, y, objective=objective)
+        with torch.random.fork_rng(devices=[buffers.device] if buffers.is_cuda else []):
+            seed, node, step, _ = own.tolist()
+            # Not torch.manual_seed: it keeps a record of each call, for devices not yet in use.
+            torch.default_generator.manual_seed(key(seed, "forward", node, step))
+            if buffers.is_cuda:
+                torch.cuda.manual_seed(key(seed, "forward", node, step))
+            return self.function(parameters, buffers, own, constants, x, y)
+
     @property
     def _each(self) -> Callable[[Callable[[int], Tensor], range], Iterable[Tensor]]:
-        # Not for other modules: their threads would share state, such as swapped-in parameters.
-        return devices.each if self.task.device.type == "cpu" and self.known else map
-
-    def _outputs(self, parameters: layers.Parameters, x: Tensor) -> Tensor:
-        if self.known and isinstance(self.module, nn.Sequential):
-            return layers.forward_one(self.module, parameters, x, None)
-        outputs: Tensor = functional_call(self.module, dict(parameters), (x,))
-        return outputs
-
-    def _forward(
-        self, shares: WorkerShares, row: int, parameters: layers.Parameters, x: Tensor, round: Word
-    ) -> Tensor:
-        if self.known and isinstance(self.module, nn.Sequential):
-            draw = self._masks(shares, round, slice(row, row + 1))
-            return layers.forward_one(self.module, parameters, x, lambda place, shape: draw(place, shape)[0])
-        with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
-            seed = key(int(shares.seeds[row]), "forward", int(shares.nodes[row]), int(round))
-            # Not torch.manual_seed: it keeps a record of each call, for devices not yet in use.
-            torch.default_generator.manual_seed(seed)
-            if x.is_cuda:
-                torch.cuda.manual_seed(seed)
-            outputs: Tensor = functional_call(self.module, dict(parameters), (x,))
-            return outputs
-
-
-def _leaves(views: layers.Parameters) -> dict[str, Tensor]:
-    return {name: view.detach().requires_grad_() for name, view in views.items()}
-
-
-@contextmanager
-def _evaluating(module: nn.Module) -> Iterator[None]:
-    was_training = module.training
-    module.eval()
-    try:
-        yield
-    finally:
-        module.train(was_training)
+        # The state of the random numbers is one for all threads.
+        return devices.each if self.task.device.type == "cpu" and not self.function.random else map
 
 
 def _same_data(one: Task, other: Task) -> bool:
     a, b = one.data, other.data
-    return a is b or (torch.equal(a.train_y, b.train_y) and torch.equal(a.train_x, b.train_x))
+    pairs = zip(leaves((a.train_x, a.train_y)), leaves((b.train_x, b.train_y)), strict=True)
+    return a is b or all(torch.equal(one, other) for one, other in pairs)
+
+
+def _same_constants(one: nn.Module, other: nn.Module) -> bool:
+    """Whether what no worker trains is the same."""
+    if one is other:
+        return True
+    held = [
+        [*(p for p in module.parameters() if not p.requires_grad), *module.buffers()]
+        for module in (one, other)
+    ]
+    return all(torch.equal(a, b) for a, b in zip(*held, strict=True))
 
 
 def _shape(task: Task) -> tuple[object, ...]:
@@ -288,9 +389,10 @@ def _shape(task: Task) -> tuple[object, ...]:
     data = task.data
     return (
         data.name,
-        tuple(data.train_x.shape),
+        tuple(tuple(leaf.shape) for leaf in leaves((data.train_x, data.train_y))),
         task.layout,
-        task.loss,
+        task.loss.identity,
+        task.metric,
         task.batch,
         task.augment,
         repr(task.module),

@@ -124,7 +124,7 @@ def fitting(lines: Sequence[Series], scale: Scale) -> Axis:
     """A vertical axis on which every line can be seen but those that diverge."""
     finite = [[v for v in line.y if v is not None and math.isfinite(v)] for line in lines]
     tops = sorted(max(values) for values in finite if values)
-    shown = [top for top in tops if top <= FAR * tops[(len(tops) - 1) // 2]]
+    shown = [top for top in tops if top <= FAR * abs(tops[(len(tops) - 1) // 2])]
     cut = len(shown) < len(tops)
     positive = [v for values in finite for v in values if v > 0 and (not cut or v <= shown[-1])]
     if scale == "linear" and positive and max(positive) > 10**DECADES * min(positive):

@@ -11,13 +11,14 @@ from torch import Tensor
 from clippedgossip import __version__
 from clippedgossip.simulate.distributed.ranks import Ranks
 from clippedgossip.simulate.setup import Setup
+from clippedgossip.tasks.datasets import at, leaves
 
 FIX = "give all ranks the same config, overrides, data and versions"
 
 
 def fingerprint(setup: Setup, device: torch.device) -> dict[str, str]:
     """What determines a run: a text for each section of a config."""
-    network, task, data = setup.network, setup.task, setup.task.data
+    network, task, data, few = setup.network, setup.task, setup.task.data, slice(0, 64)
     return {
         "version": f"clippedgossip {__version__}, torch {torch.__version__}",
         "device": device.type,
@@ -25,7 +26,7 @@ def fingerprint(setup: Setup, device: torch.device) -> dict[str, str]:
         "network": f"{network.n} nodes, {_digest(network.indptr, network.indices, network.byzantine)}",
         "weights": _digest(np.round(network.edge_weights(), 6)),
         "schedule": _plain((network.schedule, network.delay)),
-        "data": f"{data.name} {tuple(data.train_x.shape)}, {_digest(data.train_y, data.train_x[:64])}",
+        "data": f"{data.name} {data.shape}, {_digest(*leaves(data.train_y), *leaves(at(data.train_x, few)))}",
         "shares": f"batch {task.batch}, {_digest(task.nodes, task.table, task.sizes)}",
         "model": _plain(task.layout),
         "rule": _plain(setup.rule),

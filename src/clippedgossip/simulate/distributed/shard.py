@@ -45,7 +45,7 @@ def train_distributed(
         ranks.send_command(ROUND)
         with ranks.working():
             record = shard.advance()
-        yield Moment(shard.round, record, shard.state)
+        yield Moment(shard.round, record, shard.state, shard.workers.tier)
 
 
 def follow(make: Callable[[], Setup], *, ranks: Ranks) -> None:
@@ -146,7 +146,8 @@ class Shard:
         self.ranks.wait_for_nccl(self.device)
         if not training.evaluates(self.round):
             return None
-        return self.evaluation.record(self.mixed, self.models, self.losses, self.round, training)
+        held = self.models, self.local_step.buffers, self.losses
+        return self.evaluation.record(self.mixed, *held, self.round, training)
 
     def step(self) -> None:
         """The local steps of this rank's workers."""
@@ -182,6 +183,7 @@ class Shard:
         for name, shape in (
             ("models", whole),
             *((name, whole) for name in self.training.optimizer.slots),
+            *((name, shape) for name, shape in self._buffers_shape().items()),
             ("clips", self.mixer.metrics.clips.shape),
             *((name, self._whole(held)) for name, held in self.mixer.kept.items()),
         ):
@@ -190,6 +192,10 @@ class Shard:
     def _whole(self, held: Tensor) -> tuple[int, ...]:
         """The shape, with all coordinates, of what the mixer keeps from round to round."""
         return (*held.shape[:2], self.transpose.size)
+
+    def _buffers_shape(self) -> dict[str, tuple[int, int]]:
+        size = self.workers.initial_buffers().shape[1]
+        return {"buffers": (self.transpose.workers, size)} if size else {}
 
     def start(self, state: State | None) -> None:
         """Start from rank 0's state, or from its x⁰."""
@@ -248,7 +254,7 @@ class Shard:
             if self.ranks.rank:
                 self.ranks.send(own.contiguous(), 0)
                 continue
-            found[name] = torch.empty(self.transpose.workers, self.transpose.size)
+            found[name] = torch.empty(self.transpose.workers, own.shape[1])
             found[name][self.transpose.own_rows] = own.cpu()
             for source, rows in enumerate(self.transpose.rows[1:], 1):
                 self.ranks.receive(found[name][rows], source)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from clippedgossip.records import Round
 from clippedgossip.simulate.distributed.transpose import Transpose, even_parts, length
 from clippedgossip.simulate.engine import Mixer
 from clippedgossip.simulate.setup import Setup, Training
+from clippedgossip.tasks.datasets import at
 from clippedgossip.tasks.workers import Workers
 
 
@@ -28,7 +30,7 @@ class SliceMixer(Mixer):
         mine = length(transpose.own_columns)
         super().__init__(setup, workers, slice(0, transpose.workers), coordinates=mine)
         self.transpose = transpose
-        self._losses_of = workers.compiled("losses_of")
+        self._losses_of = partial(workers.compiled("losses_of"), workers.shares)
 
     def context(self, round: Word, rounds: int) -> Context:
         offset, reduce = self.transpose.own_columns.start, self.transpose.ranks.sum
@@ -52,12 +54,13 @@ class SliceMixer(Mixer):
         counts = [length(rows) for rows in owned]
         own = owned[transpose.ranks.rank]
         local = slice(own.start - transpose.own_rows.start, own.stop - transpose.own_rows.start)
-        x, y = (part[local] for part in self.workers.draw(self.workers.shares, near.context.round, "mozi"))
+        x, y = at(self.workers.draw(self.workers.shares, near.context.round, "mozi"), local)
+        count = length(own)
         losses = []
         for place in range(near.weights.shape[1] + 1):
             message = near.message(place)
-            whole = transpose.gather(torch.split(message, counts), message.new_empty(len(x), transpose.size))
-            losses.append(self._losses_of(whole, x, y) if len(x) else whole.new_zeros(0))
+            whole = transpose.gather(torch.split(message, counts), message.new_empty(count, transpose.size))
+            losses.append(self._losses_of(whole, x, y) if count else whole.new_zeros(0))
         start = near.group.start
         return transpose.gather_numbers(
             torch.stack(losses, 1), slice(own.start - start, own.stop - start), length(near.group)
@@ -75,39 +78,50 @@ class SliceEvaluation:
         self.metrics, self.workers, self.transpose = metrics, workers, transpose
         self.own = _overlap(transpose.own_rows, slice(0, metrics.regular))
         data = workers.data
-        part = even_parts(len(data.test_y), transpose.ranks.size)[transpose.ranks.rank]
+        part = even_parts(data.tests, transpose.ranks.size)[transpose.ranks.rank]
         self._test_part: Workers | None = None  # if there are more ranks than samples
         if length(part):
-            tested = replace(data, test_x=data.test_x[part], test_y=data.test_y[part])
+            tested = replace(data, test_x=at(data.test_x, part), test_y=at(data.test_y, part))
             self._test_part = Workers([replace(workers.task, data=tested)], workers.precision)
 
-    def record(self, slices: Tensor, models: Tensor, losses: Tensor, round: int, training: Training) -> Round:
+    def record(
+        self,
+        slices: Tensor,
+        models: Tensor,
+        buffers: Tensor,
+        losses: Tensor,
+        round: int,
+        training: Training,
+    ) -> Round:
         """The record of a round; all ranks must call this."""
         regular, count = self.metrics.regular, length(self.own)
         slices, gather_numbers = slices[:regular], self.transpose.gather_numbers
         of_nodes = None
         if training.evaluates_nodes(round):
-            found = self.workers.accuracies(models[:count]) if count else losses[:0]
+            found = self.workers.scores(models[:count], buffers[:count]) if count else losses[:0]
             of_nodes = gather_numbers(found, self.own, regular)
-        accuracies = self._accuracies(self.transpose.gather_everywhere(self.metrics.averages(slices)))
+        scores = self._scores(self.transpose.gather_everywhere(self.metrics.averages(slices)))
         of_all = gather_numbers(losses[:count], self.own, regular).to(losses.dtype)
         distances = self.transpose.ranks.sum(squared_distances(slices))
         self.transpose.ranks.wait_for_nccl(losses.device)  # reading a number would wait without a limit
         return self.metrics.record(
             round,
-            accuracies=accuracies,
-            node_accuracies=of_nodes,
+            self.workers.task.metric,
+            scores=scores,
+            node_scores=of_nodes,
             losses=of_all,
             distances=distances,
             lr=training.rate(round - 1),
             last=round == training.rounds,
         )
 
-    def _accuracies(self, models: Tensor) -> Tensor:
-        correct = torch.zeros(len(models), dtype=torch.float64, device=models.device)
-        if self._test_part is not None:
-            correct = (self._test_part.accuracies(models) * len(self._test_part.data.test_y)).round()
-        return self.transpose.ranks.sum(correct) / len(self.workers.data.test_y)
+    def _scores(self, models: Tensor) -> Tensor:
+        """Of whole models; each rank tests a part of the samples."""
+        whole = self._test_part or self.workers
+        sums = whole.measures(models)
+        if self._test_part is None:
+            sums = torch.zeros_like(sums)
+        return self.workers.task.metric.value(self.transpose.ranks.sum(sums))
 
 
 def _overlap(one: slice, other: slice) -> slice:

@@ -1,0 +1,266 @@
+"""What a task asks for: losses to train by and metrics to test by, by name or of the user's own."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from clippedgossip.decode import Kind, decode
+from clippedgossip.errors import DataError
+from clippedgossip.tasks.datasets import IGNORED, at, leaves, mapped
+
+
+def called(module: Any, x: Any) -> Any:
+    """The outputs of a module: `module(x)`, of a tuple `module(*x)`, of a dict `module(**x)`."""
+    if isinstance(x, dict):
+        return module(**x)
+    return module(*x) if isinstance(x, tuple | list) else module(x)
+
+
+@dataclass(frozen=True, eq=False)
+class Loss:
+    """The mean loss of a batch: `function(outputs, y)`; or `function(module, x, y)`, which calls the module
+    itself, if `of_module`."""
+
+    function: Callable[..., Tensor]
+    name: str = "own"
+    of_module: bool = False
+    weights: Tensor | None = None
+    """Of the classes; they go to the device of the data."""
+
+    def __call__(self, module: Any, x: Any, y: Any) -> Tensor:
+        if self.of_module:
+            return self.function(module, x, y)
+        return self.of_outputs(called(module, x), y)
+
+    def of_outputs(self, outputs: Any, y: Any) -> Tensor:
+        """Outputs are float32 at least: a softmax and its gradient must see outputs rounded in one way."""
+        wide = mapped(widened, outputs)
+        if self.weights is None:
+            return self.function(wide, y)
+        return self.function(wide, y, self.weights.to(wide.dtype))
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """What two losses have in common that compute the same."""
+        weights = None if self.weights is None else tuple(self.weights.tolist())
+        return self.function, self.of_module, weights
+
+    def to(self, device: torch.device | str) -> "Loss":
+        return self if self.weights is None else replace(self, weights=self.weights.to(device))
+
+
+def widened(outputs: Any) -> Any:
+    """At least float32."""
+    if isinstance(outputs, Tensor) and outputs.is_floating_point():
+        return outputs.to(torch.promote_types(outputs.dtype, torch.float32))
+    return outputs
+
+
+def of_module(function: Callable[[Any, Any, Any], Tensor]) -> Loss:
+    """A loss that calls the module itself: function(module, x, y) -> one number, the mean of the batch.
+
+    cg.train(network, data, model, loss=cg.tasks.of_module(lambda module, x, y: …), metric="loss")
+    """
+    return Loss(function, getattr(function, "__name__", "own"), of_module=True)
+
+
+def nll(outputs: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Of log-probabilities (batch, …, classes)."""
+    return functional.nll_loss(outputs.flatten(0, -2), y.flatten(), weights, ignore_index=IGNORED)
+
+
+def cross_entropy(outputs: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Of (batch, …, classes) against labels (batch, …); the label −100 does not count."""
+    return functional.cross_entropy(outputs.flatten(0, -2), y.flatten(), weights, ignore_index=IGNORED)
+
+
+def mse(outputs: Tensor, y: Tensor) -> Tensor:
+    """Mean squared error."""
+    return functional.mse_loss(outputs.reshape(y.shape), y.to(outputs.dtype))
+
+
+def binary(outputs: Tensor, y: Tensor) -> Tensor:
+    """Binary cross-entropy of logits; targets are 0 or 1, or probabilities."""
+    return functional.binary_cross_entropy_with_logits(outputs.reshape(y.shape), y.to(outputs.dtype))
+
+
+def _weighted(name: str, function: Callable[..., Tensor]) -> Callable[..., Loss]:
+    def make(class_weights: tuple[float, ...] | None = None) -> Loss:
+        if class_weights is not None and not all(0 <= w < math.inf for w in class_weights):
+            raise DataError(f"class_weights are {list(class_weights)}; each must be at least 0 and finite")
+        weights = None if class_weights is None else torch.tensor(class_weights, dtype=torch.float32)
+        return Loss(function, name, weights=weights)
+
+    return make
+
+
+def _plain(name: str, function: Callable[..., Tensor]) -> Callable[[], Loss]:
+    return lambda: Loss(function, name)
+
+
+LOSSES: Mapping[str, Callable[..., Loss]] = {
+    "nll": _weighted("nll", nll),
+    "cross-entropy": _weighted("cross-entropy", cross_entropy),
+    "mse": _plain("mse", mse),
+    "binary-cross-entropy": _plain("binary-cross-entropy", binary),
+}
+LOSS = Kind(
+    word="loss",
+    names=LOSSES,
+    base=object,
+    group="clippedgossip.losses",
+    fix="make it a function (outputs, y) -> the mean loss of a batch",
+    given=2,
+    error=DataError,
+)
+LossLike = str | Mapping[str, Any] | Loss | Callable[..., Tensor] | None
+
+
+def find_loss(said: LossLike) -> Loss:
+    """The loss of a name or a table, or the user's own function of (outputs, y)."""
+    if isinstance(said, Loss):
+        return said
+    if callable(said):
+        return Loss(said, getattr(said, "__name__", "own"))
+    table = {"name": said} if isinstance(said, str) else dict(said or {})
+    if str(table.get("name")) in LOSSES:
+        made: Loss = decode(replace(LOSS, given=0), table, ("loss",)).build()
+        return made
+    thing = decode(LOSS, table, ("loss",))
+    function = thing.make if not thing.values else lambda outputs, y: thing.build(given=(outputs, y))
+    return Loss(function, thing.name)
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What a model is tested by. `sums(outputs, y)` gives numbers (k,) that are added over the batches of the
+    test set, and over the ranks; `value` makes the metric of their sum."""
+
+    name: str
+    sums: Callable[[Any, Any], Tensor] = field(compare=False)
+    value: Callable[[Tensor], Tensor] = field(compare=False)
+    higher_is_better: bool = True
+    of_loss: bool = False
+    """Whether it comes from the task's loss: `sums` then takes that mean and the number of samples."""
+
+    source: object = field(default_factory=object, repr=False)
+    """Equal for metrics that compute the same."""
+
+    @property
+    def percent(self) -> bool:
+        """Whether it is shown as a percentage."""
+        return self.name == "accuracy"
+
+
+def mean_metric(
+    name: str, function: Callable[[Any, Any], Tensor], *, higher_is_better: bool = True
+) -> Metric:
+    """A metric of the user's own: the mean over samples of `function(outputs, y)`, the mean of a batch.
+
+    cg.train(…, metric=cg.tasks.mean_metric("top-3", top3))
+    """
+
+    def sums(outputs: Any, y: Any) -> Tensor:
+        count = len(leaves(y)[0])
+        return count * torch.stack([torch.as_tensor(function(outputs, y)).double(), _ones(y)])
+
+    return Metric(name, sums, _mean, higher_is_better, source=function)
+
+
+def _ones(y: Any) -> Tensor:
+    return torch.ones((), dtype=torch.float64, device=leaves(y)[0].device)
+
+
+def _mean(sums: Tensor) -> Tensor:
+    return sums[..., 0] / sums[..., 1]
+
+
+def _correct(outputs: Tensor, y: Tensor) -> Tensor:
+    counted = y != IGNORED
+    right = (_classes(outputs, y) == y) & counted
+    return torch.stack([right.sum(), counted.sum()])
+
+
+def _classes(outputs: Tensor, y: Tensor) -> Tensor:
+    """The class that is predicted: the largest output; of single logits, whether it is positive."""
+    if outputs.shape == y.shape or outputs.shape[-1] == 1:
+        return (outputs.reshape(y.shape) > 0).to(y.dtype)
+    return outputs.argmax(-1)
+
+
+def _of_loss(mean: Tensor, y: Any) -> Tensor:
+    count = len(leaves(y)[0])
+    return count * torch.stack([mean.double(), _ones(y)])
+
+
+def _perplexity(outputs: Tensor, y: Tensor) -> Tensor:
+    total = functional.cross_entropy(
+        widened(outputs).flatten(0, -2), y.flatten(), reduction="sum", ignore_index=IGNORED
+    )
+    return torch.stack([total.double(), (y != IGNORED).sum().double()])
+
+
+def _moments(outputs: Tensor, y: Tensor) -> Tensor:
+    wide = y.double()
+    apart = (outputs.reshape(y.shape).double() - wide).square().sum()
+    return torch.stack([apart, wide.sum(), wide.square().sum(), wide.new_tensor(wide.numel())])
+
+
+def _r2(sums: Tensor) -> Tensor:
+    """1 − Σ(ŷ−y)² / Σ(y−ȳ)²."""
+    apart, total, squares, count = sums.unbind(-1)
+    return 1 - apart / (squares - total.square() / count)
+
+
+def _f1_sums(classes: int) -> Callable[[Tensor, Tensor], Tensor]:
+    def sums(outputs: Tensor, y: Tensor) -> Tensor:
+        counted = (y != IGNORED).flatten()
+        truth, found = y.flatten().long(), _classes(outputs, y).flatten().long()
+        one = torch.arange(classes, device=y.device)[:, None]
+        is_true, is_found = (truth == one) & counted, (found == one) & counted
+        return torch.cat([(is_true & is_found).sum(1), is_true.sum(1) + is_found.sum(1)])
+
+    return sums
+
+
+def _f1(sums: Tensor) -> Tensor:
+    """The mean over classes of 2·tp / (2·tp + fp + fn)."""
+    hits, both = sums.chunk(2, -1)
+    return (2 * hits / both.clamp_min(1)).mean(-1)
+
+
+METRICS: Mapping[str, Callable[[int | None], Metric]] = {
+    "accuracy": lambda classes: Metric("accuracy", _correct, _mean),
+    "loss": lambda classes: Metric("test_loss", _of_loss, _mean, False, of_loss=True),
+    "perplexity": lambda classes: Metric("perplexity", _perplexity, lambda s: _mean(s).exp(), False),
+    "r2": lambda classes: Metric("r2", _moments, _r2),
+    "f1": lambda classes: Metric("f1", _f1_sums(classes or 2), _f1),
+}
+MetricLike = str | Metric | Callable[[Any, Any], Any] | None
+
+
+def find_metric(said: MetricLike, loss: Loss, classes: int | None) -> Metric:
+    """The metric of a name; without one, accuracy of classes, R² of real numbers, else the loss."""
+    if said is None:
+        usual = {"nll": "accuracy", "cross-entropy": "accuracy", "mse": "r2"}.get(loss.name)
+        said = usual or ("accuracy" if classes is not None and not loss.of_module else "loss")
+    if isinstance(said, Metric):
+        return said
+    if callable(said):
+        return mean_metric(getattr(said, "__name__", "own"), said)
+    if said not in METRICS:
+        from clippedgossip.errors import unknown_name
+
+        raise DataError(unknown_name("metric", str(said), METRICS))
+    return replace(METRICS[said](classes), source=(said, classes))
+
+
+def chunks(tree: Any, size: int) -> Sequence[Any]:
+    """Consecutive parts of every tensor, of at most so many rows."""
+    count = len(leaves(tree)[0])
+    return [at(tree, slice(i, i + size)) for i in range(0, count, size)]

@@ -1,0 +1,270 @@
+"""Every tier gives the trajectory of a loop of modules in float64: 30 rounds, up to rounding."""
+
+import copy
+import warnings
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from clippedgossip.errors import RunError
+from clippedgossip.network import Network
+from clippedgossip.randomness import keep_mask
+from clippedgossip.rules import ClippedGossip, Gossip
+from clippedgossip.simulate import Setup, Training, train, train_together
+from clippedgossip.simulate.distributed.ranks import Ranks
+from clippedgossip.simulate.distributed.shard import follow, train_distributed
+from clippedgossip.step import LearningRate
+from clippedgossip.tasks import DataSet, Task, flatten, make_task, partition, unflatten
+from clippedgossip.tasks.datasets import at
+from clippedgossip.tasks.module_function import REPEATS
+from clippedgossip.tasks.objective import called
+from clippedgossip.tasks.workers import Workers
+from tests.simulate.distributed import distributed_cases as cases
+from tests.tasks.nets import Convolutional, ResNet, Transformer, with_lora
+
+ROUNDS, NODES, BATCH = 30, 4, 4
+
+
+def images(classes: int = 3) -> DataSet:
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(96) % classes
+    x = 2 * torch.randn(classes, 1, 8, 8, generator=generator)[labels]
+    x += torch.randn(96, 1, 8, 8, generator=generator)
+    return DataSet.of(x, labels, x[:40], labels[:40], name="images", classes=classes)
+
+
+def sequences() -> DataSet:
+    """Each word follows from the one before it."""
+    generator = torch.Generator().manual_seed(0)
+    words = [torch.randint(7, (96,), generator=generator)]
+    for _ in range(6):
+        words.append((3 * words[-1] + 1) % 7)
+    text = torch.stack(words, 1)
+    targets = text[:, 1:].clone()
+    targets[::5, 0] = -100  # not counted
+    return DataSet.of(text[:, :-1], targets, text[:40, :-1], targets[:40], name="sequences", classes=7)
+
+
+def made(kind: str) -> tuple[nn.Module, DataSet]:
+    torch.manual_seed(1)
+    nets: dict[str, tuple[nn.Module, DataSet]] = {
+        "cnn": (Convolutional(), images()),
+        "resnet": (ResNet(), images()),
+        "batch norm": (ResNet(nn.BatchNorm2d), images()),
+        "transformer": (Transformer(), sequences()),
+        "lora": (with_lora(Transformer(dropout=0.0)), sequences()),
+    }
+    return nets[kind]
+
+
+def run_of(kind: str, *, rounds: int = ROUNDS, seed: int = 0, **training: Any) -> Setup:
+    module, data = made(kind)
+    network = Network(nx.cycle_graph(NODES))
+    shares = partition(data.labels, NODES, "iid", seed=0)
+    loss = "nll" if kind == "cnn" else None
+    task = make_task(data, shares, module, seed=seed, batch=BATCH, loss=loss)
+    chosen = Training(
+        rounds=rounds, evaluate_every=rounds, evaluate_last=0, lr=LearningRate(initial=0.02), **training
+    )
+    return Setup(network=network, task=task, rule=Gossip(), training=chosen, seed=seed)
+
+
+class Draws:
+    """Dropout by the package's draws, put into a module by hooks."""
+
+    def __init__(self, module: nn.Module, task: Task, node: int) -> None:
+        self.calls: dict[int, int] = {}
+        self.step = 0
+        for place, part in enumerate(module.modules()):
+            if isinstance(part, nn.Dropout):
+                rate, part.p = part.p, 0.0
+                part.register_forward_hook(lambda _, x, y, r=rate, at=place - 1: self(y, at, r, task, node))
+
+    def __call__(self, y: Tensor, place: int, rate: float, task: Task, node: int) -> Tensor:
+        call = self.calls[place] = self.calls.get(place, -1) + 1
+        kept = keep_mask(
+            torch.tensor([task.seed]),
+            torch.tensor([node]),
+            self.step,
+            place + REPEATS * call,
+            y.shape[:],
+            rate,
+        )
+        return y * kept[0] / (1 - rate)
+
+
+def loop(run: Setup) -> tuple[Tensor, list[nn.Module]]:
+    """What one writes first, in float64: modules, optimizers, averages."""
+    task, workers, weights = run.task, Workers([run.task]), torch.tensor(run.network.weights)
+    modules = [copy.deepcopy(task.module).double().train() for _ in range(NODES)]
+    draws = [Draws(module, task, node) for node, module in enumerate(modules)]
+    trained = [[p for p in module.parameters() if p.requires_grad] for module in modules]
+    optimizers = [torch.optim.SGD(part, 0.02, momentum=0.9) for part in trained]
+    for round in range(run.training.rounds):
+        x, y = workers.draw(workers.shares, round)
+        for i, module in enumerate(modules):
+            draws[i].step, draws[i].calls = round, {}
+            optimizers[i].zero_grad()
+            mine = at(x, i)
+            outputs = called(module, mine.double() if mine.is_floating_point() else mine)
+            loss = functional.nll_loss if isinstance(module, Convolutional) else functional.cross_entropy
+            torch.autograd.backward(loss(outputs.flatten(0, -2), y[i].flatten()))
+            optimizers[i].step()
+        for module, mixed in zip(modules, weights @ torch.stack(list(map(flatten, modules))), strict=True):
+            unflatten(mixed, module)
+    return torch.stack(list(map(flatten, modules))), modules
+
+
+@pytest.fixture(params=["vmap", "each"])
+def tier(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Take this tier whatever the rule for CPUs says."""
+    find = Workers._find_tier
+
+    def forced(workers: Workers, task: Task) -> Any:
+        monkeypatch.setattr("clippedgossip.tasks.workers.CONVOLUTIONS", ())
+        found = find(workers, task)
+        assert workers.function.obstacle is None
+        return (request.param, found[1])
+
+    monkeypatch.setattr(Workers, "_find_tier", forced)
+    return str(request.param)
+
+
+@pytest.mark.parametrize("kind", ["cnn", "resnet", "batch norm", "transformer", "lora"])
+def test_a_tier_gives_the_loop_of_modules(kind: str, tier: str) -> None:
+    run = run_of(kind)
+    models, modules = loop(run)
+    *_, last = train(run)
+    state = last.state().tensors
+    # 30 rounds of float32: each rounds by about 1e-7 of the size, and momentum sums ten of them.
+    size = models.norm(dim=1)
+    assert ((state["models"].double() - models).norm(dim=1) / size).max() < 2e-5
+    if kind == "batch norm":
+        held = [torch.cat([b.flatten().double() for b in module.buffers()]) for module in modules]
+        torch.testing.assert_close(state["buffers"].double(), torch.stack(held), atol=1e-4, rtol=1e-4)
+
+
+def test_runs_in_one_stack_give_what_they_give_alone(tier: str) -> None:
+    runs = [run_of("batch norm", rounds=4, seed=seed) for seed in (0, 1)]
+    together = list(train_together(runs))[-1]
+    for run, moment in zip(runs, together, strict=True):
+        *_, alone = train(run)
+        for name, tensor in alone.state().tensors.items():
+            torch.testing.assert_close(moment.state().tensors[name], tensor, atol=1e-5, rtol=1e-4)
+
+
+def test_a_run_with_buffers_resumes_to_the_same_bytes(tier: str) -> None:
+    moments = [(moment.record, moment.state()) for moment in train(run_of("batch norm", rounds=6))]
+    *_, (record, end) = moments
+    *_, last = train(run_of("batch norm", rounds=6), state=moments[2][1])
+    assert last.record == record
+    assert all(torch.equal(tensor, end.tensors[name]) for name, tensor in last.state().tensors.items())
+
+
+def test_the_rule_for_a_cpu_depends_on_the_model_alone() -> None:
+    tiers = {kind: Workers([run_of(kind).task]).tier for kind in ("cnn", "resnet", "transformer", "lora")}
+    assert tiers == {"cnn": "each", "resnet": "each", "transformer": "vmap", "lora": "vmap"}
+
+
+class Noisy(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(functional.dropout(x, 0.5, self.training))
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.head = nn.LSTM(5, 4, batch_first=True), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.cell(x[:, None])[0][:, -1])  # type: ignore[no-any-return]
+
+
+class Reads(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * (1.0 if float(x.sum()) > -1e9 else 0.0)
+
+
+@pytest.mark.parametrize(
+    ("module", "operation"),
+    [(Noisy(5, 3), "functional dropout"), (Recurrent(), "aten::"), (Reads(5, 3), "item")],
+)
+def test_what_cannot_be_batched_trains_worker_by_worker_and_says_so(
+    module: nn.Module, operation: str
+) -> None:
+    x, y = torch.randn(40, 5), torch.arange(40) % 3
+    data = DataSet.of(x, y, x, y)
+    task = make_task(data, partition(y, 4, seed=0), module, seed=0, batch=4)
+    training = Training(rounds=3, evaluate_every=3)
+    setup = Setup(network=Network(nx.cycle_graph(4)), task=task, rule=ClippedGossip(), training=training)
+    with pytest.warns(
+        RuntimeWarning, match=f"worker by worker, since vmap cannot batch .*{operation}"
+    ) as said:
+        records = [moment.record for moment in train(setup)]
+    assert len(str(said[0].message).splitlines()) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert [moment.record for moment in train(setup)] == records  # its draws are the same again
+
+
+def test_runs_whose_frozen_parameters_differ_do_not_stack() -> None:
+    runs = [run_of("lora", rounds=2), run_of("lora", rounds=2, seed=1)]
+    with torch.no_grad():
+        next(p for p in runs[1].task.module.parameters() if not p.requires_grad).add_(1)
+    with pytest.raises(RunError, match="frozen parameters"):
+        list(train_together(runs))
+
+
+def test_frozen_parameters_are_neither_trained_nor_sent() -> None:
+    run = run_of("lora", rounds=3)
+    frozen = [p.clone() for p in run.task.module.parameters() if not p.requires_grad]
+    *_, last = train(run)
+    trainable = sum(p.numel() for p in run.task.module.parameters() if p.requires_grad)
+    assert last.state().tensors["models"].shape == (NODES, trainable)
+    kept = [p for p in run.task.module.parameters() if not p.requires_grad]
+    assert all(torch.equal(a, b) for a, b in zip(frozen, kept, strict=True))
+
+
+@torch.no_grad()
+def test_an_average_is_tested_with_statistics_of_its_own() -> None:
+    """As by hand: the mean over eight batches of the training data, and then the test set."""
+    run = run_of("batch norm", rounds=8)
+    *_, last = train(run)
+    workers, models = Workers([run.task]), last.state().tensors["models"]
+    module = unflatten(models.mean(0), copy.deepcopy(run.task.module))
+    norms = [part for part in module.modules() if isinstance(part, nn.BatchNorm2d)]
+    for part in norms:
+        part.reset_running_stats()
+        part.momentum = None
+    module.train()
+    for x in workers.statistics_batches():
+        module(x)
+    outputs = module.eval()(run.task.data.test_x)
+    accuracy = (outputs.argmax(1) == run.task.data.test_y).double().mean()
+    assert last.record is not None
+    assert last.record.score["all"] == pytest.approx(float(accuracy))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_ranks_give_the_loop_of_modules(size: int, tmp_path: Path) -> None:
+    for kind in ("cnn", "resnet", "batch norm", "transformer", "lora"):
+        (tmp_path / kind).mkdir()
+        models, *_ = cases.together(size, run_kind, kind, folder=tmp_path / kind)
+        right, _ = loop(run_of(kind))
+        apart = (torch.tensor(models).double() - right).norm(dim=1) / right.norm(dim=1)
+        assert apart.max() < 2e-5, kind
+
+
+def run_kind(ranks: Ranks, kind: str) -> Any:
+    """A kind of model over these ranks; rank 0 returns the models."""
+    if ranks.rank:
+        return follow(lambda: run_of(kind), ranks=ranks)
+    *_, last = train_distributed(run_of(kind), ranks=ranks)
+    return last.state().tensors["models"].numpy()
