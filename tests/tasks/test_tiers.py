@@ -232,7 +232,7 @@ def test_frozen_parameters_are_neither_trained_nor_sent() -> None:
 
 @torch.no_grad()
 def test_an_average_is_tested_with_statistics_of_its_own() -> None:
-    """As by hand: the mean over eight batches of the training data, and then the test set."""
+    """As one would do it: the mean over eight batches of the training data, and then the test set."""
     run = run_of("batch norm", rounds=8)
     *_, last = train(run)
     workers, models = Workers([run.task]), last.state().tensors["models"]
