@@ -116,7 +116,11 @@ def mixed(
             delta = weights[byzantine].sum()
             spread = (weights * distances**2)[~byzantine].sum()
             return towards(np.sqrt(spread / delta) if delta > 0 else np.inf)
-        case rules.ClippedGossip(radius=rules.Adaptive(delta_max=delta)):
+        case rules.ClippedGossip(radius=rules.Adaptive() | rules.Local() as radius):
+            if isinstance(radius, rules.Local):
+                delta = sum(sorted(weights, reverse=True)[: radius.faulty])
+            else:
+                delta = radius.delta_max
 
             def adaptive(order: Wide) -> Any:
                 total, square = 1 - weights.sum(), np.longdouble(0)

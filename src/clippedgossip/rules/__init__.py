@@ -13,7 +13,7 @@ from clippedgossip.rules.balance import Balance
 from clippedgossip.rules.base import CoordinateRule, LinearRule, Rule
 from clippedgossip.rules.bucketing import Bucketing
 from clippedgossip.rules.centered_clipping import CenteredClipping
-from clippedgossip.rules.clipped_gossip import Adaptive, ClippedGossip, Fixed, Oracle, Radius
+from clippedgossip.rules.clipped_gossip import Adaptive, ClippedGossip, Fixed, Local, Oracle, Radius
 from clippedgossip.rules.clipped_sum import CSPlus
 from clippedgossip.rules.geometric_median import GeometricMedian
 from clippedgossip.rules.gossip import Gossip
@@ -49,6 +49,7 @@ __all__ = [
     "Inbox",
     "Krum",
     "LinearRule",
+    "Local",
     "MeaMed",
     "Median",
     "Mozi",
@@ -86,7 +87,12 @@ RULES: Mapping[str, type[Rule]] = {
     "nnm": NNM,
 }
 """Rules by the names that configs and commands use."""
-RADII: Mapping[str, type[Radius]] = {"fixed": Fixed, "oracle": Oracle, "adaptive": Adaptive}
+RADII: Mapping[str, type[Radius]] = {
+    "fixed": Fixed,
+    "oracle": Oracle,
+    "adaptive": Adaptive,
+    "local": Local,
+}
 
 BOUNDS = ("trim", "faulty", "byzantine_weight", "delta_max")
 RULE = Kind(

@@ -10,7 +10,7 @@ from torch import Tensor
 from clippedgossip.devices import ours
 from clippedgossip.errors import RuleError
 from clippedgossip.mixing.inbox import Neighborhood, from_neighbors
-from clippedgossip.rules.base import LinearRule, at_least, fraction
+from clippedgossip.rules.base import LinearRule, at_least, fraction, whole
 from clippedgossip.rules.bound import Bound, Seen, Unbounded, around_own
 from clippedgossip.rules.sorting import rounding
 
@@ -81,11 +81,7 @@ class Adaptive(Radius):
         fraction("delta_max", self.delta_max)
 
     def __call__(self, near: Neighborhood) -> Tensor:
-        squared, order = torch.where(near.present, near.squared, torch.inf).sort(1)
-        weights = near.weights.gather(1, order)
-        total = near.closed_weights[:, :1] + weights.cumsum(1)
-        nearest = (weights > 0) & (total <= 1 - self.delta_max + rounding(near.weights))
-        return torch.where(nearest, weights * squared, 0.0).sum(1, keepdim=True).sqrt()
+        return _spread_of_nearest(near, self.delta_max)
 
     def largest(self, seen: Seen) -> float | Unbounded:
         """No node of S is further than the furthest regular one: with it and all regular nodes S would weigh
@@ -96,10 +92,41 @@ class Adaptive(Radius):
 
 
 @dataclass(frozen=True)
+class Local(Radius):
+    """Adaptive with a bound on the node's own δ_i in place of δ_max: the sum of its `faulty` largest weights.
+    Needs a bound on the number of Byzantine neighbours of a node."""
+
+    faulty: int
+
+    def __post_init__(self) -> None:
+        whole("faulty", self.faulty, 0)
+
+    def __call__(self, near: Neighborhood) -> Tensor:
+        most = min(self.faulty, near.weights.shape[1])
+        return _spread_of_nearest(near, near.weights.topk(most, 1).values.sum(1, keepdim=True))
+
+    def largest(self, seen: Seen) -> float | Unbounded:
+        """As that of Adaptive: the Byzantine weight is at most the bound."""
+        if seen.faulty > self.faulty:
+            return Unbounded(f"more Byzantine neighbours than {self.faulty}")
+        return math.sqrt(min(1.0, seen.neighbor_weight)) * seen.spread
+
+
+def _spread_of_nearest(near: Neighborhood, delta: Tensor | float) -> Tensor:
+    """(b, 1) the root of Σ_{j∈S} W_ij ‖x_i − x_j‖², S the nearest nodes of weight at most 1 − δ."""
+    squared, order = torch.where(near.present, near.squared, torch.inf).sort(1)
+    weights = near.weights.gather(1, order)
+    total = near.closed_weights[:, :1] + weights.cumsum(1)
+    nearest = (weights > 0) & (total <= 1 - delta + rounding(near.weights))
+    return torch.where(nearest, weights * squared, 0.0).sum(1, keepdim=True).sqrt()
+
+
+@dataclass(frozen=True)
 class ClippedGossip(LinearRule):
     """x_i ← Σ_j W_ij (x_i + Clip(x_j − x_i, τ_i)), eq. (ClippedGossip).
 
-    Needs: what its radius needs: nothing (a number), a bound on δ_max (Adaptive), or all (Oracle).
+    Needs: what its radius needs: nothing (a number), a bound on δ_max (Adaptive) or on a node's
+    Byzantine neighbours (Local), or all (Oracle).
     Fails: where δ_max/γ² is large: behind a bottleneck, or with much Byzantine weight around a node. A radius
     that is too small stops information, one that is too large lets the attack through.
     Cost: O(kd): two passes over the messages.
