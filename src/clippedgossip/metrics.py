@@ -1,7 +1,9 @@
 """What is measured of a run: groups of nodes, consensus distance, accuracies, clipped messages."""
 
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,6 +14,8 @@ from clippedgossip.tasks.objective import Metric
 
 LISTED = 10_000
 """Edges of the largest network whose clipped edges are listed one by one."""
+COMPONENTS = 2000
+"""Regular nodes of the largest network whose components a run can record."""
 TABLED = 1_000_000
 """Pairs of nodes of the largest network with a schedule whose clipped messages are counted pair by pair."""
 
@@ -19,6 +23,54 @@ TABLED = 1_000_000
 def squared_distances(models: Tensor, centre: Tensor | None = None) -> Tensor:
     """(n,) ‖x_i − centre‖², float64. The mean of those to the models' own mean, the default, is Ξ."""
     return (models - (models.mean(0) if centre is None else centre)).double().square().sum(1)
+
+
+def pair_distances(models: Tensor) -> Tensor:
+    """(n, n+1) ‖x_i − x_j‖², float64, and ‖x_i‖² in the last column."""
+    return torch.stack(
+        [squared_distances(models, centre) for centre in (*models, torch.zeros_like(models[0]))], 1
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeenComponents:
+    """The components into which models fall, as rows, the largest first. Ξ is within + between."""
+
+    parts: list[list[int]]
+    gap: float | None  # the smallest distance between models of two components; None if there is one
+    within: float  # mean squared distance of the models to the mean of their component
+    between: float
+
+
+def components(squared: Tensor, *, near: float | None = None, size: Tensor | None = None) -> SeenComponents:
+    """Cluster models by their squared distances, (n, n), with single linkage: a model is in a component if it
+    is near to any model of it.
+
+    `near`: distances up to this one are near. Without it, the largest gap between two successive distances of
+    the linkage divides near from far, if it at least triples the distance and exceeds 1 % of the models'
+    root-mean-square length (`size`: their squared lengths). If not, all models are one component.
+    """
+    from scipy.cluster.hierarchy import fcluster, linkage
+    from scipy.spatial.distance import squareform
+
+    n = len(squared)
+    between = squared.cpu().numpy()
+    parts, gap = [list(range(n))], None
+    if n > 1:
+        links = linkage(squareform(np.sqrt((between + between.T) / 2), checks=False), "single")
+        heights = links[:, 2]
+        if near is None:
+            floor = 0.0 if size is None else 0.01 * float(size.mean()) ** 0.5
+            k = int(np.argmax(np.diff(heights))) if n > 2 else 0
+            apart = n > 2 and heights[k + 1] >= 3 * heights[k] and heights[k + 1] > floor
+            near = float(heights[k]) if apart else float(heights[-1])
+        labels = fcluster(links, near, "distance")
+        parts = [np.flatnonzero(labels == label).tolist() for label in np.unique(labels)]
+        parts.sort(key=lambda part: (-len(part), part[0]))
+        gap = float(heights[len(heights) - len(parts) + 1]) if len(parts) > 1 else None
+    within = sum(float(between[np.ix_(part, part)].sum()) / (2 * len(part)) for part in parts) / n
+    whole = float(between.sum()) / (2 * n * n)
+    return SeenComponents(parts=parts, gap=gap, within=within, between=max(0.0, whole - within))
 
 
 def group_rows(network: Network, device: torch.device) -> dict[str, Tensor]:
@@ -81,12 +133,15 @@ class RunMetrics:
         node_scores: Tensor | None,
         losses: Tensor,
         distances: Tensor,
+        pairs: Tensor | None = None,
         lr: float,
         last: bool,
     ) -> Round:
         """The record of a round: the metric of the groups' averaged models and, if given, of single nodes;
-        losses and squared distances of the regular nodes. The last record also lists the clipped edges."""
+        losses and squared distances of the regular nodes. The last record also lists the clipped edges.
+        `pairs`: those of `pair_distances`, where components are asked for."""
         worst = torch.amin if metric.higher_is_better else torch.amax
+        seen = None if pairs is None else components(pairs[:, :-1], near=None, size=pairs[:, -1])
         return Round(
             round=round,
             **scored(
@@ -100,8 +155,17 @@ class RunMetrics:
             consensus_distance=float(distances.mean()),
             clipped=self._clipped(round),
             clipped_edges=self.clipped_edges(round) if last else None,
+            components=None if seen is None else self._named(seen),
+            component_gap=None if seen is None else seen.gap,
+            within_components=None if seen is None else seen.within,
+            between_components=None if seen is None else seen.between,
             lr=lr,
         )
+
+    def _named(self, seen: "SeenComponents") -> list[list[Any]]:
+        labels = [self.network.labels[i] for i in self.network.regular]
+        names = [label if isinstance(label, int | str) else str(label) for label in labels]
+        return [[names[row] for row in part] for part in seen.parts]
 
     def clipped_edges(self, rounds: int) -> list[list[Any]] | None:
         """[sender, receiver, share of the rounds] of the edges that were clipped, the most clipped first."""

@@ -57,6 +57,15 @@ class Round:
     clipped_edges: Sequence[Sequence[Any]] | None = None
     """[sender, receiver, fraction] of every edge with clipped messages, the most clipped first. Only the last
     record of a simulated run has it."""
+    components: Sequence[Sequence[Any]] | None = None
+    """The regular nodes in the components into which their models fall, the largest first. This and the next
+    three are there where `training.evaluate_components` asks for them."""
+    component_gap: float | None = None
+    """The smallest distance between models of two components. None if there is one component."""
+    within_components: float | None = None
+    """Ξ within: mean squared distance of the regular models to the mean of their component."""
+    between_components: float | None = None
+    """Ξ between: Ξ less Ξ within."""
     lr: float | None = None  # η of the round
     peer: str | None = None  # whose record it is, of a real network
     missing: int | None = None
@@ -111,7 +120,7 @@ class Round:
         """A row of a table: `accuracy` is that of all regular nodes, `accuracy clique A` that of a group."""
         metric = self.metric
         scores = {metric if name == "all" else f"{metric} {name}": v for name, v in self.score.items()}
-        left_out = ("round", metric, "metric", "lower_is_better", "clipped_edges")
+        left_out = ("round", metric, "metric", "lower_is_better", "clipped_edges", "components")
         rest = {key: value for key, value in self.to_json().items() if key not in left_out}
         return {"round": self.round, **scores, **rest}
 

@@ -49,6 +49,7 @@ class Schedule:
     evaluate_nodes: bool = True  # single nodes' accuracies (mean, worst) as well as the groups' averages
     precision: Precision = "float32"  # of the gradients' products; models, momentum and mixing are float32
     local_steps: int = 1  # H, between two exchanges; the paper's theory is for 1
+    evaluate_components: bool = False  # into which components the models fall, and Ξ within and between them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +160,13 @@ class TrainingConfig(Schedule):
 
 
 MOMENTUM = {"momentum": 0.9, "momentum_form": "pytorch"}
-LATER: Mapping[str, Any] = {"local_steps": 1, "lr_schedule": "drops", "lr_warmup": 0, "weight_decay": 0.0}
+LATER: Mapping[str, Any] = {
+    "local_steps": 1,
+    "evaluate_components": False,
+    "lr_schedule": "drops",
+    "lr_warmup": 0,
+    "weight_decay": 0.0,
+}
 """Keys that came after version 0.1, with their defaults."""
 
 

@@ -76,6 +76,19 @@ def test_a_run_leaves_a_drawing_of_its_network(tmp_path: Path, monkeypatch: pyte
     assert not execute(tiny(), tmp_path / "large").drawing_path.exists()
 
 
+def test_a_run_records_its_components_where_asked(tmp_path: Path) -> None:
+    asked = tiny(training={**TINY["training"], "evaluate_components": True})
+    assert "evaluate_components" not in tiny().to_mapping()["training"]
+    for found, plain in zip(
+        execute(asked, tmp_path).records(), execute(tiny(), tmp_path).records(), strict=True
+    ):
+        within, between = (found.pop(f"{where}_components") for where in ("within", "between"))
+        assert within + between == pytest.approx(found["consensus_distance"])
+        assert sorted(node for part in found.pop("components") for node in part) == [0, 1, 2, 3]
+        found.pop("component_gap", None)
+        assert found == plain
+
+
 def test_groups_are_summed_up(tmp_path: Path) -> None:
     config = tiny(network={"name": "dumbbell", "clique": 2}, attack="none")
     summary = execute(config, tmp_path).summary

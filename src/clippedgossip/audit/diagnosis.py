@@ -10,6 +10,7 @@ from networkx import is_connected
 from threadpoolctl import threadpool_limits
 
 import clippedgossip.theory as theory
+from clippedgossip.audit.components import LARGEST, Components, expected, guaranteed
 from clippedgossip.audit.cut import Cut, weakest_cut
 from clippedgossip.audit.edges import Suggestion, suggest_edges
 from clippedgossip.audit.rounds import RoundsAudit, rounds_audit
@@ -44,6 +45,9 @@ class Audit:
 
     rounds: RoundsAudit | None  # of the schedule, if there is one
     optimal: "Gain | None"  # with optimal weights, where the network is small and γ is larger
+    guaranteed: Components | None = None
+    expected: Components | None = None
+    """Components, where Byzantine nodes are known and the network is small and does not change."""
 
     @property
     def krum_caveat(self) -> str | None:
@@ -108,7 +112,17 @@ class Audit:
             "optimal_gamma": None if self.optimal is None else self.optimal.gamma,
             "optimal_ratio": None if self.optimal is None else self.optimal.ratio,
             **({} if self.rounds is None else {"schedule": self.rounds.to_json()}),
+            **self._components(),
         }
+
+    def _components(self) -> dict[str, Any]:
+        said = {"guaranteed": self.guaranteed, "expected": self.expected}
+        found = {
+            name: what.to_json(lambda nodes: _names(self.network, nodes))
+            for name, what in said.items()
+            if what is not None
+        }
+        return {"predicted_components": found} if found else {}
 
 
 def audit(
@@ -151,6 +165,7 @@ def _audit(
     tell("edges to add", 4, 5)
     edges = suggest_edges(network, suggestions)
     lazy = (1 - gap.lambda2) / 2 if network.weighting == "metropolis-hastings" and network.connected else 0.0
+    few = len(network.byzantine) > 0 and network.n <= LARGEST and network.schedule is None
     return Audit(
         network=network,
         consensus=theory.consensus_guarantee(network),
@@ -162,6 +177,8 @@ def _audit(
         lazy_gamma=lazy if lazy > gap.value * 1.01 else None,
         rounds=rounds_audit(network, rounds=rounds, seed=seed),
         optimal=_optimal(network),
+        guaranteed=guaranteed(network) if few else None,
+        expected=expected(network) if few else None,
     )
 
 

@@ -4,6 +4,10 @@ from collections.abc import Hashable, Iterable
 from math import inf
 from textwrap import fill
 
+import numpy as np
+from numpy.typing import NDArray
+
+from clippedgossip.audit.components import Components
 from clippedgossip.audit.diagnosis import FEW_EDGES, Audit, delta_max_nodes
 from clippedgossip.audit.edges import GAIN
 from clippedgossip.network import Network
@@ -19,6 +23,7 @@ def render(audit: Audit, title: str) -> str:
         _numbers(audit),
         _rounds(audit),
         _krum(audit),
+        _components(audit),
         _cut(audit),
         _placement(audit),
         _edges(audit),
@@ -209,15 +214,39 @@ def _krum(audit: Audit) -> str:
     return "" if caveat is None else _paragraph(caveat)
 
 
+def _components(audit: Audit) -> str:
+    """Which regular nodes stay together, where Byzantine nodes are known."""
+    if audit.expected is None or audit.guaranteed is None:
+        return ""
+    together = _parts(audit.network, audit.expected)
+    found = "Components to expect" if audit.expected.exact else "Components to expect, of the cuts tried"
+    if audit.expected.lost and len(audit.expected.lost) <= 12:
+        lost = "lost bridges: " + _edge_list(audit.network, audit.expected.lost)
+        together += f"\n{_paragraph(lost, '    ')}"
+    sure = audit.guaranteed.groups
+    text = f"guaranteed by the theorem: {'; '.join(_part(audit.network, part) for part in sure) or 'none'}"
+    return f"{found} under the strongest attack\n{together}\n{_paragraph(text, '    ')}"
+
+
+def _parts(network: Network, found: Components) -> str:
+    lines = [_part(network, part) for part in found.groups[:5]]
+    if len(found.groups) > 5:
+        lines.append(f"and {_count(len(found.groups) - 5, 'smaller part')}")
+    if found.alone:
+        lines.append(f"alone: {nodes_text(network, found.alone)}")
+    return "\n".join(_paragraph(line, "    ") for line in lines)
+
+
+def _part(network: Network, part: NDArray[np.int64]) -> str:
+    return f"{_count(len(part), 'node')}: {nodes_text(network, part.tolist())}"
+
+
 def _cut(audit: Audit) -> str:
     cut, network = audit.weakest_cut, audit.network
     if cut is None:
         return ""
     parts = (cut.side, cut.other) if cut.edges else network.components[:5]
-    sides = "\n".join(
-        _paragraph(f"{_count(len(part), 'node')}: {nodes_text(network, part.tolist())}", "    ")
-        for part in parts
-    )
+    sides = "\n".join(_paragraph(_part(network, part), "    ") for part in parts)
     if not cut.edges:
         more = len(network.components) - len(parts)
         return f"Weakest cut: no edge joins\n{sides}" + (

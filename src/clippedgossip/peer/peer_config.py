@@ -244,7 +244,7 @@ def _look_up(config: Config) -> None:
 
 
 UNUSED = {
-    "training": ("evaluate_last", "evaluate_last_every", "evaluate_nodes"),
+    "training": ("evaluate_last", "evaluate_last_every", "evaluate_nodes", "evaluate_components"),
     "data": ("byzantine_share", "byzantine_copies", "poison"),
 }
 """Keys of a run that mean nothing to a single peer."""

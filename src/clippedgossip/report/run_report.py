@@ -173,6 +173,16 @@ def _views(groups: Sequence[Group]) -> Iterator[CurveView]:
         y_scale="log",
     )
     yield CurveView(
+        name="components",
+        section="Agreement",
+        measures={"within": number("within_components"), "between": number("between_components")},
+        caption="The consensus distance within the components that the run saw, and between them. Models "
+        "are clustered by distance (single linkage, at the largest gap).",
+        y_label="consensus distance",
+        y_scale="log",
+        quiet=True,
+    )
+    yield CurveView(
         name="loss", section="Loss", measures={"": number("loss")}, caption="Training loss.", y_label="loss"
     )
     yield CurveView(

@@ -13,7 +13,7 @@ from torch import Tensor
 from clippedgossip.attacks import Silence, View
 from clippedgossip.devices import CAPTURE, CapturedWork, aligned_zeros, find_device, trusted
 from clippedgossip.errors import RunError
-from clippedgossip.metrics import RunMetrics, squared_distances
+from clippedgossip.metrics import RunMetrics, pair_distances, squared_distances
 from clippedgossip.mixing.inbox import Context, Inbox, Neighborhood
 from clippedgossip.mixing.kernels import full_precision
 from clippedgossip.mixing.slots import RoundLayouts
@@ -188,6 +188,7 @@ class Stack:
             node_scores=of_nodes,
             losses=losses,
             distances=squared_distances(models),
+            pairs=pair_distances(models) if training.evaluate_components else None,
             lr=training.rate(self.round - 1),
             last=self.round == training.rounds,
         )

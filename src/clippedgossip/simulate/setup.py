@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from clippedgossip.attacks import Attack, LinearAttack
 from clippedgossip.devices import free_memory
 from clippedgossip.errors import ConfigError, DataError, NetworkError, RunError
+from clippedgossip.metrics import COMPONENTS
 from clippedgossip.mixing.inbox import worth_a_product
 from clippedgossip.network import Network
 from clippedgossip.network.schedule import survey
@@ -61,6 +62,11 @@ class Setup:
         if self.attack is not None:
             must_be("attack", self.attack, Attack, "attacks.Dissensus()")
         regular, byzantine = self.network.regular.tolist(), self.network.byzantine.tolist()
+        if self.training.evaluate_components and len(regular) > COMPONENTS:
+            raise ConfigError(
+                f"training.evaluate_components compares all pairs of {len(regular)} regular nodes; "
+                f"it can do so for at most {COMPONENTS}\nset it to false"
+            )
         nodes = self.task.nodes.tolist()
         if nodes not in (regular, [*regular, *byzantine]):
             raise ConfigError(

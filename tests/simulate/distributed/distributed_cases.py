@@ -24,6 +24,7 @@ from clippedgossip.rules import (
     Adaptive,
     Bucketing,
     ClippedGossip,
+    Local,
     Median,
     Mozi,
     Oracle,
@@ -46,6 +47,7 @@ RULE_CASES: dict[str, Rule] = {name: sample_rule(name) for name in RULES} | {
     "nnm": NNM(Median(), faulty=1),
     "mozi": Mozi(),  # by the losses of the engine
     "adaptive radius": ClippedGossip(Adaptive(delta_max=0.25)),
+    "local radius": ClippedGossip(Local(faulty=1)),
     "oracle radius": ClippedGossip(Oracle()),
     "bucketing mozi": Bucketing(Mozi()),
 }
@@ -126,7 +128,10 @@ def cases(chosen: Sequence[tuple[str, str]]) -> Iterator[tuple[str, Setup]]:
         yield f"{rule} under {attack}, changing", setup(rule, attack, network=changing())
     yield "no attack", setup(rounds=4, evaluate_last=4, evaluate_last_every=1, evaluate_nodes=False)
     yield "dropout and convolutions", setup("clipped-gossip", LabelFlipping(), model="cnn", shape=(1, 8, 8))
-    yield "local steps", setup(local_steps=3, optimizer=AdamW(clip_gradient=1.0), rounds=3)
+    yield (
+        "local steps",
+        setup(local_steps=3, optimizer=AdamW(clip_gradient=1.0), rounds=3, evaluate_components=True),
+    )
     few = nn.Linear(1, 3, bias=False)  # coordinates: one of four ranks has none
     nn.init.zeros_(few.weight)
     yield "few coordinates", setup("bucketing", "alie", model=few, shape=(1,))

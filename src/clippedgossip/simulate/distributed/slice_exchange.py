@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from clippedgossip.attacks import SpectralHeterogeneity, Tuned
-from clippedgossip.metrics import RunMetrics, squared_distances
+from clippedgossip.metrics import RunMetrics, pair_distances, squared_distances
 from clippedgossip.mixing.inbox import Context, Neighborhood
 from clippedgossip.randomness import Word
 from clippedgossip.records import Round
@@ -103,6 +103,7 @@ class SliceEvaluation:
         scores = self._scores(self.transpose.gather_everywhere(self.metrics.averages(slices)))
         of_all = gather_numbers(losses[:count], self.own, regular).to(losses.dtype)
         distances = self.transpose.ranks.sum(squared_distances(slices))
+        pairs = self.transpose.ranks.sum(pair_distances(slices)) if training.evaluate_components else None
         self.transpose.ranks.wait_for_nccl(losses.device)  # reading a number would wait without a limit
         return self.metrics.record(
             round,
@@ -111,6 +112,7 @@ class SliceEvaluation:
             node_scores=of_nodes,
             losses=of_all,
             distances=distances,
+            pairs=pairs,
             lr=training.rate(round - 1),
             last=round == training.rounds,
         )
