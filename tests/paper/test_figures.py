@@ -46,7 +46,8 @@ from clippedgossip.records import RunDirectory
 from clippedgossip.report.claims import Claim, Claims, check
 from clippedgossip.runs.config import NetworkConfig
 
-TRAINING = [name for name in EXPERIMENTS if name != "consensus"]
+MIXING = ("consensus", "components", "average-delta")  # without training
+TRAINING = [name for name in EXPERIMENTS if name not in MIXING]
 SCALES: tuple[ScaleName, ...] = ("quick", "paper")
 
 

@@ -132,6 +132,8 @@ SETS: Mapping[str, Sequence[str]] = {
         "optimal-weights",
         "changing-networks",
         "random-partner",
+        "components",
+        "average-delta",
     ),
 }
 """`all` figures of the paper, and `ours`, which are not in it."""
@@ -140,6 +142,7 @@ EXPERIMENTS: Mapping[str, str] = {
 } | {
     "consensus": "clippedgossip.paper.consensus_figures",
     "optimal-weights": "clippedgossip.paper.faster_mixing",
+    "components": "clippedgossip.paper.blocked_components",
 }
 """Name -> module. Each module holds its `EXPERIMENT` and is imported when it is used."""
 

@@ -84,7 +84,7 @@ def simulate(progress: Progress = lambda label, done, total: None) -> ChainError
     chosen = rules(network)
     for done, (name, rule) in enumerate(chosen.items()):
         progress(name, done, len(chosen))
-        with _one_thread():
+        with one_thread():
             states = torch.stack([*trajectory(network, rule, start, attack=ATTACK, rounds=ROUNDS)])
         squares = (states.view(ROUNDS + 1, len(SETTINGS), len(START)) - sum(START) / len(START)).square()
         errors[name] = squares.mean(2).numpy()
@@ -93,7 +93,7 @@ def simulate(progress: Progress = lambda label, done, total: None) -> ChainError
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """On tensors this small a second thread costs more than it saves."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

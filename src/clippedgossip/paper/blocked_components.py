@@ -1,0 +1,278 @@
+"""Not in the paper: the components that an audit predicts, held against runs on many small networks."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import torch
+from torch import Tensor
+
+from clippedgossip.audit.components import Components, expected, guaranteed
+from clippedgossip.metrics import components, pair_distances, squared_distances
+from clippedgossip.network import Network
+from clippedgossip.paper.base import Experiment, Needs, Options, Progress
+from clippedgossip.paper.many_networks import worst
+from clippedgossip.report.claims import Claim, Floats, check
+from clippedgossip.report.figures import Points, scatter
+from clippedgossip.report.page import Figure, PagePart, Table
+from clippedgossip.rules import ClippedGossip, Oracle
+
+NETWORKS = 80  # of each seed
+ROUNDS = 200
+DIM = 4
+NEAR = 0.05  # of the root of Ξ, at the start or at the end, whichever is larger
+FLOOR = 1e-12  # smaller distances are drawn here
+OURS = "The conjecture is the paper's; the criterion and the bound are ours."
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComponentCase:
+    """One network: the parts predicted and seen, as a number for each regular node."""
+
+    network: Network
+    sure: list[int]
+    likely: list[int]
+    seen: list[int]
+    left: float
+    """Ξ after the last round by Ξ at the start."""
+    attack: str
+
+    @property
+    def ratio(self) -> float:
+        """δ_max/γ²."""
+        gamma = self.network.spectral_gap
+        return self.network.delta_max / gamma**2 if gamma > 0 else np.inf
+
+
+@dataclass(frozen=True)
+class Cases:
+    by_seed: list[list[ComponentCase]]
+
+    @property
+    def all(self) -> list[ComponentCase]:
+        return [case for cases in self.by_seed for case in cases]
+
+
+class BlockedComponents(Experiment[Cases]):
+    name = "components"
+    title = "Components behind Byzantine nodes"
+    lead = (
+        "Small random networks of one to three groups, each with one to three Byzantine nodes, some of them "
+        "between the groups. Groups start from different vectors. ClippedGossip with the oracle radius mixes "
+        f"for {ROUNDS} rounds. On each network, the attack that leaves the nodes furthest apart counts."
+    )
+    section = "Components"
+
+    def needs(self, options: Options) -> Needs[Cases]:
+        return Needs(
+            lambda progress: Cases([simulate(seed, NETWORKS, progress) for seed in range(options.seed_count)])
+        )
+
+    def findings(self, result: Cases) -> Iterator[Claim]:
+        def share(of: Any) -> list[float]:
+            return [float(np.mean([of(case) for case in cases])) for cases in result.by_seed]
+
+        yield check(
+            "where a cut is blocked, not all regular nodes agree",
+            [
+                float(np.mean([max(case.seen) > 0 for case in cases if max(case.likely) > 0]))
+                for cases in result.by_seed
+            ],
+            "at least 95 %",
+            note="networks where several components are expected",
+            source=OURS,
+        )
+        yield check(
+            "nodes expected together stay together",
+            [_pairs(cases, together=True) for cases in result.by_seed],
+            "at least 90 %",
+            note="pairs of nodes expected together that are together",
+            source=OURS,
+        )
+        yield check(
+            "nodes expected apart are apart",
+            [_pairs(cases, together=False) for cases in result.by_seed],
+            "at least 90 %",
+            note="pairs of nodes expected apart that are apart",
+            source=OURS,
+        )
+        yield check(
+            "the criterion tells whether all agree",
+            share(lambda case: (max(case.likely) == 0) == (max(case.seen) == 0)),
+            "at least 85 %",
+            note="networks where one component is expected and seen, or several are",
+            source=OURS,
+        )
+        yield check(
+            "the components seen are those expected, node by node",
+            share(lambda case: case.likely == case.seen),
+            "at least 75 %",
+            note="networks",
+            source=OURS,
+        )
+        yield check(
+            "the criterion tells it better than δ_max/γ² with the best threshold",
+            [_criterion(cases) - _best_threshold(cases) for cases in result.by_seed],
+            "at least 0 points",
+            note="share of networks; the threshold is chosen afterwards, on the same networks",
+            source=OURS,
+        )
+
+    def figures(self, result: Cases) -> Mapping[str, PagePart]:
+        clouds = [
+            Points(
+                name=name,
+                x=[case.ratio for case in chosen],
+                y=[max(case.left, FLOOR) for case in chosen],
+            )
+            for name, one in (("one component expected", True), ("several expected", False))
+            if (chosen := [c for c in result.all if (max(c.likely) == 0) is one and 0 < c.ratio < np.inf])
+        ]
+        svg = scatter(clouds, x_label="δ_max / γ²", y_label="Ξ at the end / at the start")
+        return {
+            "Prediction and outcome": Figure(
+                svg,
+                "Each point is a connected network with Byzantine neighbours. δ_max/γ² does not tell whether "
+                f"the regular nodes agree; the cut criterion mostly does. Values below {FLOOR:g} are drawn "
+                "there.",
+            )
+        }
+
+    def rows(self, result: Cases) -> list[dict[str, Any]]:
+        return [
+            {
+                "seed": seed,
+                "regular": len(case.network.regular),
+                "gamma": case.network.spectral_gap,
+                "delta_max": case.network.delta_max,
+                "guaranteed": case.sure,
+                "expected": case.likely,
+                "seen": case.seen,
+                "distance_left": case.left,
+                "attack": case.attack,
+            }
+            for seed, cases in enumerate(result.by_seed)
+            for case in cases
+        ]
+
+    def table(self, result: Cases) -> Table:
+        counts = {(one, seen): 0 for one in (True, False) for seen in (True, False)}
+        for case in result.all:
+            counts[max(case.likely) == 0, max(case.seen) == 0] += 1
+        rows: list[list[str | int | float | None]] = [
+            [name, counts[one, True], counts[one, False]]
+            for name, one in (("one expected", True), ("several expected", False))
+        ]
+        return Table(["components", "one seen", "several seen"], rows, f"{len(result.all)} networks")
+
+
+def simulate(
+    seed: int, count: int, progress: Progress = lambda label, done, total: None
+) -> list[ComponentCase]:
+    """So many random networks, each under its strongest attack."""
+    draws = np.random.default_rng(seed)
+    made = [_network(draws) for _ in range(count)]
+    networks, starts = [network for network, _ in made], [start for _, start in made]
+    first = np.array([float(squared_distances(start).mean()) for start in starts])
+    found = worst(
+        networks,
+        ClippedGossip(Oracle()),
+        starts,
+        ROUNDS,
+        lambda number, models: float(squared_distances(models).mean()),
+        lambda label, done, total: progress(f"seed {seed}, {label}", done, total),
+    )
+    cases = []
+    for network, models, harm, start, attack in zip(
+        networks, found.models, found.harm, first, found.attack, strict=True
+    ):
+        near = NEAR * max(float(start), float(harm)) ** 0.5
+        parts = components(pair_distances(models)[:, :-1], near=near).parts
+        cases.append(
+            ComponentCase(
+                network=network,
+                sure=_numbers(network, guaranteed(network)),
+                likely=_numbers(network, expected(network)),
+                seen=_numbered(len(models), parts),
+                left=float(harm / start),
+                attack=attack,
+            )
+        )
+    return cases
+
+
+def _network(draws: np.random.Generator) -> tuple[Network, Tensor]:
+    """Groups in a row, some edges between them, and Byzantine nodes: some in a group, some beside a node."""
+    while True:
+        graph: nx.Graph[int] = nx.Graph()
+        groups: list[list[int]] = []
+        for _ in range(draws.integers(1, 4)):
+            nodes = [graph.number_of_nodes() + k for k in range(draws.integers(3, 6))]
+            groups.append(nodes)
+            nx.add_path(graph, nodes)
+            graph.add_edges_from(
+                (i, j) for i in nodes for j in nodes if i < j and draws.random() < draws.choice([0.6, 1.0])
+            )
+        for one, other in pairwise(groups):
+            for _ in range(draws.integers(1, 5)):
+                graph.add_edge(int(draws.choice(one)), int(draws.choice(other)))
+        members = graph.number_of_nodes()
+        byzantine: set[int] = set()
+        for _ in range(draws.integers(1, 4)):
+            node = int(draws.integers(members))
+            if draws.random() < 0.6:
+                byzantine.add(graph.number_of_nodes())
+                graph.add_edge(node, graph.number_of_nodes())
+            else:
+                byzantine.add(node)
+        regular = [node for node in range(members) if node not in byzantine]
+        network = Network(graph, byzantine=sorted(byzantine))
+        if len(regular) > 2 and network.delta_max > 0:
+            break
+    centres = 3 * draws.normal(size=(len(groups), DIM))
+    group = {node: number for number, nodes in enumerate(groups) for node in nodes}
+    labels = [int(str(network.labels[i])) for i in network.regular]
+    start = centres[[group[label] for label in labels]] + draws.normal(size=(len(labels), DIM))
+    return network, torch.as_tensor(start)
+
+
+def _numbers(network: Network, found: Components) -> list[int]:
+    row = {int(node): place for place, node in enumerate(network.regular)}
+    return _numbered(len(row), [[row[int(node)] for node in part] for part in found.parts])
+
+
+def _numbered(count: int, parts: list[list[int]]) -> list[int]:
+    """The number of each node's part; parts are numbered by their first nodes."""
+    numbers = [0] * count
+    for number, part in enumerate(sorted(parts, key=min)):
+        for row in part:
+            numbers[row] = number
+    return numbers
+
+
+def _pairs(cases: list[ComponentCase], *, together: bool) -> float:
+    """Of the pairs of nodes predicted to be together, or apart, the share that is."""
+    right = total = 0
+    for case in cases:
+        said, seen = np.array(case.likely), np.array(case.seen)
+        pairs = np.triu((said[:, None] == said) == together, 1)
+        total += int(pairs.sum())
+        right += int((pairs & ((seen[:, None] == seen) == together)).sum())
+    return right / total if total else float("nan")
+
+
+def _criterion(cases: list[ComponentCase]) -> float:
+    return float(np.mean([(max(case.likely) == 0) == (max(case.seen) == 0) for case in cases]))
+
+
+def _best_threshold(cases: list[ComponentCase]) -> float:
+    """The share of networks that the best threshold on δ_max/γ² tells right."""
+    ratios: Floats = np.array([case.ratio for case in cases])
+    agreed = np.array([max(case.seen) == 0 for case in cases])
+    return max(float(np.mean((ratios <= limit) == agreed)) for limit in (0.0, *ratios))
+
+
+EXPERIMENT = BlockedComponents()

@@ -1,0 +1,64 @@
+"""Consensus on many small networks at once, and the two experiments that use it."""
+
+from dataclasses import replace
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+
+from clippedgossip.metrics import squared_distances
+from clippedgossip.network import Network
+from clippedgossip.paper import average_delta, blocked_components
+from clippedgossip.paper.many_networks import attacks, worst
+from clippedgossip.rules import ClippedGossip, Oracle
+from clippedgossip.simulate.consensus import trajectory
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def test_networks_together_end_as_each_alone() -> None:
+    networks = [
+        Network(nx.cycle_graph(5), byzantine=[2]),
+        Network(nx.complete_graph(4), byzantine=[0]),
+    ]
+    generator = torch.Generator().manual_seed(1)
+    starts = [torch.randn(len(n.regular), 2, generator=generator, dtype=torch.float64) for n in networks]
+    rule = ClippedGossip(Oracle())
+
+    def harm(number: int, models: torch.Tensor) -> float:
+        return float(squared_distances(models).mean())
+
+    found = worst(networks, rule, starts, 5, harm)
+    for number, (network, start) in enumerate(zip(networks, starts, strict=True)):
+        ends = {}
+        for name, attack in attacks([network]).items():
+            *_, ends[name] = trajectory(network, rule, start, attack=attack, rounds=5)
+        strongest = max(harm(number, models) for models in ends.values())
+        assert found.harm[number] == pytest.approx(strongest)
+        torch.testing.assert_close(found.models[number], ends[found.attack[number]])
+
+
+def test_components_are_held_against_runs() -> None:
+    cases = blocked_components.simulate(0, 6)
+    result = blocked_components.Cases([cases])
+    claims = blocked_components.EXPERIMENT.claims(result).claims
+    assert all(len(claim.text) <= 72 and claim.source for claim in claims)
+    assert all(len(case.seen) == len(case.likely) == len(case.network.regular) for case in cases)
+    wrong = [replace(case, seen=[0] * len(case.seen), likely=list(range(len(case.seen)))) for case in cases]
+    broken = blocked_components.Cases([wrong] * 3)
+    verdicts = {claim.text: claim.verdict for claim in blocked_components.EXPERIMENT.findings(broken)}
+    assert verdicts["where a cut is blocked, not all regular nodes agree"] == "does not hold"
+
+
+def test_gamma_does_not_depend_on_delta_and_both_families_are_what_they_say() -> None:
+    draws = np.random.default_rng(0)
+    for graph in average_delta.BASES.values():
+        for family in average_delta.FAMILIES:
+            network = average_delta.with_deltas(graph, average_delta._deltas(len(graph), family, draws))
+            plain = average_delta.with_deltas(graph, np.zeros(len(graph)))
+            assert network.spectral_gap == pytest.approx(plain.spectral_gap)
+            if family == "equal δ_max":
+                assert network.delta_max == pytest.approx(average_delta.WORST)
+            if family == "equal average":
+                assert network.delta.mean() == pytest.approx(average_delta.MEAN)
