@@ -161,7 +161,8 @@ def picture(kind: str, name: str) -> str:
     if kind == "rule":
         drawn = rule_picture(name, _rule_for_picture(name))
     else:
-        drawn = attack_picture(name, _made_attack(name))
+        shown = make_attack(name, z=1.5) if name == "alie" else _made_attack(name)  # its own z is 0 here
+        drawn = attack_picture("alie, z = 1.5" if name == "alie" else name, shown)
     return f"```{{raw}} html\n{drawn}\n```"
 
 

@@ -1,7 +1,6 @@
 """Sphinx's settings. `build.py` calls Sphinx with them on a folder that it has filled."""
 
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,6 @@ from sphinx.application import Sphinx
 
 from clippedgossip import __version__
 
-sys.path.insert(0, str(Path(__file__).parent))
-
 project = "ClippedGossip"
 release = version = __version__
 project_copyright = "the authors of ClippedGossip"
@@ -20,13 +17,14 @@ extensions = ["myst_parser", "sphinx.ext.autodoc"]
 root_doc = "index"
 exclude_patterns = ["examples/**"]
 highlight_language = "none"
+smartquotes = False  # what is quoted is copied into a terminal
 
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 4
 
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
-autodoc_default_options = {"members": True, "show-inheritance": False}
+autodoc_default_options = {"members": True}
 autodoc_inherit_docstrings = True
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 88
@@ -61,7 +59,8 @@ def _block_formula(self: Any, node: nodes.math_block) -> None:
 
 def _plain(app: Sphinx, what: str, name: str, thing: object, options: Any, lines: list[str]) -> None:
     """Our docstrings use backticks for code and no other markup: every sign stands for itself."""
-    lines[:] = [_escaped(line.strip()) for line in lines]
+    text = "\n".join(_escaped(line.strip()) for line in lines)
+    lines[:] = [*re.sub(r"\n(?=(?:Needs|Fails|Cost|Origin): )", "\n\n", text).splitlines(), ""]
 
 
 def _escaped(line: str) -> str:

@@ -16,7 +16,8 @@ class ALIE(FreeAttack):
     z = Φ⁻¹((n−b−s)/(n−b)), s = ⌊n/2+1⌋−b, for the receiver's neighbourhood (eq. z:alie).
 
     Needs: the models of the receiver and its regular neighbours.
-    Fails: where few nodes or little noise make zσ small.
+    Fails: in a small neighbourhood, where the formula gives z ≤ 0 and the message is no attack: give a z of
+    1 or more there. With little noise zσ is small.
     Origin: Baruch, Baruch and Goldberg, 2019, arXiv:1902.06156.
     """
 
