@@ -51,6 +51,7 @@ class Loss:
         return self.function, self.of_module, weights
 
     def to(self, device: torch.device | str) -> "Loss":
+        """The same with its weights on a device."""
         return self if self.weights is None else replace(self, weights=self.weights.to(device))
 
 
@@ -109,6 +110,7 @@ LOSSES: Mapping[str, Callable[..., Loss]] = {
     "mse": _plain("mse", mse),
     "binary-cross-entropy": _plain("binary-cross-entropy", binary),
 }
+"""Losses by name."""
 LOSS = Kind(
     word="loss",
     names=LOSSES,
@@ -241,6 +243,7 @@ METRICS: Mapping[str, Callable[[int | None], Metric]] = {
     "r2": lambda classes: Metric("r2", _moments, _r2),
     "f1": lambda classes: Metric("f1", _f1_sums(classes or 2), _f1),
 }
+"""Metrics by name, each made for a number of classes."""
 MetricLike = str | Metric | Callable[[Any, Any], Any] | None
 
 
