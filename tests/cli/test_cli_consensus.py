@@ -163,8 +163,8 @@ def test_help_of_reproduce_names_every_figure(capsys: pytest.CaptureFixture[str]
     code, out, _ = run(["reproduce", "--help"], capsys)
     assert code == 0
     assert max(map(len, out.splitlines())) <= 80
-    listed = out.partition("Figures: ")[2].replace(",", " ").split()
-    assert listed == [*EXPERIMENTS, "all"]
+    listed = [name.strip() for name in out.partition("Figures: ")[2].replace("\n", " ").split(",")]
+    assert listed == [*EXPERIMENTS, "all (those of the paper)", "ours (the others)"]
 
 
 def test_reproduce_prints_rows_alone_and_writes_its_page(
