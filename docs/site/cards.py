@@ -140,7 +140,7 @@ def _asked(name: str) -> dict[str, Any]:
 def error_of(network: str, rule: str, attack: str) -> float | str:
     """The error that the command of `command` prints; in words, if the rule cannot work there."""
     options, byzantine, _ = NETWORKS[network]
-    built = build_network(load_graph(network, options, seed=0), seed=0, **byzantine)  # type: ignore[arg-type]
+    built = build_network(load_graph(network, options, seed=0), seed=0, **byzantine)  # type: ignore[arg-type]  # values of several types
     start = torch.randn(built.n, DIM, generator=generator(0, "start"), dtype=torch.float64)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

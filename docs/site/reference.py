@@ -82,7 +82,8 @@ def attribute_documents(owner: ModuleType | type) -> dict[str, str]:
 def _documents_in(owner: ModuleType | type) -> dict[str, str]:
     source = textwrap.dedent(inspect.getsource(owner))
     tree = ast.parse(source)
-    body = tree.body[0].body if isinstance(owner, type) else tree.body  # type: ignore[attr-defined] # a ClassDef
+    first = tree.body[0]
+    body = first.body if isinstance(owner, type) and isinstance(first, ast.ClassDef) else tree.body
     comments = {
         token.start[0]: token.string.lstrip("# ")
         for token in tokenize.generate_tokens(io.StringIO(source).readline)

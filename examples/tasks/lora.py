@@ -23,7 +23,8 @@ class LoRA(nn.Module):
         nn.init.zeros_(self.up.weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.frozen(x) + self.up(self.down(x))  # type: ignore[no-any-return]
+        output: Tensor = self.frozen(x) + self.up(self.down(x))
+        return output
 
 
 class Classifier(nn.Module):

@@ -63,29 +63,22 @@ def rounds_audit(network: Network, *, rounds: int = 1000, seed: int = 0) -> Roun
         return None
     looked = min(rounds, schedule.period or LOOKED)
     delta = np.concatenate([network.at(round, seed).delta for round in range(looked)])
-    waits = [
-        wait for start in range(0, looked, -(-looked // STARTS)) if (wait := _wait(network, start, seed))
-    ]
-    never = len(waits) < len(range(0, looked, -(-looked // STARTS)))
+    starts = range(0, looked, -(-looked // STARTS))
+    waits = [wait for start in starts if (wait := _wait(network, start, seed))]
+    never = len(waits) < len(starts)
     small = len(network.regular) <= DENSE
-    exact = isinstance(schedule, RandomNeighbours) and not network.fixed_weights
+    drawn = schedule if isinstance(schedule, RandomNeighbours) and not network.fixed_weights else None
     p = None
     if small:
-        squares = (
-            _expected(network, schedule)  # type: ignore[arg-type]  # `exact` says its type
-            if exact
-            else _mean(network, looked, seed)
-        )
-        p = 1 - _largest(squares)
+        p = 1 - _largest(_expected(network, drawn) if drawn else _mean(network, looked, seed))
     factor = None
     if small and waits and not never:
-        starts = range(0, looked, -(-looked // STARTS))
         factor = max(_contraction(network, start, max(waits), seed) for start in starts)
     return RoundsAudit(
         rounds=looked,
         directed=schedule.directed,
         p=p,
-        expected=exact,
+        expected=drawn is not None,
         connected_after=None if never else max(waits),
         connected_mean=None if never else float(np.mean(waits)),
         window_factor=factor,

@@ -230,7 +230,7 @@ def simulate(seed: int, each: int, progress: Progress = lambda label, done, tota
             starts,
             ROUNDS,
             lambda number, models: float(squared_distances(models, centres[number]).mean()),
-            lambda label, done, total: progress(f"seed {seed}, {name}, {label}", done, total),  # noqa: B023
+            lambda label, done, total: progress(f"seed {seed}, {name}, {label}", done, total),  # noqa: B023  # called before the next name
         )
         for name, rule in RULES.items()
     }

@@ -57,7 +57,7 @@ class ByzantinePeer(Node):
         if self.how in _STREAMS:
             self.outbox._stream = _STREAMS[self.how]  # type: ignore[method-assign]  # a violation
         if self.how == "false-round":  # by its own count it would have nothing new after its first message
-            self.outbox._new_to = lambda request: max(self.outbox._messages, default=None)  # type: ignore[method-assign]  # meant
+            self.outbox._new_to = lambda request: max(self.outbox._messages, default=None)  # type: ignore[method-assign]  # a violation
         if self.how == "gzip-bomb":
             from clippedgossip.peer.drill.gzip_bomb import arm
 
