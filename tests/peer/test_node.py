@@ -5,6 +5,7 @@ import base64
 import contextlib
 import json
 import logging
+import shutil
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
@@ -24,7 +25,7 @@ from clippedgossip.peer.outbox import Message
 from clippedgossip.peer.peer_config import Address, Config, Deadlines, Limits, Neighbour, Wire
 from clippedgossip.peer.rejection import Rejection
 from clippedgossip.peer.reputation import Reputation
-from clippedgossip.peer.signed_rounds import SignedRounds
+from clippedgossip.peer.signed_rounds import AHEAD, SignedRounds
 from clippedgossip.peer.telemetry import RateLimit
 from clippedgossip.peer.transport import MemoryNetwork, MemoryTransport
 from clippedgossip.settings import TrainingConfig
@@ -315,8 +316,10 @@ def test_evidence_holds_only_for_contradictions_within_one_start(tmp_path: Path)
     proves_nothing(header(b"aaaa"), forged, "signature is wrong")
 
 
-def test_rounds_that_were_signed_are_not_signed_again(tmp_path: Path) -> None:
-    """A peer dies after round 6 and goes on from a checkpoint of round 3."""
+@pytest.mark.parametrize("ends", ["killed", "told to"])
+def test_rounds_that_were_signed_are_not_signed_again(tmp_path: Path, ends: str) -> None:
+    """A peer ends after round 6 and goes on from a checkpoint of round 3. A killed one has written down some
+    rounds before they came, and is silent in these, too."""
 
     async def scenario() -> None:
         net, edges = MemoryNetwork(), [(0, 1)]
@@ -325,13 +328,16 @@ def test_rounds_that_were_signed_are_not_signed_again(tmp_path: Path) -> None:
         await asyncio.gather(a.start(), b.start())
         for _ in range(7):
             await asyncio.gather(a.exchange(vector(1)), b.exchange(vector(2)))
+        shutil.copytree(tmp_path / "1", tmp_path / "killed")
         await b.close()
-        again = make_node(net, 1, edges, deadlines=quick, folder=tmp_path / "1", round=3)
-        assert again.signed.highest == 6
+        folder = tmp_path / ("killed" if ends == "killed" else "1")
+        again = make_node(net, 1, edges, deadlines=quick, folder=folder, round=3)
+        silent = again.signed.before
+        assert silent == 6 or (ends == "killed" and 6 < silent <= 6 + AHEAD)
         await again.start()
-        for _ in range(8):
+        for _ in range(6 + AHEAD):
             ours, theirs = await asyncio.gather(a.exchange(vector(1)), again.exchange(vector(3)))
-            assert ours.rounds == ({"p1": theirs.round} if theirs.round > 6 else {})
+            assert ours.rounds == ({"p1": theirs.round} if theirs.round > silent else {})
         assert a.evidence.proofs == a.evidence.suspicions == 0
         await asyncio.gather(a.close(), again.close())
 
@@ -353,6 +359,22 @@ def test_the_highest_signed_round_survives_a_torn_write(tmp_path: Path, torn: by
     path.write_bytes(b"x" * 24)
     with pytest.raises(PeerError, match="new name for the run"):
         SignedRounds(tmp_path, "r")
+
+
+def test_what_may_be_signed_is_on_disk_before_it_is(tmp_path: Path) -> None:
+    signed, writes = SignedRounds(tmp_path, "r"), set()
+    for round in range(20):
+        signed.add(round)
+        signed.write_ahead(18)
+        on_disk = SignedRounds(tmp_path, "r").before
+        assert round <= on_disk <= min(max(round, 18), round + AHEAD)
+        writes.add(on_disk)
+    assert len(writes) == 20 // AHEAD + 1, "the disk is not waited for in every round"
+    signed = SignedRounds(tmp_path, "r")
+    signed.add(20)
+    signed.write_ahead(100)
+    signed.close()
+    assert SignedRounds(tmp_path, "r").before == 20, "who ends by itself is not silent afterwards"
 
 
 def test_a_convicted_neighbour_is_excluded_where_the_config_says_so(tmp_path: Path) -> None:

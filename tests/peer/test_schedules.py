@@ -128,7 +128,7 @@ class Schedules(RuleBasedStateMachine):
         if member.number == self.byzantine:
             node.__class__ = FalseRounds
             node.claims = self.lies  # type: ignore[attr-defined]
-        node.signed.highest = member.signed
+        node.signed.highest = node.signed.before = member.signed
         member.node = node
         member.task = self.loop.create_task(self.live(member, node))
 
@@ -185,7 +185,7 @@ class Schedules(RuleBasedStateMachine):
             if (
                 member.node is None
                 or f"p{other}" not in member.node.neighbours
-                or member.node.outbox.round <= member.signed - 1
+                or member.node.outbox.round <= member.node.signed.before
                 or not member.node.outbox._messages
             ):
                 return False
@@ -230,8 +230,8 @@ class Schedules(RuleBasedStateMachine):
             return
         member.task.cancel()
         self.loop.run_until_complete(asyncio.gather(member.task, return_exceptions=True))
-        self.loop.run_until_complete(member.node.close())
         member.signed = max(member.signed, member.node.signed.highest)
+        self.loop.run_until_complete(member.node.close())
         member.node = member.task = None
         self.check_edges()
 

@@ -245,8 +245,8 @@ class Node:
         """Listens and greets the neighbours."""
         await self._transport.start(self.outbox)
         log.info("listening", extra={"address": str(self.config.bind)})
-        if self.round <= self.signed.highest:
-            extra = {"round": self.round, "silent_through": self.signed.highest}
+        if self.round <= self.signed.before:
+            extra = {"round": self.round, "silent_through": self.signed.before}
             log.warning("rounds that were signed before are done again without being served", extra=extra)
         # A peer that resumes does not wait for neighbours that are gone: the others are training already.
         patience = self.config.deadlines
@@ -333,9 +333,9 @@ class Node:
 
     async def publish(self, vector: Tensor) -> None:
         """Signs the vector and offers it to the neighbours as this round's message; unless an earlier start
-        signed that round already."""
+        may have signed that round already."""
         round = self.round
-        if round <= self.signed.highest:
+        if round <= self.signed.before:
             self.outbox.skip_to(round + 1)
             return
         try:
@@ -347,6 +347,8 @@ class Node:
         if round == self.config.rounds - 1:
             self._last = vector
         self.outbox.publish(round, lambda name: message)
+        if round == self.signed.highest:  # while the neighbours' messages come
+            self._spawn(asyncio.to_thread(self.signed.write_ahead, self.config.rounds - 2))
 
     def _record_and_sign(self, vector: Tensor, round: int) -> Message:
         self.signed.add(round)

@@ -1,18 +1,23 @@
-"""The highest round that a peer has signed, on disk before the message is served.
+"""The highest round that a peer may have signed, on disk before the message is served.
 
 A peer that is killed and goes on from an older checkpoint does some rounds twice, with other numbers. If it
-signed them twice, it would look like a Byzantine peer.
+signed them twice, it would look like a Byzantine peer. So that no round waits for the disk, some rounds are
+written down before they come; a peer that is killed does not serve these either.
 """
 
+import contextlib
 import hashlib
 import os
 import struct
+import threading
 import zlib
 from pathlib import Path
 
 from clippedgossip.errors import PeerError
 
 _SLOT = struct.Struct(">QI")
+AHEAD = 4
+"""Rounds that are written down before they come."""
 
 
 class SignedRounds:
@@ -21,8 +26,11 @@ class SignedRounds:
 
     def __init__(self, folder: Path | None, run: str) -> None:
         """Without a folder nothing is kept."""
-        self.highest = -1
+        self.highest = self.before = -1
+        """What is on disk now, and what was at the start: rounds up to that are not signed again."""
+        self._signed = -1
         self._writes = 0
+        self._lock = threading.Lock()
         self._file: int | None = None
         if folder is None:
             return
@@ -47,23 +55,39 @@ class SignedRounds:
                 f"{path} is damaged: which rounds this peer has signed is not known\n"
                 "choose a new name for the run, the same for all its peers"
             )
-        self.highest = max(known, default=-1)
+        self.highest = self.before = max(known, default=-1)
         self._writes = 1 + rounds.index(self.highest) if known else 0
 
     def add(self, round: int) -> None:
         """Before the message of this round is served. Raises OSError."""
-        if round <= self.highest:
-            return
+        with self._lock:
+            if round > self.highest:
+                self._write(round)
+            self._signed = round
+
+    def write_ahead(self, last: int) -> None:
+        """The next rounds, but none after `last`. A disk that is full is the matter of `add`."""
+        with self._lock, contextlib.suppress(OSError):
+            if self._signed == self.highest < last:
+                self._write(min(self._signed + AHEAD, last))
+
+    def _write(self, round: int) -> None:
         if self._file is not None:
-            body = struct.pack(">Q", round)
-            slot = _SLOT.pack(round, zlib.crc32(body) or 1)
+            slot = _SLOT.pack(round, zlib.crc32(struct.pack(">Q", round)) or 1)
             os.pwrite(self._file, slot, _SLOT.size * (self._writes % 2))
             os.fdatasync(self._file)
             self._writes += 1
         self.highest = round
 
     def close(self) -> None:
-        if self._file is not None:
+        """Takes back what was written ahead: a peer that ends by itself knows what it has signed."""
+        with self._lock:
+            if self._file is None:
+                return
+            with contextlib.suppress(OSError):
+                if self.before < self._signed < self.highest:
+                    self._write(self._signed)
+                    self._write(self._signed)
             os.close(self._file)
             self._file = None
 

@@ -28,6 +28,7 @@ from clippedgossip.peer.local_network import (
     write_network,
 )
 from clippedgossip.peer.peer_config import Address, Config, Deadlines, Limits
+from clippedgossip.peer.signed_rounds import AHEAD
 from clippedgossip.settings import ModelConfig, TrainingConfig
 
 NETWORKS = ("ring", "torus", "chords")
@@ -36,6 +37,8 @@ _UNDER_WAY = 10
 _FELL_OUT = 10.0
 """Seconds without a message of a neighbour, at the end."""
 _LARGEST_LOG = 200_000
+_BYTES_PER_SECOND = 500_000.0
+"""Of each peer: 200 rounds take fifteen seconds or more, so that faults come in mid-run on any machine."""
 DEADLINES = Deadlines(least=1.0, most=4.0, join=20.0, linger=3.0)
 
 
@@ -101,7 +104,7 @@ class Drill:
             run="drill",
             checkpoint_every=5,
             deadlines=DEADLINES,
-            limits=Limits(backoff_most=5.0),
+            limits=Limits(backoff_most=5.0, bytes_per_second=_BYTES_PER_SECOND),
             model=ModelConfig(self.model),
             training=TrainingConfig(rounds=self.rounds, lr=0.05, evaluate_every=10),
             witness=Fault.EQUIVOCATION in self.faults,
@@ -185,7 +188,7 @@ class Drill:
                 yield 0.1
             case Fault.RESTORED_BACKUP:
                 with _backup(folder, "checkpoints", "signed"):
-                    _wait_for_change(folder / "signed", times=30)
+                    _wait_for_change(folder / "signed", times=30 // AHEAD)
                     kill(self.victim)
                 net.start(self.victim)
                 yield 0.1

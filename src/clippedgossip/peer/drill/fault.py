@@ -113,8 +113,9 @@ def page(results: Sequence[Result], *, network: str, peers: int, rounds: int) ->
     """The results as a page of the documentation."""
     return f"""# Faults
 
-A {network} of {peers} real processes learns `digits` for {rounds} rounds on {os.cpu_count()} cores. Each row
-injects one fault. This command writes the page:
+A {network} of {peers} real processes learns `digits` for {rounds} rounds on {os.cpu_count()} cores. Each
+process sends at most 500 kB/s, so that faults come in mid-run on any machine. Each row injects one fault.
+This command writes the page:
 
     clippedgossip peer drill --network {network} --peers {peers} --rounds {rounds} --out docs/faults.md
 
