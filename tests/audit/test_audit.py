@@ -1,6 +1,7 @@
 """The doctor: weakest cut, worst placement, edges to add, the words, the JSON and the drawing."""
 
 import json
+import re
 import sys
 from itertools import combinations
 from math import inf, sqrt
@@ -378,6 +379,18 @@ def test_the_weakest_cut_found_on_a_larger_torus_turns_with_it(size: int) -> Non
     ]
     assert all(cut is not None and not cut.exact for cut in cuts)
     assert len({f"{cut.conductance:.9g}" for cut in cuts if cut is not None}) == 1
+
+
+def test_a_cut_of_a_large_network_is_called_the_weakest_found_with_what_may_be_missed() -> None:
+    small, large = (render(audit(Network(graphs.torus(rows=n, columns=4))), "") for n in (4, 8))
+    assert "Weakest cut: " in small
+    assert "Cheeger" not in small
+    assert "Weakest cut found: " in large
+    said = re.search(r"weight by size is ([\d.]+); none has less than ([\d.]+) \(Cheeger\)", large)
+    assert said is not None
+    gap = Network(graphs.torus(rows=8, columns=4)).gap
+    assert float(said[2]) == pytest.approx((1 - gap.lambda2) / 2, rel=1e-2)
+    assert float(said[2]) <= float(said[1])
 
 
 def test_the_worst_place_is_found_where_gamma_is_tiny() -> None:

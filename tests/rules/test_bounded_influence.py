@@ -4,7 +4,7 @@ products and along edges, on slices of the coordinates, on a GPU, and through a 
 One command for a GPU: pytest -m "" tests/rules/test_bounded_influence.py -k cuda
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 
@@ -264,6 +264,20 @@ class WithSlivers(WeightedTrimmedMean):
 def test_the_search_finds_a_leak_that_is_there(leak: Rule, dtype: str) -> None:
     worst = climb(leak, dense, scenes(DTYPES[dtype], 5, 0), steps=100)
     assert worst.excess > 10
+
+
+@pytest.mark.parametrize("weight", [1e-5, 3e-7, 1e-9, 1e-12])
+@pytest.mark.parametrize("told", [GTS, CSPlus, WeightedTrimmedMean, lambda w: ClippedGossip(Adaptive(w))])
+def test_a_neighbour_of_almost_no_weight_has_no_more_say_than_that(
+    told: Callable[[float], Rule], weight: float
+) -> None:
+    """Sums of weights are compared up to their rounding. Who weighs less than that is still bounded."""
+    (scene, *_) = (scene for scene in scenes(torch.float64, 5, 0) if scene.count == 1)
+    light = replace(scene, weights=torch.where(scene.byzantine, weight, scene.weights))
+    for exact in (light, replace(light, weights=light.weights.float().double())):
+        rule = told(float(exact.weights[exact.byzantine]))
+        assert not isinstance(rule.bound(seen_in(exact, Context())), Unbounded)
+        assert climb(rule, dense, [exact], steps=60).excess <= 1
 
 
 def test_every_rule_states_a_bound_or_says_why_not() -> None:

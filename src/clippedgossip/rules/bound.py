@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from clippedgossip.mixing.inbox import Context
+from clippedgossip.rules.sorting import rounding
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -34,6 +35,11 @@ class Seen:
     def byzantine_weight(self) -> float:
         """δ_i = Σ_{j∈B} W_ij."""
         return float(self.weights[self.byzantine].sum())
+
+    def outweighs(self, allowed: float) -> bool:
+        """Whether the Byzantine weight is more than a rule was told, by more than the weights' rounding."""
+        smallest = float(self.weights[self.byzantine].min()) if self.faulty else 0.0
+        return self.byzantine_weight > allowed + min(float(rounding(self.weights)), smallest / 4)
 
     @property
     def neighbor_weight(self) -> float:

@@ -86,7 +86,7 @@ class Adaptive(Radius):
     def largest(self, seen: Seen) -> float | Unbounded:
         """No node of S is further than the furthest regular one: with it and all regular nodes S would weigh
         more than 1 − δ_max. So τ_i² is at most the weight of S times the square of that distance."""
-        if seen.byzantine_weight > self.delta_max + float(rounding(seen.weights)):
+        if seen.outweighs(self.delta_max):
             return Unbounded(f"more Byzantine weight than {self.delta_max}")
         return math.sqrt(min(1.0, seen.neighbor_weight)) * seen.spread
 
@@ -117,7 +117,8 @@ def _spread_of_nearest(near: Neighborhood, delta: Tensor | float) -> Tensor:
     squared, order = torch.where(near.present, near.squared, torch.inf).sort(1)
     weights = near.weights.gather(1, order)
     total = near.closed_weights[:, :1] + weights.cumsum(1)
-    nearest = (weights > 0) & (total <= 1 - delta + rounding(near.weights))
+    # The sum's rounding must not let in a neighbour of less weight: its message may be of any length.
+    nearest = (weights > 0) & (total <= 1 - delta + torch.minimum(rounding(near.weights), weights / 4))
     return torch.where(nearest, weights * squared, 0.0).sum(1, keepdim=True).sqrt()
 
 

@@ -32,13 +32,16 @@ class CSPlus(LinearRule):
             return near.closed_weights
         distances, order = torch.where(near.present, near.distances, torch.inf).sort(1)
         reached = near.weights.gather(1, order).cumsum(1)
-        within = near.weights.sum(1, keepdim=True) - 2 * self.byzantine_weight + rounding(near.weights)
+        slack = rounding(near.weights)
+        if self.byzantine_weight:  # less than it: else nobody is clipped
+            slack = slack.clamp(max=self.byzantine_weight / 2)
+        within = near.weights.sum(1, keepdim=True) - 2 * self.byzantine_weight + slack
         unclipped = near.present.gather(1, order) & (reached <= within)
         radius = torch.where(unclipped, distances, 0.0).amax(1, keepdim=True)
         return from_neighbors(near.weights * clip_factor(near.distances, radius))
 
     def bound(self, seen: Seen) -> Bound:
         """2b of weight is clipped, so a regular neighbour is: τ_i is at most the furthest one's distance."""
-        if seen.byzantine_weight > self.byzantine_weight + float(rounding(seen.weights)):
+        if seen.outweighs(self.byzantine_weight):
             return too_many(seen, self.byzantine_weight, "Byzantine weight")
         return around_own(seen, seen.neighbor_weight * seen.spread)

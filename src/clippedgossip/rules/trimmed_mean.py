@@ -111,5 +111,4 @@ class WeightedTrimmedMean(Trimmed):
     def bound(self, seen: Seen) -> Bound:
         """Between regular values, if as much weight goes from either end as is Byzantine."""
         trim = min(self.trims[0], 0.5 - 1e-4)
-        fine = seen.byzantine_weight <= trim + float(rounding(seen.weights))
-        return seen.range if fine else too_many(seen, trim, "Byzantine weight")
+        return too_many(seen, trim, "Byzantine weight") if seen.outweighs(trim) else seen.range

@@ -35,6 +35,6 @@ class GTS(LinearRule):
 
     def bound(self, seen: Seen) -> Bound:
         """Nobody who is kept is further than the furthest regular neighbour."""
-        if seen.byzantine_weight > self.byzantine_weight + float(rounding(seen.weights)):
+        if seen.outweighs(self.byzantine_weight):
             return too_many(seen, self.byzantine_weight, "Byzantine weight")
         return around_own(seen, seen.neighbor_weight * seen.spread)
