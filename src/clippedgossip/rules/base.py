@@ -259,7 +259,10 @@ class CoordinateRule(Rule):
 
 def _gather_and_combine(rule: CoordinateRule, blocks: list[Tensor], rows: Tensor, weights: Tensor) -> Tensor:
     held = blocks[0] if len(blocks) == 1 else torch.cat(blocks)
-    return rule.combine([held[column] for column in rows.unbind(1)], weights).to(held.dtype)
+    values = [held[column] for column in rows.unbind(1)]
+    own = values[0]
+    found = rule.combine(values, weights).to(held.dtype)
+    return torch.where(own == own, found, own)  # a diverged node stays so; a comparison may lose its NaN
 
 
 def at_least(name: str, value: float, bound: float) -> None:
