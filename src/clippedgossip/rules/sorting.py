@@ -125,7 +125,7 @@ def _select_purely(values: list[Tensor], wanted: range) -> list[Tensor]:
 
 def _ordered_purely(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """The smaller and the larger, for a compiler to keep in registers: one comparison and two choices, where
-    a minimum that NaN passes through takes four instructions. A NaN may come out at either place, or at both."""
+    a minimum that NaN passes through takes four instructions. A NaN may come out at any place."""
     less = a < b
     return torch.where(less, a, b), torch.where(less, b, a)
 
