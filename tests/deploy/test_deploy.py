@@ -141,7 +141,16 @@ def test_every_metric_that_is_named_is_one_of_a_peer() -> None:
     from prometheus_client import generate_latest
 
     assert len(named()) > 15
-    assert named() <= names_in(generate_latest(Metrics().registry).decode())
+    assert named() <= names_in(generate_latest(Metrics(dict).registry).decode())
+
+
+def test_the_score_is_exported_with_its_metric_and_direction() -> None:
+    from prometheus_client import generate_latest
+
+    status = {"metric": "perplexity", "score": 12.5, "higher_is_better": False, "links": {"bea": True}}
+    text = generate_latest(Metrics(lambda: status).registry).decode()
+    assert 'clippedgossip_score{better="lower",metric="perplexity"} 12.5' in text
+    assert 'clippedgossip_link_up{neighbour="bea"} 1.0' in text
 
 
 @pytest.mark.slow

@@ -60,7 +60,7 @@ def test_a_first_network(tmp_path: Path) -> None:
     assert [row["peer"] for row in rows] == ["0", "1", "2", "3"]
     for row in rows[:3]:
         assert row["rounds"] == 30
-        assert row["accuracy"] > 0.8
+        assert row["score"] > 0.8
     assert rows[0]["rejected"] >= 3
     assert rows[1]["rejected"] == 0
     status = json.loads(here("status", net, "--json"))
@@ -431,4 +431,4 @@ def test_three_machines(tmp_path: Path) -> None:
     for row in rows:
         assert row["rounds"] == 20
         assert row["missing"] == 0
-        assert row["accuracy"] > 0.7
+        assert row["score"] > 0.7

@@ -122,7 +122,7 @@ def test_five_members_from_init_to_the_end(tmp_path: Path) -> None:
             assert member.ended() == 0, (member.folder / "said.txt").read_text()[-2000:]
             said = member.last_words()
             assert said["rounds"] == ROUNDS
-            assert said["accuracy"] > 0.85
+            assert said["score"] > 0.85
             numbers = [record["round"] for record in records(member.folder)]
             assert numbers == list(range(numbers[0], ROUNDS)), "one run, every round once"
             assert not list((member.folder / "evidence").glob("*"))

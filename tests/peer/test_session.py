@@ -128,7 +128,7 @@ def test_ones_own_loop_tells_of_itself(tmp_path: Path) -> None:
         status = read_status(folder)
         assert status is not None
         assert status["running"]
-        assert (status["round"], status["accuracy"], status["missing"]) == (1, None, 0)
+        assert (status["round"], status["score"], status["missing"]) == (1, None, 0)
         assert status["links"] == {"1": True, "3": True}
         assert status["neighbour_distance"] > 0
         with urllib.request.urlopen(f"http://{status['metrics']}/metrics", timeout=20) as answer:

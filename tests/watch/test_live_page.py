@@ -237,7 +237,7 @@ def test_states_links_and_alarms_of_peers(tmp_path: Path) -> None:
     "damage",
     [
         {"round": [1], "reasons": {"1": {"late": "x"}}, "exchanged": {"1": "x"}, "links": 3},
-        {"records": "../../..", "convicted": [{"a": 1}], "rounds": True, "time": "x", "accuracy": "high"},
+        {"records": "../../..", "convicted": [{"a": 1}], "rounds": True, "time": "x", "score": "high", "metric": 3},
         {"reasons": {"1": 3}, "round_time": None, "records": 7, "equivocations": None},
     ],
 )
@@ -253,6 +253,19 @@ def test_damaged_files_are_shown_as_far_as_they_are_sound(tmp_path: Path, damage
     assert state["alarms"] == ["Peer 0: its status file is damaged."]
     (net / "0" / "peer.toml").write_text("nonsense")
     assert watched.look("0")["nodes"] == ["0", "1", "2", "3"], "the last sound config stays"
+
+
+def test_the_metric_is_whatever_the_task_has(tmp_path: Path) -> None:
+    net = network(tmp_path / "net")
+    loss = {"metric": "perplexity", "lower_is_better": True, "perplexity": {"all": 12.5}}
+    said = {"metric": "perplexity", "score": 12.5, "higher_is_better": False}
+    written(net / "0", [record(0) | loss], **said)
+    state = watched_in([net]).look("0")
+    first = state["charts"][0]
+    assert (first["title"], first["percent"]) == ("Perplexity on the test set; less is better", False)
+    assert first["lines"][0]["points"] == [(0, 12.5)]
+    assert state["tables"][0]["columns"][3] == state["detail"][1]["columns"][1] == "Perplexity"
+    assert state["tables"][0]["rows"][0][3] == state["detail"][1]["rows"][0][1] == "12.5"
 
 
 def test_a_peer_that_is_added_appears(tmp_path: Path) -> None:

@@ -437,7 +437,7 @@ def _tell_now_and_then(folder: Path) -> None:
     from threading import Event, Thread
 
     from clippedgossip.peer.telemetry import read_status
-    from clippedgossip.report.terminal import FIRST_LINE, now_and_then, percent
+    from clippedgossip.report.terminal import FIRST_LINE, now_and_then, score_text
 
     show = now_and_then()
 
@@ -445,9 +445,10 @@ def _tell_now_and_then(folder: Path) -> None:
         while not Event().wait(FIRST_LINE / 2):
             row = read_status(folder) or {}
             if row.get("round") and row.get("rounds"):
-                accuracy = row.get("accuracy")
-                reached = "" if accuracy is None else f": accuracy {percent(accuracy)}"
-                show(f"rounds{reached}", row["round"], row["rounds"])
+                reached = score_text(row.get("metric"), row.get("score"))
+                show(
+                    f"rounds: {row['metric']} {reached}" if reached else "rounds", row["round"], row["rounds"]
+                )
 
     Thread(target=tell, daemon=True).start()
 

@@ -4,10 +4,10 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from clippedgossip.errors import ClippedGossipError
 from clippedgossip.files import canonical
@@ -16,9 +16,6 @@ from clippedgossip.peer.peer_config import Config
 from clippedgossip.peer.peer_mixing import Mixed
 from clippedgossip.peer.telemetry import Metrics, write_starting, write_status
 from clippedgossip.records import ACCURACY, Round, RunDirectory, scored
-
-if TYPE_CHECKING:
-    from prometheus_client import Counter
 
 log = logging.getLogger(__name__)
 _STATUS_EVERY = 0.25
@@ -29,28 +26,31 @@ class Journal:
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        self.accuracy: float | None = None
-        self.metric = (ACCURACY, True)
-        """What the learner evaluates by, and whether more is better; `accuracy` holds its value."""
+        self.score: float | None = None
+        self.metric, self.higher_is_better = ACCURACY, True
+        """What the learner evaluates by, and whether more is better; `score` is its last value."""
         self.resumed: int | None = None
         self.missing = self.rejected = self.clipped = 0
         self.round_time: float | None = None
         """When the last round ended (Unix time)."""
         self.overrun = 0.0
         """By how much an exchange exceeded its deadline, at worst."""
-        self.metrics = Metrics()
+        self.checkpoint_time: float | None = None
+        self.checkpoint_errors = 0
+        self.status: dict[str, Any] = {}
+        """What was told last."""
+        self._metrics = Metrics(lambda: self.status)
         self._metrics_address = ""
         self._records: Records | None = None
         self._status_at = 0.0
         self._last: Mixed | None = None
-        self._counted: dict[tuple[Counter, str], int] = {}
         self._names: list[str] = []
         """The neighbours of the last round that is recorded."""
 
     def begin(self) -> None:
         """Serves the metrics; the neighbours are yet to be greeted."""
         try:
-            self._metrics_address = self._metrics_address or str(self.metrics.serve(self.config.metrics))
+            self._metrics_address = self._metrics_address or str(self._metrics.serve(self.config.metrics))
         except OSError as error:
             log.error("no metrics", extra={"address": str(self.config.metrics), "why": str(error)})
         write_starting(self.config, metrics=self._metrics_address)
@@ -63,98 +63,78 @@ class Journal:
     def go_on_from(self, round: int) -> None:
         """Forgets the records of what will be done again."""
         self._records = Records(self.config)
-        self._records.metric, self._records.higher_is_better = self.metric
         self._records.go_back_to(round)
 
     def add(self, report: Mixed, node: Node, *, evaluated: bool = False) -> None:
-        """A round is over; `evaluated` when the accuracy is that of its model."""
+        """A round is over; `evaluated` when the score is that of its model."""
         self._last, self.round_time = report, time.time()
         self.missing += len(report.missing)
         self.rejected += report.rejected
         self.clipped += report.clipped or 0
         self.overrun = max(self.overrun, report.seconds - report.deadline)
+        self._metrics.seconds.observe(report.seconds)
         names = list(node.neighbours)
         if self._records is not None:
-            changed = {} if names == self._names else {"neighbours": names}
-            self._records.write(report, self.accuracy if evaluated else None, **changed)
-        for gone in {*self._names} - {*names}:
-            self.metrics.forget(gone)
+            more: dict[str, Any] = {} if names == self._names else {"neighbours": names}
+            score = self.score if evaluated else None
+            groups = None if score is None else {"all": score}
+            scores = scored(self.metric, groups, mean=score, higher_is_better=self.higher_is_better)
+            self._records.write(report, more, scores)
         self._names = names
-        self._measure(report, node)
         if time.monotonic() - self._status_at >= _STATUS_EVERY:
-            self._status(node, node.round)
+            self._tell(node, node.round)
 
     def end(self, node: Node | None, round: int) -> None:
         """Reports the end; the metrics are served until `close`."""
         finished = round >= self.config.rounds
-        self._status(node, round, finished=finished, ended=True)
+        self._tell(node, round, finished=finished, ended=True)
         if finished and self._records is not None:
-            self._records.finish(accuracy=self.accuracy, missing=self.missing, rejected=self.rejected)
+            summary = {self.metric: self.score, "missing": self.missing, "rejected": self.rejected}
+            self._records.finish(**summary)
 
     def close(self) -> None:
-        self.metrics.close()
+        self._metrics.close()
 
-    def _measure(self, report: Mixed, node: Node) -> None:
-        metrics = self.metrics
-        metrics.round.set(node.round)
-        metrics.round_time.set_to_current_time()
-        metrics.accuracy.set(self.accuracy if self.accuracy is not None else float("nan"))
-        metrics.distance.set(report.neighbour_distance or 0.0)
-        metrics.deadline.set(report.deadline)
-        metrics.seconds.observe(report.seconds)
-        metrics.clipped.inc(report.clipped or 0)
-        for name, peer in node.neighbours.items():
-            metrics.up.labels(name).set(name not in report.missing)
-            metrics.exchange_time.labels(name).set(peer.exchanged or 0.0)
-            metrics.backoff.labels(name).set(peer.backoff)
-            metrics.messages.labels(name).inc(name not in report.missing)
-            self._count(metrics.sent, name, node.outbox.callers[name].sent)
-            self._count(metrics.received, name, peer.received)
-        for name, reason in report.missing.items():
-            metrics.missing.labels(name, reason.value).inc()
-        metrics.evidence.set(node.evidence.proofs)
-        metrics.suspicions.set(node.evidence.suspicions)
-        metrics.flooded.set(node.outbox.flooded)
-
-    def _count(self, counter: "Counter", name: str, total: int) -> None:
-        """Raises a counter of Prometheus, which only knows increments, to `total`."""
-        before = self._counted.get((counter, name), 0)
-        counter.labels(name).inc(total - before if total >= before else total)  # less: it was added again
-        self._counted[counter, name] = total
-
-    def _status(self, node: Node | None, round: int, *, finished: bool = False, ended: bool = False) -> None:
+    def _tell(self, node: Node | None, round: int, *, finished: bool = False, ended: bool = False) -> None:
         self._status_at = time.monotonic()
-        last = self._last
-        reasons: dict[str, dict[str, int]] = {}
-        exchanged: dict[str, float | None] = {}
-        for name, peer in node.neighbours.items() if node else ():
-            reasons[name] = {reason.value: count for reason, count in peer.reputation.missing.items()}
-            exchanged[name] = peer.exchanged
-        status: dict[str, Any] = {
+        last, near = self._last, node.neighbours if node else {}
+        self.status = {
             "peer": self.config.name,
             "round": round,
             "rounds": self.config.rounds,
-            "accuracy": self.accuracy,
+            "metric": self.metric,
+            "score": self.score,
+            "higher_is_better": self.higher_is_better,
             "neighbour_distance": last.neighbour_distance if last else None,
             "round_time": self.round_time,
-            "exchanged": exchanged,
-            "links": {name: last is not None and name not in last.missing for name in exchanged},
+            "deadline": last.deadline if last else None,
+            "exchanged": {name: peer.exchanged for name, peer in near.items()},
+            "links": {name: last is not None and name not in last.missing for name in near},
+            "messages": {name: peer.messages for name, peer in near.items()},
+            "sent_bytes": {name: node.outbox.callers[name].sent for name in near} if node else {},
+            "received_bytes": {name: peer.received for name, peer in near.items()},
+            "backoff": {name: peer.backoff for name, peer in near.items()},
+            "reasons": {
+                name: {reason.value: count for reason, count in peer.reputation.missing.items()}
+                for name, peer in near.items()
+            },
             "clipped": self.clipped,
             "missing": self.missing,
             "rejected": self.rejected,
-            "reasons": reasons,
             "equivocations": node.evidence.proofs if node else 0,
             "suspicions": node.evidence.suspicions if node else 0,
             "convicted": node.convicted if node else [],
             "overrun": self.overrun,
             "refused_calls": node.outbox.flooded if node else 0,
+            "checkpoint_time": self.checkpoint_time,
+            "checkpoint_errors": self.checkpoint_errors,
             "resumed": self.resumed,
             "metrics": self._metrics_address,
             "records": self._records.path.name if self._records and self._records.path else None,
             "finished": finished,
             "ended": ended,
         }
-        write_status(self.config.folder, status)
+        write_status(self.config.folder, self.status)
 
 
 class Records:
@@ -162,7 +142,6 @@ class Records:
 
     def __init__(self, config: Config) -> None:
         self._peer = config.name
-        self.metric, self.higher_is_better = ACCURACY, True
         self._run: RunDirectory | None = None
         with contextlib.suppress(ClippedGossipError, OSError):
             runs = config.folder / "runs"
@@ -180,11 +159,9 @@ class Records:
         """Writes how the run ended."""
         self._try(lambda run: run.write_summary(summary))
 
-    def write(self, report: Mixed, accuracy: float | None, **more: Any) -> None:
+    def write(self, report: Mixed, more: Mapping[str, Any], scores: Mapping[str, Any]) -> None:
         degree = len(report.distances)
         clipped = None if report.clipped is None or not degree else report.clipped / degree
-        groups = None if accuracy is None else {"all": accuracy}
-        scores = scored(self.metric, groups, mean=accuracy, higher_is_better=self.higher_is_better)
         record = Round(
             round=report.round,
             neighbour_distance=report.neighbour_distance,
@@ -192,7 +169,7 @@ class Records:
             peer=self._peer,
             missing=len(report.missing),
             rejected=report.rejected,
-            **(scores | {"extra": _extra(report) | more | scores.get("extra", {})}),
+            **{**scores, "extra": {**_extra(report), **more, **scores.get("extra", {})}},
         )
         self._try(lambda run: run.append(record))
 

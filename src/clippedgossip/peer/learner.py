@@ -12,6 +12,7 @@ from clippedgossip.errors import ConfigError, UserError, kind_of
 from clippedgossip.peer import wire_tensors as tensors
 from clippedgossip.peer.peer_config import Config
 from clippedgossip.peer.peer_mixing import Losses, ModuleLoss, module_losses
+from clippedgossip.records import ACCURACY
 from clippedgossip.step import LocalStep
 from clippedgossip.tasks.datasets import mapped
 from clippedgossip.tasks.task import Task
@@ -24,7 +25,8 @@ class Learner(Protocol):
 
     For a rule that compares losses (Mozi) it also has `losses(models, round)`, models (m, d) -> (m,): their
     losses on a sample of the participant's own, the same one throughout a round. It may have `tensors`: names
-    and shapes of what travels; then peers with other tensors refuse each other before round one.
+    and shapes of what travels; then peers with other tensors refuse each other before round one. And it may
+    have `metric` and `higher_is_better`, where what it evaluates is not accuracy.
     """
 
     @property
@@ -38,7 +40,7 @@ class Learner(Protocol):
         """Takes the mixed model."""
 
     def evaluate(self) -> float | None:
-        """Accuracy in [0, 1], where there is such a thing."""
+        """Accuracy in [0, 1], or another metric, where there is one."""
 
     def state(self) -> dict[str, Tensor]:
         """Everything needed to go on after a restart."""
@@ -57,8 +59,12 @@ class ModuleLearner:
         evaluate: Callable[[], float | None] = lambda: None,
         optimizer: torch.optim.Optimizer | None = None,
         loss: ModuleLoss | None = None,
+        metric: str = ACCURACY,
+        higher_is_better: bool = True,
     ) -> None:
+        """`metric` names what `evaluate` returns."""
         self.model = model
+        self.metric, self.higher_is_better = metric, higher_is_better
         self.losses: Losses | None = None if loss is None else module_losses(model, loss)
         self.evaluate = evaluate
         self._step = step
@@ -134,6 +140,7 @@ class TaskLearner:
 
     def __init__(self, config: Config) -> None:
         self.task = task_of(config)
+        self.metric, self.higher_is_better = self.task.metric.name, self.task.metric.higher_is_better
         self.workers = Workers([self.task])
         self.training = config.training.build()
         self.local_step = LocalStep(self.workers, self.training.optimizer, self.training.local_steps)

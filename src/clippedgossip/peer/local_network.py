@@ -166,12 +166,13 @@ class LocalNetwork:
         return {name: status for name, status in found.items() if status is not None}
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row per peer: `peer`, `rounds`, `accuracy`, `missing`, `rejected`."""
+        """One row per peer: `peer`, `rounds`, `metric`, `score`, `missing`, `rejected`."""
         status = self.status()
         rows = []
         for name in self.configs:
             last = status.get(name, {})
-            row = {"peer": name, "rounds": last.get("round", 0), "accuracy": last.get("accuracy")}
+            row = {"peer": name, "rounds": last.get("round", 0)}
+            row |= {key: last.get(key) for key in ("metric", "score")}
             row |= {"missing": last.get("missing", 0), "rejected": last.get("rejected", 0)}
             if self.configs[name].misbehave:
                 row["misbehaves"] = self.configs[name].misbehave

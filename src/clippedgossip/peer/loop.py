@@ -20,6 +20,7 @@ from clippedgossip.peer.peer_folder import set_aside, take
 from clippedgossip.peer.peer_mixing import Losses, rule_of, without_losses
 from clippedgossip.peer.session import Peer
 from clippedgossip.peer.telemetry import write_starting
+from clippedgossip.records import ACCURACY
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +31,9 @@ class PeerOutcome:
 
     peer: str
     rounds: int
-    accuracy: float | None
+    metric: str
+    """What the learner evaluates by, such as accuracy; `score` is its value."""
+    score: float | None
     missing: int
     rejected: int
     resumed: int | None = None
@@ -66,9 +69,8 @@ class PeerRun:
         if self.losses is None and rule_of(config).needs_losses:
             raise PeerError(without_losses(config))
         self.journal = Journal(config)
-        metric = getattr(getattr(self.learner, "task", None), "metric", None)
-        if metric is not None:
-            self.journal.metric = (metric.name, metric.higher_is_better)
+        self.journal.metric = getattr(self.learner, "metric", ACCURACY)
+        self.journal.higher_is_better = getattr(self.learner, "higher_is_better", True)
         self._stop = False
         self._session: Peer | None = None
         self._checkpoints = (
@@ -106,7 +108,8 @@ class PeerRun:
         return PeerOutcome(
             peer=config.name,
             rounds=session.round,
-            accuracy=journal.accuracy,
+            metric=journal.metric,
+            score=journal.score,
             missing=journal.missing,
             rejected=journal.rejected,
             resumed=journal.resumed,
@@ -126,7 +129,7 @@ class PeerRun:
         self.journal.add(report, node, evaluated=due)
 
     def _evaluate(self) -> None:
-        self.journal.accuracy = self.learner.evaluate()
+        self.journal.score = self.learner.evaluate()
 
     def _resume(self) -> int:
         if not self.resume:
@@ -152,10 +155,10 @@ class PeerRun:
         try:
             checkpoint.save(state, self._checkpoints)
         except OSError as error:
-            self.journal.metrics.checkpoint_errors.inc()
+            self.journal.checkpoint_errors += 1
             log.error("checkpoint failed", extra={"round": round, "why": str(error)})
             return False
-        self.journal.metrics.checkpoint_time.set(time.time())
+        self.journal.checkpoint_time = time.time()
         return True
 
 

@@ -70,6 +70,8 @@ class NeighbourState:
     """The own round in which that was used for the first time."""
     exchanged: float | None = None
     """When a message of it was used last (Unix time)."""
+    messages: int = 0
+    """How many of its messages were used."""
     received: int = 0
     """Bytes of its messages, whole or not."""
     backoff: float = 0.0
@@ -591,6 +593,7 @@ class Node:
         assert fetch.header is not None
         peer.used, peer.used_in = stamp_of(fetch.header), round
         peer.exchanged = time.time()
+        peer.messages += 1
         peer.finished = fetch.header.final
         peer.reputation.came()
         peer.backoff = 0.0

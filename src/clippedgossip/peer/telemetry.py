@@ -5,12 +5,15 @@ import json
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from clippedgossip.peer.peer_config import Address, Config
 from clippedgossip.peer.peer_folder import in_use
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
 
 STATUS_FILE = "status.json"
 _LARGEST_LOG = 10 << 20
@@ -81,43 +84,49 @@ def log_to(path: Path | None) -> None:
 
 
 class Metrics:
-    """The Prometheus endpoint of one peer; nothing is served before `serve`."""
+    """The Prometheus endpoint of one peer: its status, found out when it is asked for; nothing is served
+    before `serve`."""
 
-    def __init__(self) -> None:
-        from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+    def __init__(self, status: Callable[[], Mapping[str, Any]]) -> None:
+        from prometheus_client import CollectorRegistry, Histogram, ProcessCollector
 
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)  # memory, files, time of the start
-        common: dict[str, Any] = {"registry": self.registry, "namespace": "clippedgossip"}
-        self.round = Gauge("round", "The round this peer is in", **common)
-        self.accuracy = Gauge("accuracy", "Accuracy on the test set, in [0, 1]", **common)
-        self.distance = Gauge("neighbour_distance", "Mean squared distance to what was received", **common)
-        self.deadline = Gauge("deadline_seconds", "What a round waits at most", **common)
-        self.seconds = Histogram("exchange_seconds", "Duration of the exchange", **common)
-        self.clipped = Counter("clipped", "Messages beyond the clipping radius", **common)
-        self.missing = Counter("missing", "Messages that did not count", ["neighbour", "reason"], **common)
-        self.messages = Counter("messages", "Messages that were mixed", ["neighbour"], **common)
-        self.sent = Counter("sent_bytes", "Bytes of messages sent", ["neighbour"], **common)
-        self.received = Counter("received_bytes", "Bytes of messages received", ["neighbour"], **common)
-        self.backoff = Gauge(
-            "backoff_seconds",
-            "How long the neighbour is still ignored for violations",
-            ["neighbour"],
-            **common,
+        self._status = status
+        self.registry.register(self)
+        self.seconds = Histogram(
+            "exchange_seconds", "Duration of the exchange", namespace="clippedgossip", registry=self.registry
         )
-        self.up = Gauge("link_up", "Whether the neighbour was heard this round", ["neighbour"], **common)
-        self.round_time = Gauge("last_round_timestamp_seconds", "When the last round ended", **common)
-        self.exchange_time = Gauge(
-            "last_exchange_timestamp_seconds", "When a message was used last", ["neighbour"], **common
-        )
-        self.checkpoint_time = Gauge(
-            "last_checkpoint_timestamp_seconds", "When a checkpoint was written last", **common
-        )
-        self.suspicions = Gauge("suspicions", "Contradictions between two starts of a peer", **common)
-        self.checkpoint_errors = Counter("checkpoint_errors", "Checkpoints that failed", **common)
-        self.evidence = Gauge("equivocations", "Contradictions proved", **common)
-        self.flooded = Gauge("calls_refused", "Calls above the rate limit", **common)
         self._server: Any = None
+
+    def collect(self) -> Iterator["Metric"]:
+        """What Prometheus asks for."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        status = self._status()
+        for kind, metrics in ((GaugeMetricFamily, _GAUGES), (CounterMetricFamily, _COUNTERS)):
+            for name, (key, words) in metrics.items():
+                yield kind(f"clippedgossip_{name}", words, value=status.get(key) or 0)
+        for kind, metrics in ((GaugeMetricFamily, _LINK_GAUGES), (CounterMetricFamily, _LINK_COUNTERS)):
+            for name, (key, words) in metrics.items():
+                family = kind(f"clippedgossip_{name}", words, labels=["neighbour"])
+                for neighbour, value in status.get(key, {}).items():
+                    family.add_metric([neighbour], value or 0)
+                yield family
+        missing = CounterMetricFamily(
+            "clippedgossip_missing", "Messages that did not count", labels=["neighbour", "reason"]
+        )
+        for neighbour, counts in status.get("reasons", {}).items():
+            for reason, count in counts.items():
+                missing.add_metric([neighbour, reason], count)
+        yield missing
+        score = GaugeMetricFamily(
+            "clippedgossip_score", "The metric of the task, on the test set", labels=["metric", "better"]
+        )
+        if status.get("score") is not None:
+            better = "higher" if status["higher_is_better"] else "lower"
+            score.add_metric([status["metric"], better], status["score"])
+        yield score
 
     def serve(self, address: Address) -> Address:
         """Listens; with port 0 a free one is taken."""
@@ -126,16 +135,37 @@ class Metrics:
         self._server, _ = start_http_server(address.port, addr=address.host, registry=self.registry)
         return Address(address.host, self._server.server_port)
 
-    def forget(self, name: str) -> None:
-        """Of a neighbour that is none any more, what was about now."""
-        for gauge in (self.up, self.exchange_time, self.backoff):
-            with contextlib.suppress(KeyError):
-                gauge.remove(name)
-
     def close(self) -> None:
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()
+
+
+_GAUGES = {
+    "round": ("round", "The round this peer is in"),
+    "neighbour_distance": ("neighbour_distance", "Mean squared distance to what was received"),
+    "deadline_seconds": ("deadline", "What a round waits at most"),
+    "last_round_timestamp_seconds": ("round_time", "When the last round ended"),
+    "last_checkpoint_timestamp_seconds": ("checkpoint_time", "When a checkpoint was written last"),
+    "suspicions": ("suspicions", "Contradictions between two starts of a peer"),
+    "equivocations": ("equivocations", "Contradictions proved"),
+    "calls_refused": ("refused_calls", "Calls above the rate limit"),
+}
+"""Prometheus's name -> the key of the status, and what it is."""
+_COUNTERS = {
+    "clipped": ("clipped", "Messages beyond the clipping radius"),
+    "checkpoint_errors": ("checkpoint_errors", "Checkpoints that failed"),
+}
+_LINK_GAUGES = {
+    "link_up": ("links", "Whether the neighbour was heard this round"),
+    "last_exchange_timestamp_seconds": ("exchanged", "When a message was used last"),
+    "backoff_seconds": ("backoff", "How long the neighbour is still ignored for violations"),
+}
+_LINK_COUNTERS = {
+    "messages": ("messages", "Messages that were mixed"),
+    "sent_bytes": ("sent_bytes", "Bytes of messages sent"),
+    "received_bytes": ("received_bytes", "Bytes of messages received"),
+}
 
 
 def write_status(folder: Path, status: Mapping[str, Any]) -> None:
@@ -202,13 +232,18 @@ def unhealthy(status: Mapping[str, Any] | None, longest: float) -> str:
 
 _KINDS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("pid", "round", "rounds", "clipped", "missing", "rejected"), (int,)),
-    **dict.fromkeys(("equivocations", "suspicions", "refused_calls"), (int,)),
+    **dict.fromkeys(("equivocations", "suspicions", "refused_calls", "checkpoint_errors"), (int,)),
     **dict.fromkeys(("time", "overrun"), (int, float)),
-    **dict.fromkeys(("accuracy", "neighbour_distance", "round_time"), (int, float, type(None))),
+    **dict.fromkeys(("score", "neighbour_distance", "round_time"), (int, float, type(None))),
     **dict.fromkeys(("links", "reasons", "exchanged"), (dict,)),
-    **dict.fromkeys(("peer", "metrics"), (str,)),
+    **dict.fromkeys(("peer", "metrics", "metric"), (str,)),
     "records": (str, type(None)),
     "convicted": (list,),
+}
+_VALUES: dict[str, tuple[type, ...]] = {
+    "exchanged": (int, float, type(None)),
+    "links": (bool,),
+    "reasons": (dict,),
 }
 
 
@@ -216,8 +251,5 @@ def _sound(key: str, value: object) -> bool:
     """Whether a part of a status is of its kind; the file may be damaged."""
     if not isinstance(value, _KINDS.get(key, (object,))):
         return False
-    if key == "exchanged" and isinstance(value, dict):
-        return all(then is None or isinstance(then, int | float) for then in value.values())
-    if key == "links" and isinstance(value, dict):
-        return all(isinstance(up, bool) for up in value.values())
-    return key != "reasons" or all(isinstance(counts, dict) for counts in value.values())  # type: ignore[attr-defined]  # a dict
+    kinds = _VALUES.get(key, (object,))
+    return not isinstance(value, dict) or all(isinstance(each, kinds) for each in value.values())

@@ -10,6 +10,7 @@ from itertools import zip_longest
 from textwrap import TextWrapper, wrap
 from typing import TYPE_CHECKING, Any
 
+from clippedgossip.records import ACCURACY
 from clippedgossip.report.page import Table
 
 if TYPE_CHECKING:
@@ -195,23 +196,32 @@ def _peers_table(rows: Mapping[str, Mapping[str, Any]]) -> "RichTable":
     from rich.table import Table as RichTable
 
     shown = RichTable(box=SIMPLE, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    for column in ("peer", "round", "accuracy", "distance", "links", "clipped", "missing", "rejected", ""):
+    named = {row["metric"] for row in rows.values() if row.get("metric")} or {ACCURACY}
+    score = named.pop() if len(named) == 1 else "score"
+    for column in ("peer", "round", score, "distance", "links", "clipped", "missing", "rejected", ""):
         shown.add_column(column, justify="left" if column in ("peer", "") else "right", no_wrap=True)
     for name, row in rows.items():
-        links = row.get("links") or {}
+        links, used = row.get("links") or {}, sum((row.get("messages") or {}).values())
         state = "done" if row.get("finished") else "up" if row.get("running") else "stopped"
         state = row.get("misbehave") or ("starting" if row.get("starting") else state)
         cells = (
             f"{row['round']}/{row['rounds']}" if {"round", "rounds"} <= row.keys() else None,
-            percent(row.get("accuracy")),
+            score_text(row.get("metric"), row.get("score")),
             row.get("neighbour_distance"),
             f"{sum(links.values())}/{len(links)}" if links else None,
-            percent(row.get("clipped")),
+            percent(row.get("clipped", 0) / used) if used else None,
             row.get("missing"),
             row.get("rejected"),
         )
         shown.add_row(name, *map(short, cells), state)
     return shown
+
+
+def score_text(metric: object, score: object) -> str | None:
+    """A metric's value: accuracy in percent, others as they are."""
+    if not isinstance(score, int | float):
+        return None
+    return percent(score) if metric == ACCURACY else f"{score:.4g}"
 
 
 def percent(share: object) -> str | None:

@@ -16,7 +16,7 @@ _MOST_BYTES = 8 << 20
 _LONGEST_LINE = 1 << 20
 _MARK = 64
 
-Measure = Callable[[Mapping[str, Any]], Mapping[str, float | None]]
+Measure = Callable[[Mapping[str, Any]], Mapping[str, object]]
 """A record -> the numbers of it that are drawn."""
 
 
@@ -73,7 +73,7 @@ class Tail:
         self.recent.append(record)
         self._put(record["round"], self._measure(record))
 
-    def _put(self, round: int, values: Mapping[str, float | None]) -> None:
+    def _put(self, round: int, values: Mapping[str, object]) -> None:
         _, sums = self._bins.get(round // self._width, (0, {}))
         for name, value in values.items():
             if is_number(value):

@@ -9,6 +9,7 @@ from typing import Any
 import networkx as nx
 
 from clippedgossip.network import Network
+from clippedgossip.records import ACCURACY
 from clippedgossip.watch.records_tail import is_number
 
 DRAWN = 200
@@ -87,6 +88,32 @@ def number(value: object, digits: int = 3) -> str:
 
 def percent(value: object) -> str:
     return f"{value:.1%}" if is_number(value) else "–"
+
+
+def score_text(metric: str, value: object) -> str:
+    """A metric's value: accuracy in percent, others as they are."""
+    return percent(value) if metric == ACCURACY else number(value, 4)
+
+
+def score_chart(metric: str, better: bool, lines: Iterable[Line]) -> dict[str, Any]:
+    """What the task is measured by, over the rounds."""
+    title = f"{metric_title(metric)} on the test set"
+    return chart(title if better else f"{title}; less is better", lines, percent=metric == ACCURACY)
+
+
+def metric_title(metric: str) -> str:
+    return text(metric[:1].upper() + metric[1:])
+
+
+def metric_of(record: Mapping[str, Any]) -> str:
+    """What the models were tested by; records of accuracy do not name it."""
+    return str(record.get("metric", ACCURACY))
+
+
+def score_of(record: Mapping[str, Any], group: str = "all") -> object:
+    """The metric of a group, where the record has one."""
+    scores = record.get(metric_of(record))
+    return scores.get(group) if isinstance(scores, dict) else None
 
 
 def age(seconds: object) -> str:

@@ -13,7 +13,7 @@ from clippedgossip.peer import peer_config
 from clippedgossip.peer.peer_config import CONFIG_FILE
 from clippedgossip.peer.rejection import VIOLATIONS, Rejection
 from clippedgossip.peer.telemetry import STATUS_FILE, read_status, unhealthy
-from clippedgossip.records import RunDirectory
+from clippedgossip.records import ACCURACY, RunDirectory
 from clippedgossip.watch.records_tail import Tail, is_number
 from clippedgossip.watch.watched import (
     Cell,
@@ -21,9 +21,14 @@ from clippedgossip.watch.watched import (
     age,
     chart,
     counts,
+    metric_of,
+    metric_title,
     number,
     percent,
     places,
+    score_chart,
+    score_of,
+    score_text,
     table,
     text,
 )
@@ -82,7 +87,7 @@ class WatchedPeers(Watched):
             "alarms": [text(alarm) for peer in peers.values() for alarm in peer.alarms()],
             "network": self._network(peers),
             "charts": [
-                chart("Accuracy on the test set", _curves(peers, "accuracy"), percent=True),
+                score_chart(shown.metric, shown.higher_is_better, _curves(peers, "score")),
                 chart("Squared distance to neighbours", _curves(peers, "distance"), log=True),
                 chart("Messages that were clipped", _curves(peers, "clipped"), percent=True),
                 chart("Messages missing, in a round", _curves(peers, "missing")),
@@ -161,6 +166,14 @@ class WatchedPeer:
                 self._stamp, self.config = stamp, peer_config.load(self.path)
         except (OSError, UserError):  # in the midst of an edit: the last one stays
             return
+
+    @property
+    def metric(self) -> str:
+        return self._said("metric", str) or ACCURACY
+
+    @property
+    def higher_is_better(self) -> bool:
+        return (self.status or {}).get("higher_is_better") is not False
 
     @property
     def state(self) -> str:
@@ -248,7 +261,7 @@ class WatchedPeer:
             self.name,
             (text(self.note), tone),
             f"{status.get('round', 0)} of {status.get('rounds', self.config.rounds)}",
-            percent(status.get("accuracy")),
+            score_text(self.metric, status.get("score")),
             number(status.get("neighbour_distance")),
             percent(last.get("clipped")),
             str(status.get("missing", 0)),
@@ -289,7 +302,7 @@ class WatchedPeer:
             rows.append(
                 [
                     str(record["round"]),
-                    percent(_of(record, "accuracy").get("all")),
+                    score_text(metric_of(record), score_of(record)),
                     number(record.get("neighbour_distance")),
                     percent(record.get("clipped")),
                     (why, "bad" if bad else "warn") if why else "–",
@@ -297,15 +310,8 @@ class WatchedPeer:
                     f"{number(record.get('seconds'), 2)} of {number(record.get('deadline'), 2)} s",
                 ]
             )
-        columns = [
-            "Round",
-            "Accuracy",
-            "Distance²",
-            "Clipped",
-            "Missing, and why",
-            "Of another round",
-            "Exchange",
-        ]
+        columns = ["Round", metric_title(self.metric), "Distance²", "Clipped", "Missing, and why"]
+        columns += ["Of another round", "Exchange"]
         return table(f"The last rounds of peer {text(self.name)}", columns, rows)
 
     def proofs(self) -> list[str]:
@@ -355,21 +361,12 @@ _STATES = {
 
 
 def _peers_table(peers: Iterable[WatchedPeer]) -> dict[str, Any]:
-    columns = [
-        "Peer",
-        "State",
-        "Rounds",
-        "Accuracy",
-        "Distance²",
-        "Clipped",
-        "Missing",
-        "Rejected",
-        "Exchange",
-    ]
+    listed = list(peers)
+    columns = ["Peer", "State", "Rounds", metric_title(listed[0].metric), "Distance²", "Clipped", "Missing"]
     return table(
         "Peers",
-        [*columns, "Evidence"],
-        [peer.row() for peer in peers],
+        [*columns, "Rejected", "Exchange", "Evidence"],
+        [peer.row() for peer in listed],
         "Distance² is the mean squared distance to the models received in the last round; clipped, the part "
         "of those that was clipped. Missing and rejected are counted since the start. Exchange: how long it "
         "took in the last round, of what it may take.",
@@ -390,10 +387,10 @@ def _curves(peers: Mapping[str, WatchedPeer], name: str) -> list[tuple[str, list
     return [(f"peer {peer.name}", peer.curve(name)) for peer in peers.values()]
 
 
-def _measure(record: Mapping[str, Any]) -> dict[str, float | None]:
+def _measure(record: Mapping[str, Any]) -> dict[str, object]:
     seconds, deadline = record.get("seconds"), record.get("deadline")
     return {
-        "accuracy": _of(record, "accuracy").get("all"),
+        "score": score_of(record),
         "distance": record.get("neighbour_distance"),
         "clipped": record.get("clipped"),
         "missing": record.get("missing"),

@@ -7,7 +7,22 @@ from typing import TYPE_CHECKING, Any
 from clippedgossip.errors import UserError
 from clippedgossip.records import RunDirectory
 from clippedgossip.watch.records_tail import Tail, is_number
-from clippedgossip.watch.watched import DRAWN, Cell, Watched, chart, number, percent, scaled, table, text
+from clippedgossip.watch.watched import (
+    DRAWN,
+    Cell,
+    Watched,
+    chart,
+    metric_of,
+    metric_title,
+    number,
+    percent,
+    scaled,
+    score_chart,
+    score_of,
+    score_text,
+    table,
+    text,
+)
 
 if TYPE_CHECKING:
     from clippedgossip.runs.config import RunConfig
@@ -53,10 +68,10 @@ class WatchedRun(Watched):
         last = self._tail.recent[-1] if self._tail.recent else {}
         config, names = self._config, self._tail.names()
         attack = f" Attack: {text(config.attack.name)}." if config.attack else ""
-        groups = [name.partition(":")[2] for name in names if name.startswith("accuracy:")]
-        accuracies = [(f"average of {group}", self._tail.curve(f"accuracy:{group}")) for group in groups]
-        singles = {"mean_accuracy": "single nodes, mean", "worst_accuracy": "worst single node"}
-        accuracies += [(words, self._tail.curve(name)) for name, words in singles.items() if name in names]
+        groups = [name.partition(":")[2] for name in names if name.startswith("score:")]
+        scores = [(f"average of {group}", self._tail.curve(f"score:{group}")) for group in groups]
+        singles = {"mean_score": "single nodes, mean", "worst_score": "worst single node"}
+        scores += [(words, self._tail.curve(name)) for name, words in singles.items() if name in names]
         return {
             "title": f"Run {text(config.label)}",
             "facts": [
@@ -67,7 +82,7 @@ class WatchedRun(Watched):
             "alarms": [text(failure)] if failure else [],
             "network": self._network(last),
             "charts": [
-                chart("Accuracy on the test set", accuracies, percent=True),
+                score_chart(metric_of(last), not last.get("lower_is_better"), scores),
                 *(chart(title, [("", self._tail.curve(name))], log=True) for name, title in _LOSS.items()),
                 chart("Messages clipped so far", [("", self._tail.curve("clipped"))], percent=True),
             ],
@@ -100,26 +115,27 @@ class WatchedRun(Watched):
         return {"nodes": nodes, "links": links, "halves": False, "words": words}
 
     def _rounds_table(self) -> dict[str, Any]:
-        rows: list[list[Cell]] = []
-        for record in reversed(self._tail.recent):
-            accuracy = record.get("accuracy")
-            rows.append(
-                [
-                    str(record["round"]),
-                    percent(accuracy.get("all") if isinstance(accuracy, dict) else None),
-                    percent(record.get("worst_accuracy")),
-                    number(record.get("loss")),
-                    number(record.get("consensus_distance")),
-                    percent(record.get("clipped")),
-                ]
-            )
-        columns = ["Round", "Accuracy", "Worst node", "Loss", "Consensus distance", "Clipped so far"]
-        note = "Accuracy is that of the regular nodes' averaged model. Only evaluated rounds have a row."
+        metric = metric_of(self._tail.recent[-1] if self._tail.recent else {})
+        rows: list[list[Cell]] = [
+            [
+                str(record["round"]),
+                score_text(metric, score_of(record)),
+                score_text(metric, record.get(f"worst_{metric}")),
+                number(record.get("loss")),
+                number(record.get("consensus_distance")),
+                percent(record.get("clipped")),
+            ]
+            for record in reversed(self._tail.recent)
+        ]
+        title = metric_title(metric)
+        columns = ["Round", title, "Worst node", "Loss", "Consensus distance", "Clipped so far"]
+        note = f"{title} is that of the regular nodes' averaged model. Only evaluated rounds have a row."
         return table("The last rounds", columns, rows, note)
 
 
-def _measure(record: Mapping[str, Any]) -> dict[str, float | None]:
-    groups = record.get("accuracy")
-    found = {f"accuracy:{name}": value for name, value in groups.items()} if isinstance(groups, dict) else {}
-    names = ("mean_accuracy", "worst_accuracy", "clipped", *_LOSS)
-    return found | {name: record.get(name) for name in names}
+def _measure(record: Mapping[str, Any]) -> dict[str, object]:
+    metric = metric_of(record)
+    groups = record.get(metric)
+    found = {f"score:{name}": value for name, value in groups.items()} if isinstance(groups, dict) else {}
+    found |= {f"{which}_score": record.get(f"{which}_{metric}") for which in ("mean", "worst")}
+    return found | {name: record.get(name) for name in ("clipped", *_LOSS)}

@@ -330,7 +330,7 @@ class Drill:
     def _judge(self, net: LocalNetwork, memory: Memory, seconds: float) -> Result:
         regular, status = self.regular(net), net.status()
         rows = [status.get(name, {}) for name in regular]
-        accuracies = [float(row.get("accuracy") or 0.0) for row in rows]
+        accuracies = [float(row.get("score") or 0.0) for row in rows]
         return Result(
             fault=self.faults[0],
             fired=set(self.faults) - {Fault.NONE} <= self.fired,
