@@ -237,8 +237,8 @@ def test_states_links_and_alarms_of_peers(tmp_path: Path) -> None:
     "damage",
     [
         {"round": [1], "reasons": {"1": {"late": "x"}}, "exchanged": {"1": "x"}, "links": 3},
-        {"records": "../../..", "convicted": [{"a": 1}], "rounds": True, "time": "x", "score": "high", "metric": 3},
-        {"reasons": {"1": 3}, "round_time": None, "records": 7, "equivocations": None},
+        {"records": "../../..", "convicted": [{"a": 1}], "rounds": True, "time": "x", "score": "high"},
+        {"reasons": {"1": 3}, "round_time": None, "records": 7, "equivocations": None, "metric": 3},
     ],
 )
 def test_damaged_files_are_shown_as_far_as_they_are_sound(tmp_path: Path, damage: dict[str, Any]) -> None:

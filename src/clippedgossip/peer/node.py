@@ -428,19 +428,22 @@ class Node:
             for fetch in fetches
             if fetch.peer.reputation.worth_waiting(self.round)
         }
-        while waits:
-            until = started + patience * max(waits.values())
-            done, _ = await asyncio.wait(
-                waits, timeout=until - loop.time(), return_when=asyncio.FIRST_COMPLETED
-            )
-            if not done:
-                break
-            for task in done:
-                del waits[task]
-            came = sum(fetch.header is not None for fetch in fetches)
-            if 2 * came >= len(fetches):
-                patience = min(patience, self.deadline.within(loop.time() - started))
-        await _cancel(waits)
+        try:
+            while waits:
+                until = started + patience * max(waits.values())
+                done, _ = await asyncio.wait(
+                    waits, timeout=until - loop.time(), return_when=asyncio.FIRST_COMPLETED
+                )
+                if not done:
+                    break
+                for task in done:
+                    del waits[task]
+                came = sum(fetch.header is not None for fetch in fetches)
+                if 2 * came >= len(fetches):
+                    patience = min(patience, self.deadline.within(loop.time() - started))
+        finally:  # also where the exchange is cancelled
+            for task in waits:
+                task.cancel()
         while not any(fetch.header is not None for fetch in fetches) and loop.time() < floor:
             running = [fetch.task for fetch in fetches if fetch.task is not None and not fetch.over]
             if not running:  # nothing can come in this round: all have been refused
