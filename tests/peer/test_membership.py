@@ -308,6 +308,41 @@ def test_the_network_of_a_file_has_its_neighbours(folder: Path) -> None:
     assert [n.name for n in load(folder).neighbours] == ["1", "2"]
 
 
+def test_a_member_comes_into_a_network_with_a_schedule(folder: Path) -> None:
+    """Node 3 of a matching has no links at first; everyone writes them into its file, and node 0 adds it."""
+    path, table = folder / "peer.toml", '[network]\nedges = {}\nschedule = {{name = "random-matching"}}\n'
+    before, after = "[[0, 1], [0, 2], [1, 2]]", "[[0, 1], [0, 2], [1, 2], [0, 3], [1, 3]]"
+    text = path.read_text().replace("[[neighbours]]", f"{table.format(before)}\n[[neighbours]]", 1)
+    path.write_text(text.replace('name = "krum"\nfaulty = 1', 'name = "gossip"'))
+    mark = load(folder).neighbours[2].fingerprint
+    membership.remove(folder, "3")
+    files = watched(folder)
+    path.write_text(path.read_text().replace(before, after))
+    membership.add(folder, "3", "127.0.0.1:7", mark.hex())
+    changed = files.changed()
+    assert changed is not None
+
+    async def scenario() -> None:
+        old = replace(load(folder), network={**changed.config.network, "edges": json.loads(before)})
+        node = Node(
+            replace(old, neighbours=old.neighbours[:2]),
+            IDENTITIES[0],
+            MemoryTransport(MemoryNetwork(), IDENTITIES[0], old.neighbours),
+            length=LENGTH,
+            rule="gossip",
+        )
+        heard = {name for round in range(40) for name in node.rounds.weights(round)}  # type: ignore[union-attr]
+        assert heard == {"1", "2"}
+        await node.change(changed.config.neighbours, IDENTITIES[0], changed.config.network)
+        for round in range(40):
+            node.round = round
+            assert float(node.weights().sum()) <= 1
+            heard |= {n.name for n in node._heard_in(round)}
+        assert heard == {"1", "2", "3"}
+
+    asyncio.run(scenario())
+
+
 def test_a_convicted_neighbour_gets_no_new_key(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mark = load(folder).neighbours[0].fingerprint
     monkeypatch.setattr(

@@ -139,7 +139,7 @@ def check_while_running(config: Config) -> None:
     for name in (neighbour.name for neighbour in config.neighbours if neighbour.name not in known):
         raise PeerError(
             f"{name} is no neighbour of {config.name} in the [network] of its file\n"
-            "all peers of a run share that: start a new run with another network"
+            f"write the link into edges first, in the files of all peers; or `peer remove {name}`"
         )
 
 
@@ -163,14 +163,16 @@ class Membership:
 
     def changed(self) -> Change | None:
         """What is new since the last call. A file that is wrong changes nothing, and the log says so. Of the
-        config only the neighbours are taken: all else waits for the next start."""
+        config only the neighbours and the network are taken: all else waits for the next start."""
         seen = self._look()
         if seen == self._seen:
             return None
         self._seen, folder = seen, self._now.config.folder
         try:
             said, me = configs.load(folder), identities.load(folder)
-            config = replace(self._now.config, neighbours=said.neighbours)
+            if bool(said.network) != bool(self._now.config.network):
+                raise PeerError("[network] cannot come or go while a peer runs; stop it, and start it again")
+            config = replace(self._now.config, neighbours=said.neighbours, network=said.network)
             configs.check(config)
             check_while_running(config)
         except UserError as error:
@@ -178,11 +180,8 @@ class Membership:
                 "change is not taken; the neighbours and the key stay as they were", extra={"why": str(error)}
             )
             return None
-        now = Change(config, me)
-        if (
-            config.neighbours == self._now.config.neighbours
-            and me.fingerprint == self._now.identity.fingerprint
-        ):
+        before, now = self._now, Change(config, me)
+        if config == before.config and me.fingerprint == before.identity.fingerprint:
             return None
         names = [n.name for n in config.neighbours]
         log.info(

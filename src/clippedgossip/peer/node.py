@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -153,10 +153,9 @@ class Node:
         patience = config.deadlines.most
         self.outbox = Outbox(self.neighbours, config.limits, self.terms, patience=patience, nonce=self.nonce)
         self.outbox.skip_to(round)
-        self.rounds = RoundNeighbours(config) if config.network else None
+        self.rounds: RoundNeighbours | None = None
         """Whom it hears in which round, where that is not always everyone."""
-        if self.rounds is not None:
-            self.outbox.drift = _DRIFT
+        self._know_network()
         self.outbox.heard = self._heard
         self.outbox.headers = self.evidence.of_round
         self.hurry = asyncio.Event()
@@ -180,13 +179,25 @@ class Node:
             row=row,
         )
 
-    async def change(self, neighbours: tuple[Neighbour, ...], identity: Identity) -> None:
-        """Has these neighbours and this key from now on; not during an exchange.
+    def _know_network(self) -> None:
+        self.rounds = RoundNeighbours(self.config) if self.config.network else None
+        if self.rounds is not None:
+            self.outbox.drift = _DRIFT
+
+    async def change(
+        self,
+        neighbours: tuple[Neighbour, ...],
+        identity: Identity,
+        network: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Has these neighbours, this key and this network from now on; not during an exchange.
 
         Whoever stays keeps its reputation and its messages. Everyone is greeted anew, since this node's
         degree, and so its weight, may be another.
         """
-        config = self.config = replace(self.config, neighbours=neighbours)
+        network = self.config.network if network is None else network
+        config = self.config = replace(self.config, neighbours=neighbours, network=network)
+        self._know_network()
         before, (self._received, rows_kept) = dict(self.neighbours), self._rows(config)
         places = {name: place for place, name in enumerate(before)}
         found = {}

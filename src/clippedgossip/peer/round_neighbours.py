@@ -21,7 +21,8 @@ KEYS = ("edges", "weights", "schedule")
 
 class RoundNeighbours:
     """A peer's file describes the whole network: `[network]` has its edges (with their weights, where these
-    do not follow from the degrees) and the schedule. All peers of a run have the same, as their hello says.
+    do not follow from the degrees) and the schedule. All peers of a run have the same, but for links that
+    change while members come or go.
     """
 
     def __init__(self, config: Config) -> None:
@@ -101,10 +102,11 @@ def table_of(network: Network, schedule: Mapping[str, Any] | str | None) -> dict
 
 
 def describe_network(config: Config) -> str:
-    """For hello: peers whose networks differ refuse each other. Empty where there is nothing to say."""
+    """For hello: peers whose schedules or kinds of weights differ refuse each other. The links are not
+    compared: members that come or go change them, in each file at another time."""
     if not config.network:
         return ""
     thing = schedule_thing(config.network, config.folder)
-    said = dict(config.network) | ({} if thing is None else {"schedule": thing.plain()})
+    said = {"weights": config.network.get("weights"), "schedule": None if thing is None else thing.plain()}
     name = "static" if thing is None else thing.name
     return f" network={name},{hashlib.sha256(canonical(said).encode()).hexdigest()[:16]}"

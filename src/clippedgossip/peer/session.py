@@ -232,7 +232,7 @@ class Peer:
         if change is not None:
             self.mixing = Mixing(change.config)
             self.config, self.identity = change.config, change.identity
-            self._run(node.change(change.config.neighbours, change.identity))
+            self._run(node.change(change.config.neighbours, change.identity, change.config.network))
 
     def close(self, *, linger: bool = True) -> None:
         """Lets the neighbours have the last message, then leaves."""
