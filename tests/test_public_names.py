@@ -41,7 +41,7 @@ PUBLIC = {
     "clippedgossip.rules": """
         Adaptive Balance Bucketing CSPlus CenteredClipping ClippedGossip Context CoordinateRule
         Fixed GTS GeometricMedian Gossip IOS Inbox Krum LinearRule Local MDA MeaMed Median Mozi MultiKrum
-        NNA NNM Neighborhood Oracle RULES Radius Rule TrimmedMean WeightedMedian WeightedTrimmedMean
+        NNA NNM Neighborhood Oracle Quantile RULES Radius Rule TrimmedMean WeightedMedian WeightedTrimmedMean
         make_rule
     """,
     "clippedgossip.simulate": """

@@ -1,5 +1,6 @@
 """The site: what is public is documented, each rule and attack has a whole page, notebooks run, it builds."""
 
+import ast
 import dataclasses
 import inspect
 import re
@@ -54,6 +55,15 @@ def test_every_public_method_has_a_docstring(reference: Any) -> None:
             ):
                 undocumented.append(f"{name}.{word}")
     assert not undocumented
+
+
+def test_every_adapter_and_its_methods_have_docstrings(reference: Any) -> None:
+    adapters = list(reference.adapters())
+    assert len(adapters) > 6
+    for place, made in adapters:
+        methods = [entry for entry in made.body if isinstance(entry, ast.FunctionDef)]
+        public = [made, *(entry for entry in methods if not entry.name.startswith("_"))]
+        assert not [f"{place}.{entry.name}" for entry in public if not ast.get_docstring(entry)]
 
 
 def test_every_key_of_a_config_and_field_of_a_record_is_described(reference: Any) -> None:

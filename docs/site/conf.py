@@ -1,6 +1,7 @@
 """Sphinx's settings. `build.py` calls Sphinx with them on a folder that it has filled."""
 
 import re
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 autodoc_default_options = {"members": True}
 autodoc_inherit_docstrings = True
+autodoc_mock_imports = [name for name in ("flwr", "lightning", "transformers") if find_spec(name) is None]
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 88
 add_module_names = False

@@ -11,6 +11,7 @@ import textwrap
 import tokenize
 from collections.abc import Iterator, Mapping
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -43,6 +44,16 @@ def public() -> Iterator[tuple[str, str, Any]]:
                 continue
             seen.add(id(thing))
             yield place, name, thing
+
+
+def adapters() -> Iterator[tuple[str, ast.ClassDef | ast.FunctionDef]]:
+    """(module, definition) of every adapter, from its source: the library that it is for may be absent."""
+    import clippedgossip.adapters
+
+    for path in sorted(Path(clippedgossip.adapters.__path__[0]).glob("[a-z]*.py")):
+        for made in ast.parse(path.read_text()).body:
+            if isinstance(made, ast.ClassDef | ast.FunctionDef) and not made.name.startswith("_"):
+                yield f"clippedgossip.adapters.{path.stem}", made
 
 
 def names_of(module: ModuleType) -> list[str]:
@@ -121,9 +132,12 @@ def _write_names(folder: Path) -> None:
         else:
             entry = f".. auto{kind}:: {place}.{name}\n"
         places.setdefault(place, []).append(entry)
+    for place, made in adapters():
+        kind = "class" if isinstance(made, ast.ClassDef) else "function"
+        places.setdefault(place, []).append(f".. auto{kind}:: {place}.{made.name}\n")
     for place, entries in places.items():
-        module = importlib.import_module(place)
-        about = inspect.getdoc(module) or ""
+        spec = find_spec(place)
+        about = ast.get_docstring(ast.parse(Path(str(spec and spec.origin)).read_text())) or ""
         body = "\n".join(entries)
         (folder / f"{place}.md").write_text(f"# {place}\n\n{about}\n\n```{{eval-rst}}\n{body}```\n")
     listed = "\n".join(places)

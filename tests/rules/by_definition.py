@@ -116,6 +116,8 @@ def mixed(
             delta = weights[byzantine].sum()
             spread = (weights * distances**2)[~byzantine].sum()
             return towards(np.sqrt(spread / delta) if delta > 0 else np.inf)
+        case rules.ClippedGossip(radius=rules.Quantile(q=q)):
+            return towards(sorted(distances)[int(np.ceil(q * len(distances))) - 1])
         case rules.ClippedGossip(radius=rules.Adaptive() | rules.Local() as radius):
             if isinstance(radius, rules.Local):
                 delta = sum(sorted(weights, reverse=True)[: radius.faulty])

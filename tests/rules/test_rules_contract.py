@@ -22,6 +22,7 @@ from clippedgossip.rules import (
     LinearRule,
     Local,
     Oracle,
+    Quantile,
     Rule,
     TrimmedMean,
 )
@@ -33,6 +34,7 @@ CASES: dict[str, Rule] = {name: sample_rule(name) for name in RULES} | {
     "clipped-gossip, tight": ClippedGossip(radius=0.3),
     "clipped-gossip, adaptive": ClippedGossip(radius=Adaptive(delta_max=0.2)),
     "clipped-gossip, local": ClippedGossip(radius=Local(faulty=2)),
+    "clipped-gossip, quantile": ClippedGossip(radius=Quantile(0.5)),
     "clipped-gossip, oracle": ClippedGossip(radius=Oracle()),
     "bucketing of trimmed mean": Bucketing(TrimmedMean(trim=1)),
     "nnm of trimmed mean": NNM(rule=TrimmedMean(trim=1), faulty=1),

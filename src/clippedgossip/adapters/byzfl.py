@@ -35,6 +35,7 @@ class Aggregator(Rule):
             object.__setattr__(self, "function", made)
 
     def mix(self, inbox: Inbox) -> Tensor:
+        """One call for each node, in float64."""
         assert self.function is not None
         output = torch.empty_like(inbox.models)
         for near in inbox.explicit().neighborhoods():
@@ -64,6 +65,7 @@ class Adversary(FreeAttack):
             object.__setattr__(self, "function", made)
 
     def messages(self, view: View) -> Tensor:
+        """One call for each edge to a regular node."""
         assert self.function is not None
         rows = []
         for places, among in zip(view.places, view.among, strict=True):

@@ -32,6 +32,7 @@ class RobustFedAvg(FedAvg):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
+        """As FedAvg does; the global model is kept."""
         self._last = arrays
         messages: Iterable[Message] = super().configure_train(server_round, arrays, config, grid)
         return messages

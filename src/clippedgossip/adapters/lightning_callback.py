@@ -20,6 +20,7 @@ class LightningMixing(Callback):
         self._mix, self._every, self.steps = mix, every, 0
 
     def on_train_start(self, trainer: Any, pl_module: nn.Module) -> None:
+        """Start from where a checkpoint left off."""
         self.steps = trainer.global_step
 
     def on_train_batch_end(

@@ -339,7 +339,8 @@ def run_all(
     if count > 1:
         _in_processes(unfinished, root, device, count, progress)
     elif unfinished:
-        run_unfinished(unfinished, root, wait=True, progress=progress)
+        here = [replace(config, device=device) for config in unfinished]
+        run_unfinished(here, root, wait=True, progress=progress)
 
 
 def _in_processes(

@@ -13,7 +13,7 @@ from clippedgossip.rules.balance import Balance
 from clippedgossip.rules.base import CoordinateRule, LinearRule, Rule
 from clippedgossip.rules.bucketing import Bucketing
 from clippedgossip.rules.centered_clipping import CenteredClipping
-from clippedgossip.rules.clipped_gossip import Adaptive, ClippedGossip, Fixed, Local, Oracle, Radius
+from clippedgossip.rules.clipped_gossip import Adaptive, ClippedGossip, Fixed, Local, Oracle, Quantile, Radius
 from clippedgossip.rules.clipped_sum import CSPlus
 from clippedgossip.rules.geometric_median import GeometricMedian
 from clippedgossip.rules.gossip import Gossip
@@ -56,6 +56,7 @@ __all__ = [
     "MultiKrum",
     "Neighborhood",
     "Oracle",
+    "Quantile",
     "Radius",
     "Rule",
     "TrimmedMean",
@@ -92,6 +93,7 @@ RADII: Mapping[str, type[Radius]] = {
     "oracle": Oracle,
     "adaptive": Adaptive,
     "local": Local,
+    "quantile": Quantile,
 }
 
 BOUNDS = ("trim", "faulty", "byzantine_weight", "delta_max")

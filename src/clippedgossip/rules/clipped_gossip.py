@@ -14,6 +14,8 @@ from clippedgossip.rules.base import LinearRule, at_least, fraction, whole
 from clippedgossip.rules.bound import Bound, Seen, Unbounded, around_own
 from clippedgossip.rules.sorting import rounding
 
+SLACK = 1e-9  # 0.1 · 30 is a little more than 3
+
 
 @dataclass(frozen=True)
 class Radius(ABC):
@@ -123,10 +125,35 @@ def _spread_of_nearest(near: Neighborhood, delta: Tensor | float) -> Tensor:
 
 
 @dataclass(frozen=True)
+class Quantile(Radius):
+    """τ_i = the q-quantile of the distances ‖x_i − x_j‖ to the neighbours: of k, the ⌈qk⌉-th smallest.
+
+    Needs nothing. Where fewer than ⌈qk⌉ neighbours are regular, a Byzantine neighbour can set τ_i.
+    """
+
+    q: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.q <= 1:
+            raise RuleError(f"q is {self.q}; it must be above 0 and at most 1")
+
+    def __call__(self, near: Neighborhood) -> Tensor:
+        squared = torch.where(near.present, near.squared, torch.inf).sort(1).values
+        rank = (self.q * near.present.sum(1, keepdim=True, dtype=torch.float64) - SLACK).ceil().long()
+        return torch.nn.functional.pad(squared, (1, 0)).gather(1, rank.clamp(min=0)).sqrt()  # own one first
+
+    def largest(self, seen: Seen) -> float | Unbounded:
+        """The ⌈qk⌉-th smallest distance is at most the ⌈qk⌉-th smallest regular one, where there is one."""
+        if math.ceil(self.q * len(seen.weights) - SLACK) > len(seen.regular_distances):
+            return Unbounded(f"more Byzantine neighbours than a share of {1 - self.q:g}")
+        return seen.spread
+
+
+@dataclass(frozen=True)
 class ClippedGossip(LinearRule):
     """x_i ← Σ_j W_ij (x_i + Clip(x_j − x_i, τ_i)), eq. (ClippedGossip).
 
-    Needs: what its radius needs: nothing (a number), a bound on δ_max (Adaptive) or on a node's
+    Needs: what its radius needs: nothing (a number, Quantile), a bound on δ_max (Adaptive) or on a node's
     Byzantine neighbours (Local), or all (Oracle).
     Fails: where δ_max/γ² is large: behind a bottleneck, or with much Byzantine weight around a node. A radius
     that is too small stops information, one that is too large lets the attack through.

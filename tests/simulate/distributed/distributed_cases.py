@@ -28,6 +28,7 @@ from clippedgossip.rules import (
     Median,
     Mozi,
     Oracle,
+    Quantile,
     Rule,
     TrimmedMean,
 )
@@ -48,6 +49,7 @@ RULE_CASES: dict[str, Rule] = {name: sample_rule(name) for name in RULES} | {
     "mozi": Mozi(),  # by the losses of the engine
     "adaptive radius": ClippedGossip(Adaptive(delta_max=0.25)),
     "local radius": ClippedGossip(Local(faulty=1)),
+    "quantile radius": ClippedGossip(Quantile(0.5)),
     "oracle radius": ClippedGossip(Oracle()),
     "bucketing mozi": Bucketing(Mozi()),
 }
