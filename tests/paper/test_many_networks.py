@@ -1,16 +1,18 @@
 """Consensus on many small networks at once, and the two experiments that use it."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import networkx as nx
 import numpy as np
 import pytest
 import torch
 
+from clippedgossip.errors import RunError
 from clippedgossip.metrics import squared_distances
 from clippedgossip.network import Network
-from clippedgossip.paper import average_delta, blocked_components
-from clippedgossip.paper.many_networks import attacks, worst
+from clippedgossip.paper import Options, average_delta, blocked_components, reproduce
+from clippedgossip.paper.many_networks import FIRST_SEED, ManyNetworks, attacks, worst
 from clippedgossip.rules import ClippedGossip, Oracle
 from clippedgossip.simulate.consensus import trajectory
 
@@ -41,14 +43,40 @@ def test_networks_together_end_as_each_alone() -> None:
 
 def test_components_are_held_against_runs() -> None:
     cases = blocked_components.simulate(0, 6)
-    result = blocked_components.Cases([cases])
-    claims = blocked_components.EXPERIMENT.claims(result).claims
+    claims = blocked_components.EXPERIMENT.claims(cases).claims
     assert all(len(claim.text) <= 72 and claim.source for claim in claims)
-    assert all(len(case.seen) == len(case.likely) == len(case.network.regular) for case in cases)
-    wrong = [replace(case, seen=[0] * len(case.seen), likely=list(range(len(case.seen)))) for case in cases]
-    broken = blocked_components.Cases([wrong] * 3)
+    assert all(len(case.seen) == len(case.expected) for case in cases)
+    wrong = [replace(case, seen=[0] * len(case.seen), expected=list(range(len(case.seen)))) for case in cases]
+    broken = [replace(case, seed=seed) for seed in range(3) for case in wrong]
     verdicts = {claim.text: claim.verdict for claim in blocked_components.EXPERIMENT.findings(broken)}
     assert verdicts["where a cut is blocked, not all regular nodes agree"] == "does not hold"
+
+
+def test_seeds_are_kept_and_the_page_is_drawn_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finished seeds are not computed again; --from reads what was saved."""
+    experiment, folder = blocked_components.EXPERIMENT, tmp_path / "components"
+    monkeypatch.setattr(blocked_components, "ROUNDS", 20)
+    for seed in (FIRST_SEED, FIRST_SEED + 1):
+        experiment.write(blocked_components.simulate(seed, 4), folder / "seeds" / f"{seed}.json")
+    monkeypatch.setattr(ManyNetworks, "_one_seed", None)  # no process is started
+    done = reproduce("components", Options(seeds=2, out=tmp_path))
+    assert [case.seed for case in done.result] == [FIRST_SEED] * 4 + [FIRST_SEED + 1] * 4
+    again = reproduce("components", Options(source=tmp_path, out=tmp_path / "again"))
+    assert again.claims == done.claims
+    assert (tmp_path / "again" / "components" / "index.html").read_text() == done.path.read_text()
+    with pytest.raises(RunError, match="results of 'components'"):
+        reproduce("average-delta", Options(source=folder / "results.json", out=tmp_path))
+
+
+@pytest.mark.slow
+def test_average_delta_is_held_against_consensus_and_training(tmp_path: Path) -> None:
+    cases = average_delta.simulate(0, 2)
+    assert {case.base for case in cases} == set(average_delta.BASES)
+    assert all(0 <= case.error["training"] <= 1 for case in cases)
+    average_delta.EXPERIMENT.write(cases, tmp_path / "average-delta.json")
+    done = reproduce("average-delta", Options(source=tmp_path, out=tmp_path))
+    assert len(done.claims.claims) == 10
+    assert len(done.figures) == 2
 
 
 def test_gamma_does_not_depend_on_delta_and_both_families_are_what_they_say() -> None:

@@ -1,26 +1,30 @@
 """Not in the paper: whether the worst δ_i or their average predicts the damage."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import Any
 
 import networkx as nx
 import numpy as np
 import torch
 from scipy.stats import spearmanr
+from torch import Tensor
 
 from clippedgossip import graphs
+from clippedgossip.attacks import ALIE, Attack, Dissensus, SpectralHeterogeneity
 from clippedgossip.graphs.generators import Graph
 from clippedgossip.metrics import squared_distances
 from clippedgossip.network import Network
-from clippedgossip.paper.base import Experiment, Needs, Options, Progress
-from clippedgossip.paper.many_networks import worst
+from clippedgossip.paper.many_networks import ManyNetworks, NetworkCase, by_seed, worst
 from clippedgossip.report.claims import Claim, Floats, check
 from clippedgossip.report.figures import Points, scatter
 from clippedgossip.report.page import PagePart, Panels, Table
 from clippedgossip.report.palette import styles
 from clippedgossip.rules import Adaptive, ClippedGossip, Local, Oracle, Rule
+from clippedgossip.settings import Training
+from clippedgossip.simulate.engine import train_together
+from clippedgossip.simulate.setup import Setup, network_task
+from clippedgossip.tasks import load as load_data
 
 BASES: Mapping[str, Graph] = {
     "ring": nx.cycle_graph(10),
@@ -30,9 +34,13 @@ BASES: Mapping[str, Graph] = {
     "random graph": nx.gnp_random_graph(12, 0.4, seed=3),
 }
 WORST, MEAN = 0.16, 0.04
-EACH = 8  # networks of each family on each graph
+EACH = 6  # networks of each family on each graph
 ROUNDS = 50
 DIM = 3
+TRAINING = Training(rounds=100, evaluate_every=10, evaluate_last=0, evaluate_nodes=False)
+LAST = 5  # evaluations whose mean is the accuracy
+TRAINED: Sequence[Attack] = (ALIE(20.0), SpectralHeterogeneity(50.0), Dissensus(1.5))
+"""Those that are strongest in consensus on most networks."""
 FAMILIES = ("equal δ_max", "equal average", "random")
 MEASURES = ("δ_max", "average δ", "weighted average δ")
 RULES: Mapping[str, Rule] = {
@@ -44,41 +52,35 @@ OURS = "The paper believes that an average can replace δ_max; the bound is ours
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeltaCase:
-    """One network, and what is left of Ξ and of the way to the average under its strongest attack."""
+class DeltaCase(NetworkCase):
+    """What is left of the way to the average under the strongest attack, and what training loses."""
 
-    seed: int
     base: str
     family: str
     gamma: float
     measures: Mapping[str, float]
     error: Mapping[str, float]
-    """Mean squared distance to the average of the start, by that at the start; of each rule's radius."""
+    """Mean squared distance to the average of the start, by that at the start, of each rule's radius; and
+    under "training" the share of test images that the averaged model gets wrong, with the oracle radius."""
     attack: str
 
 
-@dataclass(frozen=True)
-class Damage:
-    cases: list[DeltaCase]
-
-    def correlation(self, measure: str, family: str | None = None, rule: str = "oracle") -> Floats:
-        """Spearman's rank correlation with the error, of each seed: the mean over the graphs."""
-        found = []
-        for seed in sorted({case.seed for case in self.cases}):
-            by_base = []
-            for base in BASES:
-                some = [
-                    case
-                    for case in self.cases
-                    if (case.seed, case.base) == (seed, base) and family in (None, case.family)
-                ]
-                values = [case.measures[measure] for case in some]
-                by_base.append(float(spearmanr(values, [case.error[rule] for case in some]).statistic))
-            found.append(float(np.mean(by_base)))
-        return np.array(found)
+def correlation(
+    cases: Sequence[DeltaCase], measure: str, family: str | None = None, damage: str = "oracle"
+) -> Floats:
+    """Spearman's rank correlation with the damage, of each seed: the mean over the graphs."""
+    found = []
+    for of_seed in by_seed(cases):
+        by_base = []
+        for base in BASES:
+            some = [case for case in of_seed if case.base == base and family in (None, case.family)]
+            values = [case.measures[measure] for case in some]
+            by_base.append(float(spearmanr(values, [case.error[damage] for case in some]).statistic))
+        found.append(float(np.mean(by_base)))
+    return np.array(found)
 
 
-class AverageDelta(Experiment[Damage]):
+class AverageDelta(ManyNetworks[DeltaCase]):
     name = "average-delta"
     title = "Average δ or the worst"
     lead = (
@@ -87,38 +89,42 @@ class AverageDelta(Experiment[Damage]):
         "the reverse, some are random. On each network, the attack that does the most harm counts."
     )
     section = "Average δ"
+    case = DeltaCase
 
-    def needs(self, options: Options) -> Needs[Damage]:
-        return Needs(
-            lambda progress: Damage(
-                [case for seed in range(options.seed_count) for case in simulate(seed, EACH, progress)]
+    def simulate(self, seed: int) -> list[DeltaCase]:
+        return simulate(seed, EACH)
+
+    def findings(self, result: list[DeltaCase]) -> Iterator[Claim]:
+        for damage, words, note in (
+            ("oracle", "the damage", "Spearman's rank correlation with the error in consensus"),
+            ("training", "what training loses", "Spearman's rank correlation with the errors in training"),
+        ):
+            average, worst_one = (
+                correlation(result, measure, damage=damage) for measure in ("average δ", "δ_max")
             )
-        )
-
-    def findings(self, result: Damage) -> Iterator[Claim]:
-        average, worst_one = (result.correlation(measure) for measure in ("average δ", "δ_max"))
-        yield check(
-            "the average δ predicts the damage",
-            average,
-            "at least 0.7",
-            note="Spearman's rank correlation with the error, over the networks of one graph, mean of graphs",
-            source=OURS,
-            digits=2,
-        )
-        yield check(
-            "δ_max predicts the damage", worst_one, "at least 0.7", note="the same", source=OURS, digits=2
-        )
-        yield check(
-            "the average predicts it better than δ_max",
-            average - worst_one,
-            "at least 0.05",
-            note="difference of the two",
-            source=OURS,
-            digits=2,
-        )
+            yield check(
+                f"the average δ predicts {words}",
+                average,
+                "at least 0.7",
+                note=f"{note}, over the networks of one graph, mean of the graphs",
+                source=OURS,
+                digits=2,
+            )
+            yield check(
+                f"δ_max predicts {words}", worst_one, "at least 0.7", note="the same", source=OURS, digits=2
+            )
+            yield check(
+                f"the average predicts {words} better than δ_max",
+                average - worst_one,
+                "at least 0.05",
+                note="difference of the two",
+                source=OURS,
+                digits=2,
+            )
+        average = correlation(result, "average δ")
         yield check(
             "with equal δ_max, a larger average does more damage",
-            result.correlation("average δ", FAMILIES[0]),
+            correlation(result, "average δ", FAMILIES[0]),
             "at least 0.7",
             note="Spearman's rank correlation",
             source=OURS,
@@ -126,7 +132,7 @@ class AverageDelta(Experiment[Damage]):
         )
         yield check(
             "with equal average, a larger δ_max does more damage",
-            result.correlation("δ_max", FAMILIES[1]),
+            correlation(result, "δ_max", FAMILIES[1]),
             "at least 0.7",
             note="Spearman's rank correlation; if this holds, the average alone is not enough",
             source=OURS,
@@ -134,7 +140,7 @@ class AverageDelta(Experiment[Damage]):
         )
         yield check(
             "weights from the slowest mode predict better than the plain average",
-            result.correlation("weighted average δ") - average,
+            correlation(result, "weighted average δ") - average,
             "at least 0.05",
             note="δ_i weighted by the square of node i's entry in the Fiedler vector",
             source=OURS,
@@ -144,8 +150,7 @@ class AverageDelta(Experiment[Damage]):
             "a radius from a node's own bound does less harm than one from δ_max",
             [
                 float(np.exp(np.mean([np.log(c.error["local"] / c.error["adaptive, δ_max"]) for c in some])))
-                for seed in sorted({case.seed for case in result.cases})
-                for some in [[case for case in result.cases if case.seed == seed]]
+                for some in by_seed(result)
             ],
             "at most 0.95 ×",
             note="error against that of the adaptive radius, geometric mean; `local` counts one neighbour",
@@ -153,63 +158,62 @@ class AverageDelta(Experiment[Damage]):
             digits=2,
         )
 
-    def figures(self, result: Damage) -> Mapping[str, PagePart]:
+    def figures(self, result: list[DeltaCase]) -> Mapping[str, PagePart]:
         looks = styles(FAMILIES)
-        svgs = [
-            scatter(
-                [
-                    Points(
-                        name=family,
-                        x=[case.measures[measure] for case in result.cases if case.family == family],
-                        y=[case.error["oracle"] for case in result.cases if case.family == family],
-                    )
-                    for family in FAMILIES
-                ],
-                x_label=measure,
-                y_label="error at the end / at the start",
-                x_scale="linear",
-                looks=looks,
-                legend=False,
-                size=(4.2, 3.0),
-            )
-            for measure in MEASURES
-        ]
-        words = f"Each point is one of {len(result.cases)} networks under its strongest attack."
-        return {"What predicts the damage": Panels(svgs, words, looks)}
 
-    def rows(self, result: Damage) -> list[dict[str, Any]]:
-        return [
-            {
-                "seed": case.seed,
-                "graph": case.base,
-                "family": case.family,
-                "gamma": case.gamma,
-                **case.measures,
-                "error": dict(case.error),
-                "attack": case.attack,
-            }
-            for case in result.cases
-        ]
+        def panels(damage: str, y_label: str, words: str) -> Panels:
+            svgs = [
+                scatter(
+                    [
+                        Points(
+                            name=family,
+                            x=[case.measures[measure] for case in result if case.family == family],
+                            y=[case.error[damage] for case in result if case.family == family],
+                        )
+                        for family in FAMILIES
+                    ],
+                    x_label=measure,
+                    y_label=y_label,
+                    x_scale="linear",
+                    looks=looks,
+                    legend=False,
+                    size=(4.2, 3.0),
+                )
+                for measure in MEASURES
+            ]
+            return Panels(svgs, words, looks)
 
-    def table(self, result: Damage) -> Table:
+        many = f"Each point is one of {len(result)} networks under its strongest attack"
+        return {
+            "What predicts the damage": panels("oracle", "error at the end / at the start", f"{many}."),
+            "What predicts the loss in training": panels(
+                "training",
+                "share of test images that are wrong",
+                f"{many} of {len(TRAINED)}, {TRAINING.rounds} rounds on digits sorted by label.",
+            ),
+        }
+
+    def table(self, result: list[DeltaCase]) -> Table:
         constant = {("δ_max", FAMILIES[0]), ("average δ", FAMILIES[1])}
         rows = [
             [
                 measure,
+                words,
                 *(
                     ""
                     if (measure, family) in constant
-                    else f"{result.correlation(measure, family).mean():.2f}"
+                    else f"{correlation(result, measure, family, damage).mean():.2f}"
                     for family in (*FAMILIES, None)
                 ),
             ]
+            for damage, words in (("oracle", "consensus"), ("training", "training"))
             for measure in MEASURES
         ]
-        title = f"Spearman's rank correlation with the damage, {len(result.cases)} networks, oracle radius"
-        return Table(["measure", *FAMILIES, "all"], rows, title)
+        title = f"Spearman's rank correlation with the damage, {len(result)} networks, oracle radius"
+        return Table(["measure", "damage to", *FAMILIES, "all"], rows, title)
 
 
-def simulate(seed: int, each: int, progress: Progress = lambda label, done, total: None) -> list[DeltaCase]:
+def simulate(seed: int, each: int) -> list[DeltaCase]:
     """`each` networks of every family on every graph."""
     draws = np.random.default_rng(seed)
     made: list[tuple[str, str, Network]] = [
@@ -223,17 +227,12 @@ def simulate(seed: int, each: int, progress: Progress = lambda label, done, tota
     starts = [torch.as_tensor(sides[base]) for base, *_ in made]
     centres = [start.mean(0) for start in starts]
     first = np.array([float(squared_distances(start).mean()) for start in starts])
-    outcomes = {
-        name: worst(
-            networks,
-            rule,
-            starts,
-            ROUNDS,
-            lambda number, models: float(squared_distances(models, centres[number]).mean()),
-            lambda label, done, total: progress(f"seed {seed}, {name}, {label}", done, total),  # noqa: B023  # called before the next name
-        )
-        for name, rule in RULES.items()
-    }
+
+    def harm(number: int, models: Tensor) -> float:
+        return float(squared_distances(models, centres[number]).mean())
+
+    outcomes = {name: worst(networks, rule, starts, ROUNDS, harm) for name, rule in RULES.items()}
+    wrong = np.max([_training_errors(networks, attack, seed) for attack in TRAINED], axis=0)
     return [
         DeltaCase(
             seed=seed,
@@ -241,11 +240,35 @@ def simulate(seed: int, each: int, progress: Progress = lambda label, done, tota
             family=family,
             gamma=network.spectral_gap,
             measures=dict(zip(MEASURES, _measures(network), strict=True)),
-            error={name: float(found.harm[k] / first[k]) for name, found in outcomes.items()},
+            error={name: float(found.harm[k] / first[k]) for name, found in outcomes.items()}
+            | {"training": float(wrong[k])},
             attack=outcomes["oracle"].attack[k],
         )
         for k, (base, family, network) in enumerate(made)
     ]
+
+
+def _training_errors(networks: Sequence[Network], attack: Attack, seed: int) -> Floats:
+    """(networks,) the share of test images that the model averaged over the regular nodes gets wrong."""
+    data, rule = load_data("digits"), RULES["oracle"]
+    setups = [
+        Setup(
+            network=network,
+            task=network_task(network, data, "mlp", partition="sorted", seed=seed),
+            rule=rule,
+            attack=attack,
+            training=TRAINING,
+            seed=seed,
+        )
+        for network in networks
+    ]
+    found = [
+        [1 - ((m.record.accuracy or {}).get("all") or 0.0) for m in moments if m.record is not None]
+        for moments in train_together(setups)
+        if moments[0].record is not None
+    ]
+    mean: Floats = np.mean(found[-LAST:], axis=0)
+    return mean
 
 
 def with_deltas(graph: Graph, deltas: Floats) -> Network:

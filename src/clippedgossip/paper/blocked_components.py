@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -13,8 +12,7 @@ from torch import Tensor
 from clippedgossip.audit.components import Components, expected, guaranteed
 from clippedgossip.metrics import components, pair_distances, squared_distances
 from clippedgossip.network import Network
-from clippedgossip.paper.base import Experiment, Needs, Options, Progress
-from clippedgossip.paper.many_networks import worst
+from clippedgossip.paper.many_networks import ManyNetworks, NetworkCase, by_seed, worst
 from clippedgossip.report.claims import Claim, Floats, check
 from clippedgossip.report.figures import Points, scatter
 from clippedgossip.report.page import Figure, PagePart, Table
@@ -29,12 +27,13 @@ OURS = "The conjecture is the paper's; the criterion and the bound are ours."
 
 
 @dataclass(frozen=True, kw_only=True)
-class ComponentCase:
-    """One network: the parts predicted and seen, as a number for each regular node."""
+class ComponentCase(NetworkCase):
+    """The components predicted and seen, as a number for each regular node."""
 
-    network: Network
-    sure: list[int]
-    likely: list[int]
+    gamma: float
+    delta_max: float
+    guaranteed: list[int]
+    expected: list[int]
     seen: list[int]
     left: float
     """Ξ after the last round by Ξ at the start."""
@@ -43,20 +42,15 @@ class ComponentCase:
     @property
     def ratio(self) -> float:
         """δ_max/γ²."""
-        gamma = self.network.spectral_gap
-        return self.network.delta_max / gamma**2 if gamma > 0 else np.inf
-
-
-@dataclass(frozen=True)
-class Cases:
-    by_seed: list[list[ComponentCase]]
+        return self.delta_max / self.gamma**2 if self.gamma > 0 else np.inf
 
     @property
-    def all(self) -> list[ComponentCase]:
-        return [case for cases in self.by_seed for case in cases]
+    def told(self) -> bool:
+        """Whether one component is expected and seen, or several are."""
+        return (max(self.expected) == 0) == (max(self.seen) == 0)
 
 
-class BlockedComponents(Experiment[Cases]):
+class BlockedComponents(ManyNetworks[ComponentCase]):
     name = "components"
     title = "Components behind Byzantine nodes"
     lead = (
@@ -65,21 +59,20 @@ class BlockedComponents(Experiment[Cases]):
         f"for {ROUNDS} rounds. On each network, the attack that leaves the nodes furthest apart counts."
     )
     section = "Components"
+    case = ComponentCase
 
-    def needs(self, options: Options) -> Needs[Cases]:
-        return Needs(
-            lambda progress: Cases([simulate(seed, NETWORKS, progress) for seed in range(options.seed_count)])
-        )
+    def simulate(self, seed: int) -> list[ComponentCase]:
+        return simulate(seed, NETWORKS)
 
-    def findings(self, result: Cases) -> Iterator[Claim]:
-        def share(of: Any) -> list[float]:
-            return [float(np.mean([of(case) for case in cases])) for cases in result.by_seed]
+    def findings(self, result: list[ComponentCase]) -> Iterator[Claim]:
+        seeds = by_seed(result)
 
         yield check(
             "where a cut is blocked, not all regular nodes agree",
             [
-                float(np.mean([max(case.seen) > 0 for case in cases if max(case.likely) > 0]))
-                for cases in result.by_seed
+                float(np.mean(apart)) if apart else float("nan")
+                for cases in seeds
+                for apart in [[max(case.seen) > 0 for case in cases if max(case.expected) > 0]]
             ],
             "at least 95 %",
             note="networks where several components are expected",
@@ -87,41 +80,41 @@ class BlockedComponents(Experiment[Cases]):
         )
         yield check(
             "nodes expected together stay together",
-            [_pairs(cases, together=True) for cases in result.by_seed],
+            [_pairs(cases, together=True) for cases in seeds],
             "at least 90 %",
             note="pairs of nodes expected together that are together",
             source=OURS,
         )
         yield check(
             "nodes expected apart are apart",
-            [_pairs(cases, together=False) for cases in result.by_seed],
+            [_pairs(cases, together=False) for cases in seeds],
             "at least 90 %",
             note="pairs of nodes expected apart that are apart",
             source=OURS,
         )
         yield check(
             "the criterion tells whether all agree",
-            share(lambda case: (max(case.likely) == 0) == (max(case.seen) == 0)),
+            [_told(cases) for cases in seeds],
             "at least 85 %",
             note="networks where one component is expected and seen, or several are",
             source=OURS,
         )
         yield check(
             "the components seen are those expected, node by node",
-            share(lambda case: case.likely == case.seen),
+            [float(np.mean([case.expected == case.seen for case in cases])) for cases in seeds],
             "at least 75 %",
             note="networks",
             source=OURS,
         )
         yield check(
             "the criterion tells it better than δ_max/γ² with the best threshold",
-            [_criterion(cases) - _best_threshold(cases) for cases in result.by_seed],
+            [_told(cases) - _best_threshold(cases) for cases in seeds],
             "at least 0 points",
             note="share of networks; the threshold is chosen afterwards, on the same networks",
             source=OURS,
         )
 
-    def figures(self, result: Cases) -> Mapping[str, PagePart]:
+    def figures(self, result: list[ComponentCase]) -> Mapping[str, PagePart]:
         clouds = [
             Points(
                 name=name,
@@ -129,7 +122,7 @@ class BlockedComponents(Experiment[Cases]):
                 y=[max(case.left, FLOOR) for case in chosen],
             )
             for name, one in (("one component expected", True), ("several expected", False))
-            if (chosen := [c for c in result.all if (max(c.likely) == 0) is one and 0 < c.ratio < np.inf])
+            if (chosen := [c for c in result if (max(c.expected) == 0) is one and 0 < c.ratio < np.inf])
         ]
         svg = scatter(clouds, x_label="δ_max / γ²", y_label="Ξ at the end / at the start")
         return {
@@ -141,37 +134,18 @@ class BlockedComponents(Experiment[Cases]):
             )
         }
 
-    def rows(self, result: Cases) -> list[dict[str, Any]]:
-        return [
-            {
-                "seed": seed,
-                "regular": len(case.network.regular),
-                "gamma": case.network.spectral_gap,
-                "delta_max": case.network.delta_max,
-                "guaranteed": case.sure,
-                "expected": case.likely,
-                "seen": case.seen,
-                "distance_left": case.left,
-                "attack": case.attack,
-            }
-            for seed, cases in enumerate(result.by_seed)
-            for case in cases
-        ]
-
-    def table(self, result: Cases) -> Table:
+    def table(self, result: list[ComponentCase]) -> Table:
         counts = {(one, seen): 0 for one in (True, False) for seen in (True, False)}
-        for case in result.all:
-            counts[max(case.likely) == 0, max(case.seen) == 0] += 1
+        for case in result:
+            counts[max(case.expected) == 0, max(case.seen) == 0] += 1
         rows: list[list[str | int | float | None]] = [
             [name, counts[one, True], counts[one, False]]
             for name, one in (("one expected", True), ("several expected", False))
         ]
-        return Table(["components", "one seen", "several seen"], rows, f"{len(result.all)} networks")
+        return Table(["components", "one seen", "several seen"], rows, f"{len(result)} networks")
 
 
-def simulate(
-    seed: int, count: int, progress: Progress = lambda label, done, total: None
-) -> list[ComponentCase]:
+def simulate(seed: int, count: int) -> list[ComponentCase]:
     """So many random networks, each under its strongest attack."""
     draws = np.random.default_rng(seed)
     made = [_network(draws) for _ in range(count)]
@@ -183,7 +157,6 @@ def simulate(
         starts,
         ROUNDS,
         lambda number, models: float(squared_distances(models).mean()),
-        lambda label, done, total: progress(f"seed {seed}, {label}", done, total),
     )
     cases = []
     for network, models, harm, start, attack in zip(
@@ -193,9 +166,11 @@ def simulate(
         parts = components(pair_distances(models)[:, :-1], near=near).parts
         cases.append(
             ComponentCase(
-                network=network,
-                sure=_numbers(network, guaranteed(network)),
-                likely=_numbers(network, expected(network)),
+                seed=seed,
+                gamma=network.spectral_gap,
+                delta_max=network.delta_max,
+                guaranteed=_numbers(network, guaranteed(network)),
+                expected=_numbers(network, expected(network)),
                 seen=_numbered(len(models), parts),
                 left=float(harm / start),
                 attack=attack,
@@ -257,15 +232,15 @@ def _pairs(cases: list[ComponentCase], *, together: bool) -> float:
     """Of the pairs of nodes predicted to be together, or apart, the share that is."""
     right = total = 0
     for case in cases:
-        said, seen = np.array(case.likely), np.array(case.seen)
+        said, seen = np.array(case.expected), np.array(case.seen)
         pairs = np.triu((said[:, None] == said) == together, 1)
         total += int(pairs.sum())
         right += int((pairs & ((seen[:, None] == seen) == together)).sum())
     return right / total if total else float("nan")
 
 
-def _criterion(cases: list[ComponentCase]) -> float:
-    return float(np.mean([(max(case.likely) == 0) == (max(case.seen) == 0) for case in cases]))
+def _told(cases: list[ComponentCase]) -> float:
+    return float(np.mean([case.told for case in cases]))
 
 
 def _best_threshold(cases: list[ComponentCase]) -> float:

@@ -1,12 +1,20 @@
-"""Consensus on many small networks at once, under the strongest of several attacks on each of them.
+"""Experiments on many small networks: consensus under the strongest of several attacks on each of them.
 
 The networks are parts of one network without edges between them. Every attack is run with every strength of
 a list. On each network the one that does the most harm at the end counts: it is tuned on each network alone.
+`python -m clippedgossip.paper.many_networks components 2000 FILE` does the networks of one seed.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+import json
+import subprocess
+import sys
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
 
 import networkx as nx
 import numpy as np
@@ -14,19 +22,105 @@ import torch
 from torch import Tensor
 
 from clippedgossip.attacks import ALIE, IPM, Attack, Dissensus, FreeAttack, View
+from clippedgossip.devices import usable_cores
+from clippedgossip.errors import RunError
+from clippedgossip.files import write_atomic
 from clippedgossip.network import Network
-from clippedgossip.paper.base import Progress
+from clippedgossip.paper.base import Experiment, Needs, Options, Progress, load
 from clippedgossip.paper.consensus_chains import one_thread
+from clippedgossip.paper.results import found, rounded
 from clippedgossip.report.claims import Floats
 from clippedgossip.rules import Rule
 from clippedgossip.simulate.consensus import trajectory
 
+FORMAT = 1
+FIRST_SEED = 2000
+"""Criteria, families of networks and claims were chosen on smaller seeds."""
 STRENGTHS = {
     "dissensus": (0.5, 1.5, 5.0, 50.0),
     "spectral": (0.5, 5.0, 50.0),
     "IPM": (0.5, 5.0),
     "ALIE": (2.0, 20.0),
 }
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkCase:
+    """One network and what was seen on it, in values that JSON has."""
+
+    seed: int
+
+
+Case = TypeVar("Case", bound=NetworkCase)
+
+
+class ManyNetworks(Experiment[list[Case]], Generic[Case]):
+    """An experiment whose networks follow from a seed. The cases of a finished seed are kept in its folder,
+    so that a stopped experiment resumes."""
+
+    case: ClassVar[type[NetworkCase]]
+
+    @abstractmethod
+    def simulate(self, seed: int) -> list[Case]:
+        """The networks of a seed."""
+
+    def needs(self, options: Options) -> Needs[list[Case]]:
+        if options.source is not None:
+            path = found(options.source, self.name)
+            return Needs(lambda progress: self._read(path))
+        return Needs(lambda progress: self._done(options, progress))
+
+    def rows(self, result: list[Case]) -> list[dict[str, Any]]:
+        return [asdict(case) for case in result]
+
+    def save(self, result: list[Case], folder: Path) -> None:
+        self.write(result, folder / "results.json")
+
+    def write(self, cases: Iterable[Case], path: Path) -> None:
+        """The file that `--from` reads."""
+        rows = [rounded(asdict(case)) for case in cases]
+        content = {"format": FORMAT, "experiment": self.name, "cases": rows}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, json.dumps(content, ensure_ascii=False, allow_nan=False) + "\n")
+
+    def _read(self, path: Path) -> list[Case]:
+        try:
+            raw = json.loads(path.read_text(encoding="utf-8"))
+            if raw["format"] != FORMAT or raw["experiment"] != self.name:
+                raise KeyError(f"it holds results of {raw['experiment']!r}")
+            return [self.case(**row) for row in raw["cases"]]  # type: ignore[misc]  # a Case
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise RunError(
+                f"cannot read results of {self.name!r} from {path}: {error}\ngive a results.json of reproduce"
+            ) from error
+
+    def _done(self, options: Options, progress: Progress) -> list[Case]:
+        """Each seed in a process of its own, as many at a time as there are cores."""
+        folder = options.out / self.name / "seeds"
+        seeds = range(FIRST_SEED, FIRST_SEED + options.seed_count)
+        paths = {seed: folder / f"{seed}.json" for seed in seeds}
+        open_ = [seed for seed in seeds if not paths[seed].exists()]
+        with ThreadPoolExecutor(min(options.workers or usable_cores(), len(seeds))) as pool:
+            running = [pool.submit(self._one_seed, seed, paths[seed]) for seed in open_]
+            for done, future in enumerate(as_completed(running), 1):
+                future.result()
+                progress(f"{self.name}, {len(seeds)} seeds", len(seeds) - len(open_) + done, len(seeds))
+        return [case for seed in seeds for case in self._read(paths[seed])]
+
+    def _one_seed(self, seed: int, path: Path) -> None:
+        command = [sys.executable, "-m", __name__, self.name, str(seed), str(path)]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+        if ended.returncode:
+            last = (ended.stderr.strip().splitlines() or ["it gave no reason"])[-1]
+            raise RunError(
+                f"{self.name}, seed {seed}: the process ended early: {last}\n"
+                "run the same command again to resume"
+            )
+
+
+def by_seed(cases: Iterable[Case]) -> list[list[Case]]:
+    """The cases of each seed."""
+    return [list(some) for _, some in groupby(cases, lambda case: case.seed)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +168,6 @@ def worst(
     starts: Sequence[Tensor],
     rounds: int,
     harm: Callable[[int, Tensor], float],
-    progress: Progress = lambda label, done, total: None,
 ) -> Outcome:
     """Run every attack. `harm` gives that of a network, by its number, from its last models."""
     union = nx.disjoint_union_all(network.to_networkx() for network in networks)
@@ -83,13 +176,17 @@ def worst(
     sizes = [len(network.regular) for network in networks]
     models: list[Tensor] = list(starts)
     most, by = np.full(len(networks), -np.inf), [""] * len(networks)
-    chosen = attacks(networks)
-    for done, (name, attack) in enumerate(chosen.items()):
-        progress(name, done, len(chosen))
+    for name, attack in attacks(networks).items():
         with one_thread():
             *_, last = trajectory(together, rule, start, attack=attack, rounds=rounds)
         for number, part in enumerate(torch.split(last, sizes)):
-            found = harm(number, part)
-            if found > most[number]:
-                most[number], by[number], models[number] = found, name, part
+            done = harm(number, part)
+            if done > most[number]:
+                most[number], by[number], models[number] = done, name, part
     return Outcome(models, most, by)
+
+
+if __name__ == "__main__":
+    experiment = load(sys.argv[1])
+    torch.set_num_threads(1)
+    experiment.write(experiment.simulate(int(sys.argv[2])), Path(sys.argv[3]))  # type: ignore[attr-defined]  # ManyNetworks

@@ -282,9 +282,9 @@ def _line_to_json(line: Line) -> dict[str, Any]:
         "runs": [
             {
                 "seed": run.seed,
-                "final": {name: _short(value) for name, value in run.final.items()},
+                "final": rounded(run.final),
                 "rounds": list(run.rounds),
-                "curves": {name: [_short(value) for value in values] for name, values in run.curves.items()},
+                "curves": rounded(run.curves),
                 "seconds": run.seconds,
                 "diverged": run.diverged,
             }
@@ -303,8 +303,15 @@ def _line_from_json(raw: Mapping[str, Any]) -> Line:
     )
 
 
-def _short(value: float | None) -> float | None:
-    return None if value is None or not math.isfinite(value) else float(f"{value:.{DIGITS}g}")
+def rounded(value: Any) -> Any:
+    """The same with few digits, and null where a number is not finite."""
+    if isinstance(value, Mapping):
+        return {name: rounded(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [rounded(part) for part in value]
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
+    return value
 
 
 def found(source: Path, name: str) -> Path:
