@@ -45,7 +45,7 @@ def stack(network: Network, hidden: int, device: str, rounds: int) -> Stack:
     model = nn.Sequential(nn.Linear(64, hidden), nn.ReLU(), nn.Linear(hidden, 10))
     nodes = network.regular.tolist()
     task = make_task(data, partition(labels, len(nodes), "iid", seed=0), model, seed=0, batch=32, nodes=nodes)
-    training = Training(rounds=rounds, evaluate_every=rounds, evaluate_last=0)
+    training = Training(rounds=rounds, lr=1e-4, evaluate_every=rounds, evaluate_last=0)
     return Stack(
         [Setup(network=network, task=task, rule=ClippedGossip(1.0), attack=Dissensus(), training=training)],
         device,

@@ -14,7 +14,18 @@ from clippedgossip.mixing.inbox import Context, Inbox
 from clippedgossip.mixing.slots import Layout, RoundLayouts
 from clippedgossip.network import Network
 from clippedgossip.network.schedule import survey
-from clippedgossip.rules import RULES, Adaptive, ClippedGossip, Gossip, Median, Oracle, Rule, TrimmedMean
+from clippedgossip.rules import (
+    RULES,
+    Adaptive,
+    ClippedGossip,
+    Gossip,
+    Median,
+    Oracle,
+    Rule,
+    TrimmedMean,
+    WeightedMedian,
+    base,
+)
 from clippedgossip.runs.config import RunConfig
 from clippedgossip.simulate import Setup, State, Training, consensus, train, train_together
 from clippedgossip.simulate.consensus import trajectory
@@ -158,9 +169,11 @@ def test_an_oracle_radius_is_that_of_the_round_and_a_bound_that_of_all_rounds() 
     assert found[-1] < 0.5 * found[0]
 
 
-def test_fixed_shapes_hold_every_round() -> None:
+@pytest.mark.parametrize("schedule", [DRAWN, {"name": "churn", "leave": 0.2, "join": 0.5}], ids=str)
+def test_fixed_shapes_hold_every_round(schedule: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """What a CUDA graph reads: the same memory in each round, and the same messages as without."""
-    network = changing(delay={"edges": 2})
+    monkeypatch.setattr(base, "compiled", lambda name, work, dynamic: work)
+    network = changing(schedule=schedule, delay={"edges": 2})
     exact = RoundLayouts(network, 3, "cpu")
     fixed = RoundLayouts(network, 3, "cpu", survey(network, 20, 3))
     models = torch.randn(6, 4, generator=torch.Generator().manual_seed(5))
@@ -173,7 +186,9 @@ def test_fixed_shapes_hold_every_round() -> None:
             assert layout.byzantine_senders is not None
             messages = torch.full((len(layout.byzantine_senders), 4), 7.0)
             inbox = Inbox(layout=layout, models=models, extra=messages).with_late(sent)
-            found.append(ClippedGossip(0.7).mix(inbox))
+            found.append(
+                torch.cat([rule.mix(inbox) for rule in (ClippedGossip(0.7), Median(), WeightedMedian())])
+            )
         torch.testing.assert_close(*found)
         places.add(fixed.at(round).slots.data_ptr())
     assert len(places) == 1

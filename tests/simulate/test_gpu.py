@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Iterator
 from functools import cache
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -16,6 +17,7 @@ from clippedgossip.mixing.inbox import Context, Inbox
 from clippedgossip.mixing.slots import Layout
 from clippedgossip.network import Network
 from clippedgossip.rules import (
+    Bucketing,
     ClippedGossip,
     CoordinateRule,
     GeometricMedian,
@@ -229,23 +231,35 @@ def test_two_gpu_runs_give_the_same_bytes() -> None:
     assert [str(moment.record) for moment in first] == [str(moment.record) for moment in second]
 
 
+DRAWN = {"name": "random-neighbours", "neighbours": 4}
+PHASES = {
+    "name": "phases",
+    "phases": [{"rounds": 1, "nodes": [0, 1, 2, 3, 4, 5, 6]}, {"rounds": 2}],
+}
+"""With 0, 6 and 8 neighbours."""
+
+
 @pytest.mark.parametrize("delay", [None, {"edges": 2}], ids=str)
 @pytest.mark.parametrize(
-    ("rule", "attack", "captured"),
+    ("rule", "attack", "schedule", "captured"),
     [
-        (ClippedGossip(0.5), "dissensus", True),
-        (ClippedGossip(0.5), "label-flipping", True),
-        (GeometricMedian(), "alie", True),
-        (Median(), "ipm", False),
-        (TrimmedMean(trim=1), "gaussian", False),
+        (ClippedGossip(0.5), "dissensus", DRAWN, True),
+        (ClippedGossip(0.5), "label-flipping", DRAWN, True),
+        (GeometricMedian(), "alie", DRAWN, True),
+        (Median(), "ipm", DRAWN, True),
+        (TrimmedMean(trim=1), "gaussian", DRAWN, True),
+        (Bucketing(Median()), "ipm", DRAWN, True),
+        (Mozi(), "ipm", DRAWN, True),
+        (Median(), "ipm", PHASES, True),
+        (TrimmedMean(trim=(1, 2, 1, 1, 2, 1, 1)), "ipm", PHASES, True),
+        (Bucketing(Median()), "ipm", PHASES, False),
     ],
-    ids=["clipped-gossip", "label-flipping", "geometric-median", "median", "trimmed-mean"],
+    ids=str,
 )
 def test_a_network_that_changes_is_captured_once(
-    rule: Rule, attack: str, captured: bool, delay: dict[str, int] | None
+    rule: Rule, attack: str, schedule: Any, captured: bool, delay: dict[str, int] | None
 ) -> None:
     """And its rounds are those of a CPU."""
-    schedule = {"name": "random-neighbours", "neighbours": 4}
     network = Network(nx.complete_graph(9), byzantine=[1, 6], schedule=schedule, delay=delay)
     run = cases.setup(rule, attack, network=network, model="linear", rounds=8, evaluate_every=8)
     stack = Stack([run], "cuda")

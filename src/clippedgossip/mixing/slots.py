@@ -36,6 +36,7 @@ class Layout:
     memo: dict[Hashable, Any] = field(default_factory=dict, repr=False)
     like: "Layout | None" = field(default=None, repr=False)  # an earlier layout with the same empty slots
     known_counts: tuple[int, ...] | None = None  # numbers of neighbours, where they need not be looked up
+    any_of: tuple[int, ...] | None = None  # numbers of neighbours of all rounds, where a CUDA graph holds all
     late_slots: Tensor | None = None  # (n, k) the slots, where some messages were sent in earlier rounds
     late: Tensor | None = None  # (p,) rows among all that was sent lately, which follow all other rows
 
@@ -99,6 +100,18 @@ class Layout:
         }
         return replace(self, **moved, known_counts=counts, memo={})
 
+    def views(self, **where: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        """Memory for all its tensors in one piece, and the part of each: they are copied at once."""
+        held = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        tensors = {name: part for name, part in held.items() if isinstance(part, Tensor)}
+        ends = np.cumsum([-(-part.nbytes // 16) * 16 for part in tensors.values()])
+        whole = torch.zeros(int(ends[-1]), dtype=torch.uint8, **where)
+        parts = {
+            name: whole[end - -(-part.nbytes // 16) * 16 :][: part.nbytes].view(part.dtype).view(part.shape)
+            for (name, part), end in zip(tensors.items(), ends.tolist(), strict=True)
+        }
+        return whole, parts
+
     @staticmethod
     def explicit(
         weights: Tensor,
@@ -140,28 +153,34 @@ class Layout:
 
     @cached_property
     def counts(self) -> tuple[int, ...]:
-        """Number of neighbours of each node."""
-        if self.known_counts is not None:
-            return self.known_counts
+        """Number of neighbours of each node, or those that occur."""
+        if self.any_of is not None or self.known_counts is not None:
+            return self.any_of or self.known_counts or ()
         return tuple((self.weights > 0).sum(1).tolist()) if self.like is None else self.like.counts
 
     @cached_property
     def by_count(self) -> tuple[tuple[int, Tensor], ...]:
         """(number of neighbours, the nodes that have it), so that rules need not handle empty slots."""
-        return tuple((count, nodes) for count, _, nodes in self.by_count_and((0,) * len(self.counts)))
+        return tuple((count, nodes) for count, _, nodes in self.by_count_and((0,) * len(self.slots)))
 
     def by_count_and(self, kinds: tuple[float, ...]) -> tuple[tuple[int, float, Tensor], ...]:
-        """(number of neighbours, kind, the nodes that have both), for a kind of each node."""
+        """(number of neighbours, kind, the nodes that have both), for a kind of each node. With `any_of`,
+        those that have the kind: `has_count` says which of them have so many neighbours in the round."""
         if kinds not in self.memo:
             alike: dict[tuple[int, float], list[int]] = {}
-            for node, both in enumerate(zip(self.counts, kinds, strict=False)):
-                alike.setdefault(both, []).append(node)
+            for node, kind in enumerate(kinds[: len(self.slots)]):
+                for count in self.any_of or self.counts[node : node + 1]:
+                    alike.setdefault((count, kind), []).append(node)
             self.memo[kinds] = tuple(
                 (count, kind, torch.tensor(nodes, device=self.slots.device))
                 for (count, kind), nodes in sorted(alike.items())
             )
         groups: tuple[tuple[int, float, Tensor], ...] = self.memo[kinds]
         return groups
+
+    def has_count(self, count: int, nodes: Tensor) -> Tensor:
+        """(b, 1) which of these nodes have so many neighbours."""
+        return self.present[nodes].sum(1, keepdim=True) == count
 
     def averages(self, who: str, weights: Tensor) -> "Layout":
         """A layout in which every message has a row of its own, with weights (n, k'). For the same `who`, the
@@ -191,9 +210,10 @@ class RoundLayouts:
     ) -> None:
         self.network, self.seed, self.device, self.fixed = network, seed, torch.device(device), fixed
         self._held: Layout | None = None
+        self._place = torch.empty(0)
         self._thread = ThreadPoolExecutor(1, "rounds") if fixed and self.device.type == "cuda" else None
-        self._coming: dict[int, Future[Layout]] = {}
-        self._copies: list[tuple[dict[str, Tensor], torch.cuda.Event]] = []
+        self._coming: dict[int, Future[int]] = {}
+        self._staged: list[tuple[Tensor, dict[str, Tensor], torch.cuda.Event | None]] = []
 
     @property
     def kept(self) -> int:
@@ -207,10 +227,22 @@ class RoundLayouts:
             if self._held is None:
                 self._held = Layout.of(self.network, self.device)
             return self._held
-        found = self._made(round) if self._thread is None else self._made_ahead(round, self._thread)
         if self.fixed is None:
+            found = self._made(round)
             return found.to(self.device, counts=found.counts)
-        return self._into_place(found, round)
+        if self._held is None:
+            self._held = self._reserve(self._made(round))
+        coming = self._coming.pop(round, None)
+        if coming is None:
+            self._coming.clear()
+        whole, _, copied = self._staged[self._stage(round) if coming is None else coming.result()]
+        self._place.copy_(whole, non_blocking=True)
+        if copied is not None and self._thread is not None:
+            copied.record()
+            for later in range(round + 1, round + 1 + AHEAD):
+                if later not in self._coming:
+                    self._coming[later] = self._thread.submit(self._stage, later)
+        return self._held
 
     def _made(self, round: int) -> Layout:
         """On the CPU."""
@@ -219,19 +251,32 @@ class RoundLayouts:
             found = Layout.of(now)
         else:
             found = Layout.of(now, width=self.fixed.width, byzantine_links=self.fixed.byzantine_links)
-            if self.network.schedule is not None:
-                found = replace(found, known_counts=self.fixed.counts)
         return self._with_late(found, round) if self.kept else found
 
-    def _made_ahead(self, round: int, thread: ThreadPoolExecutor) -> Layout:
-        coming = self._coming.pop(round, None)
-        if coming is None:
-            self._coming.clear()
-        found = self._made(round) if coming is None else coming.result()
-        for later in range(round + 1, round + 1 + AHEAD):
-            if later not in self._coming:
-                self._coming[later] = thread.submit(self._made, later)
-        return found
+    def _reserve(self, first: Layout) -> Layout:
+        """The memory that a CUDA graph reads, and that from which it is filled."""
+        assert self.fixed is not None
+        counts = self.fixed.counts
+        known = counts * len(first.slots) if len(counts) == 1 else None
+        if self.network.schedule is None:
+            known = first.counts
+        self._place, views = first.views(device=self.device)
+        parts: dict[str, Any] = dict(views)
+        for _ in range(COPIES if self._thread else 1):
+            event = torch.cuda.Event() if self._thread else None  # type: ignore[no-untyped-call]  # PyTorch's
+            self._staged.append((*first.views(pin_memory=event is not None), event))
+        return replace(first, **parts, known_counts=known, any_of=None if known else counts, memo={})
+
+    def _stage(self, round: int) -> int:
+        """Write the layout of a round where it can be copied from. Returns the place."""
+        place = round % len(self._staged)
+        _, parts, copied = self._staged[place]
+        found = self._made(round)
+        if copied is not None:
+            copied.synchronize()  # an earlier round may not have been copied yet
+        for name, part in parts.items():
+            part.copy_(getattr(found, name))
+        return place
 
     def _with_late(self, layout: Layout, round: int) -> Layout:
         """Row a of the models sent b rounds ago is row (round − b) mod kept, a of all that is kept."""
@@ -254,23 +299,3 @@ class RoundLayouts:
                 found, np.zeros(regular * min(self.kept, self.fixed.width) - len(found), dtype=np.int64)
             )
         return replace(layout, late_slots=torch.from_numpy(slots), late=torch.from_numpy(found))
-
-    def _into_place(self, found: Layout, round: int) -> Layout:
-        """The same numbers in the memory that a CUDA graph reads."""
-        tensors = {entry.name: getattr(found, entry.name) for entry in fields(Layout)}
-        tensors = {name: part for name, part in tensors.items() if isinstance(part, Tensor)}
-        if self._held is None:
-            self._held = found.to(self.device, counts=found.counts)
-        elif self._thread is None:
-            for name, part in tensors.items():
-                getattr(self._held, name).copy_(part)
-        else:
-            if len(self._copies) < COPIES:
-                pinned = {name: torch.empty_like(part, pin_memory=True) for name, part in tensors.items()}
-                self._copies.append((pinned, torch.cuda.Event()))  # type: ignore[no-untyped-call]  # PyTorch's
-            copies, copied = self._copies[round % len(self._copies)]
-            copied.synchronize()  # an earlier round may not have been copied yet
-            for name, part in tensors.items():
-                getattr(self._held, name).copy_(copies[name].copy_(part), non_blocking=True)
-            copied.record()
-        return self._held

@@ -100,17 +100,16 @@ class RandomNeighbours(GraphSchedule):
         from clippedgossip.randomness import hash_bits
 
         count = self.neighbours
-        bits = hash_bits(seed, "neighbours", round, _torch(nodes)[:, None], _torch(np.arange(count))).numpy()
+        bits = hash_bits(seed, "neighbours", round, _torch(nodes), _torch(np.arange(count))[:, None]).numpy()
         short = (bits >> 33) & 0x7FFFFFFF
-        places = np.empty((len(nodes), count), dtype=np.int64)
+        places = np.empty((count, len(nodes)), dtype=np.int64)
         for k in range(count):
             last = np.maximum(degrees - count + k, 0)
-            drawn = (short[:, k] * (last + 1)) >> 31
-            taken = (places[:, :k] == drawn[:, None]).any(1)
-            places[:, k] = np.where(taken, last, drawn)
-        places[degrees <= count] = np.arange(count)
-        places.sort(1)
-        return places
+            drawn = (short[k] * (last + 1)) >> 31
+            taken = (places[:k] == drawn).any(0)
+            places[k] = np.where(taken, last, drawn)
+        places[:, degrees <= count] = np.arange(count)[:, None]
+        return np.sort(places.T, 1)
 
 
 @dataclass(frozen=True)

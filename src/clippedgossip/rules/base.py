@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from numbers import Integral
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -56,6 +57,9 @@ class Rule(ABC):
         """Whether it never synchronises with the CPU, so that a CUDA graph can capture its round. A rule of
         the user's own must say so."""
         return ours(self)
+
+    most_counts: ClassVar[int] = 1
+    """On a network that changes: the most different numbers of neighbours with which a round is captured."""
 
     @property
     def needs_losses(self) -> bool:
@@ -125,6 +129,8 @@ class LinearRule(Rule):
     """A rule whose output is a linear combination of the messages, with coefficients that depend on weights
     and distances only. A rule works on small matrices; the models of all nodes are read in two passes."""
 
+    most_counts: ClassVar[int] = 1 << 30
+
     @abstractmethod
     def coefficients(self, near: Neighborhood) -> Tensor:
         """(b, k+1) coefficients of self and each slot, summing to 1; empty slots get 0."""
@@ -150,6 +156,7 @@ class LinearRule(Rule):
 class CoordinateRule(Rule):
     """A rule that works on each coordinate alone."""
 
+    most_counts: ClassVar[int] = 4  # each is computed for all nodes
     weighted = False  # whether the rule uses the weights, or only which nodes are neighbours
 
     @abstractmethod
@@ -168,19 +175,21 @@ class CoordinateRule(Rule):
 
     def mix(self, inbox: Inbox) -> Tensor:
         inbox = inbox.by_coordinate()
-        output = torch.empty_like(inbox.models)
+        varies, output = inbox.layout.any_of is not None, torch.empty_like(inbox.models)
         for rule, count, nodes in self.parts(inbox.layout):
             if not count:  # whoever has no neighbour in a round keeps its model
-                output[nodes] = inbox.models[nodes]
-                continue
-            rule.check(count)
-            if output.is_cuda:
-                found = rule._mix_compiled(inbox, count, nodes)
-                if len(nodes) == len(output):
-                    return found
-                output[nodes] = found
+                found = inbox.models[nodes]
             else:
-                rule._mix_on_cpu(inbox, count, nodes, output)
+                rule.check(count)
+                if not output.is_cuda and not varies:
+                    rule._mix_on_cpu(inbox, count, nodes, output)
+                    continue
+                found = rule._mix_compiled(inbox, count, nodes)
+                if len(nodes) == len(output) and not varies:
+                    return found
+            if varies:
+                found = torch.where(inbox.layout.has_count(count, nodes), found, output[nodes])
+            output[nodes] = found
         return output
 
     def _mix_on_cpu(self, inbox: Inbox, count: int, nodes: Tensor, output: Tensor) -> None:

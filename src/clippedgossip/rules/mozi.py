@@ -1,5 +1,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -24,6 +25,7 @@ class Mozi(LinearRule):
     Origin: Guo et al., 2020, arXiv:2002.08569 (Mozi); 2021 (UBAR).
     """
 
+    most_counts: ClassVar[int] = 1
     loss: Callable[[Tensor], Tensor] | None = None
     keep: float = 0.99
     self_weight: float = 0.5

@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ class Premix(LinearRule):
     """Applies another rule to averages of the messages. It is linear if that rule is."""
 
     rule: Rule
+    most_counts: ClassVar[int] = 1
 
     @property
     def innermost(self) -> Rule:

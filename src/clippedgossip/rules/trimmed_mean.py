@@ -39,7 +39,7 @@ class Trimmed(CoordinateRule):
         if not isinstance(self.trim, tuple):
             yield from super().parts(layout)
             return
-        self.at(len(layout.counts) - 1)
+        self.at(len(layout.slots) - 1)
         for count, trim, nodes in layout.by_count_and(self.trim):
             yield replace(self, trim=trim), count, nodes
 

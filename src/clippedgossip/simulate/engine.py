@@ -21,8 +21,7 @@ from clippedgossip.network import Network
 from clippedgossip.network.schedule import Survey, survey
 from clippedgossip.randomness import Word
 from clippedgossip.records import Round
-from clippedgossip.rules import MDA, ClippedGossip, CSPlus, LinearRule, Mozi
-from clippedgossip.rules.premix import Premix
+from clippedgossip.rules import ClippedGossip, CSPlus, LinearRule
 from clippedgossip.simulate.selfcheck import SelfCheck, check_compiled
 from clippedgossip.simulate.setup import Setup, checked_counts, refuse_disconnected, refuse_what_does_not_fit
 from clippedgossip.simulate.state import Moment, State
@@ -258,16 +257,12 @@ class Mixer:
         return {name: held for name, held in every.items() if held.shape[:2].numel()}
 
     def _fixed(self, setup: Setup, device: torch.device) -> Survey | None:
-        """What all rounds must fit into so that a CUDA graph can hold them; None where none does.
-
-        On a network that changes, rules that treat nodes by their number of neighbours are not captured.
-        """
+        """What all rounds must fit into so that a CUDA graph can hold them; None where none does."""
         if not self.network.changes or device.type != "cuda":
             return None
         found = survey(self.network, setup.training.rounds, self.seed)
-        uncounted = isinstance(self.rule, LinearRule) and not isinstance(self.rule, Premix | Mozi | MDA)
-        alike = found.whole and (uncounted or self.network.schedule is None)
-        self.capturable = self.capturable and alike
+        few = self.network.schedule is None or len(found.counts) <= self.rule.most_counts
+        self.capturable = self.capturable and found.whole and few
         return found if self.capturable else None
 
     def go_to(self, round: int) -> None:
