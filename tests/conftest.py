@@ -1,9 +1,10 @@
 """One thread for each test process, so that two on two cores do not fight, unless the environment says
-otherwise; Hypothesis draws alike."""
+otherwise; signals as a terminal leaves them; Hypothesis draws alike."""
 
 import atexit
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,12 @@ for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):  # no compiled code of an older version
     os.environ[name] = str(_EMPTY / name)
+
+for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if (
+        signal.getsignal(number) is signal.SIG_IGN
+    ):  # by nohup or `&`; programs that tests start would inherit it
+        signal.signal(number, usual)
 
 settings.register_profile("alike", derandomize=True, deadline=None)
 settings.register_profile("explore", deadline=None, print_blob=True)  # HYPOTHESIS_PROFILE=explore make test
