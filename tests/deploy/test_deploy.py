@@ -1,5 +1,6 @@
 """What is ready to deploy: the container, the three members, the unit, the dashboard and the alerts."""
 
+import contextlib
 import json
 import os
 import re
@@ -7,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+import urllib.parse
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -153,6 +155,52 @@ def test_the_score_is_exported_with_its_metric_and_direction() -> None:
     assert 'clippedgossip_link_up{neighbour="bea"} 1.0' in text
 
 
+def prometheus_answers(folder: Path, address: str) -> None:
+    """A real Prometheus scrapes a peer, evaluates all rules, and has an answer to every panel's query that
+    needs no hour of history."""
+    config = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())
+    config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+    config["rule_files"] = [str(DEPLOY / "alerts.yml")]
+    config["scrape_configs"][0]["static_configs"] = [{"targets": [address]}]
+    (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
+    port = free_ports(1)[0]
+    command = ["prometheus", f"--config.file={folder / 'prometheus.yml'}"]
+    command += [f"--storage.tsdb.path={folder / 'data'}", f"--web.listen-address=127.0.0.1:{port}"]
+
+    def ask(path: str, **query: str) -> Any:
+        url = f"http://127.0.0.1:{port}/api/v1/{path}?{urllib.parse.urlencode(query)}"
+        with urllib.request.urlopen(url, timeout=20) as answer:
+            return json.load(answer)["data"]
+
+    def value(query: str) -> list[Any]:
+        found: list[Any] = ask("query", query=query)["result"]
+        return found
+
+    server = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    try:
+        until = time.monotonic() + 60
+        rules: list[Any] = []
+        enough = "count_over_time(clippedgossip_round[1m]) > 3"  # rates need some
+        while not rules or any(rule["health"] == "unknown" for rule in rules):
+            assert time.monotonic() < until
+            time.sleep(1)
+            with contextlib.suppress(OSError):
+                rules = ask("rules")["groups"][0]["rules"] if value(enough) else []
+        assert {rule["health"] for rule in rules} == {"ok"}, rules
+        assert len(rules) == len(ALERTS)
+        assert not [rule["name"] for rule in rules if rule["state"] == "firing"]
+        (score,) = value("clippedgossip_score")
+        assert score["metric"]["better"] == "higher"
+        assert 0 <= float(score["value"][1]) <= 1
+        for panel in DASHBOARD["panels"]:
+            for target in panel["targets"]:
+                query = target["expr"].replace("$peer", ".*").replace("$__rate_interval", "5s")
+                assert value(query) or "reason" in query, (panel["title"], query)
+    finally:
+        server.terminate()
+        server.wait(30)
+
+
 @pytest.mark.slow
 def test_a_first_network_runs_and_exports_every_metric_that_is_named(tmp_path: Path) -> None:
     """The script that makes the folders of the three members, and the members themselves, on loopback."""
@@ -182,6 +230,8 @@ def test_a_first_network_runs_and_exports_every_metric_that_is_named(tmp_path: P
                 status = json.loads((tmp_path / "ann" / "status.json").read_text())
         with urllib.request.urlopen(f"http://{status['metrics']}/metrics", timeout=20) as answer:
             text = answer.read().decode()
+        if shutil.which("prometheus"):
+            prometheus_answers(tmp_path, status["metrics"])
     finally:
         for peer in peers:
             peer.terminate()
