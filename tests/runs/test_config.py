@@ -258,6 +258,17 @@ def test_the_override_that_brought_it_about_is_named_and_no_other(tmp_path: Path
         load_config(broken, ["training.batch=9"])
 
 
+def test_overrides_of_a_section_and_of_its_keys_work_in_any_order(tmp_path: Path) -> None:
+    path = written(tmp_path, TOML)
+    for changes in (["rule=krum", "rule.faulty=1"], ["rule.faulty=1", "rule=krum"]):
+        assert load_config(path, changes).rule.to_mapping() == {"name": "krum", "faulty": 1}
+
+
+def test_an_override_that_another_one_undoes_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="rule=median has no effect: another override sets rule as well"):
+        load_config(written(tmp_path, TOML), ["rule=median", "rule.name=gossip"])
+
+
 def test_another_name_drops_the_parameters_of_the_old_one(tmp_path: Path) -> None:
     text = TOML.replace('name = "ring"', 'name = "ring"\nnodes = 9\nweights = "equal"')
     path = written(tmp_path, text)

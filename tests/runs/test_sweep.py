@@ -341,3 +341,12 @@ def test_a_mistake_in_a_grid_is_told_in_two_lines(tmp_path: Path) -> None:
     first, second = str(error.value).split("\n")
     assert "did you mean 'gossip'? (in the run with rule = 'gosip')" in first
     assert second.startswith("known: ")
+
+
+@pytest.mark.parametrize("override", ["rule=broken", "rule.radius=2", "seed=7"])
+def test_an_override_of_what_the_grid_sets_is_refused(tmp_path: Path, override: str) -> None:
+    path = sweep(tmp_path, "[grid]\nseed = [0, 1]\nrule = ['gossip', 'median']")
+    with pytest.raises(ConfigError, match=r"has no effect: the grid of .* sets (rule|seed) as well"):
+        load_sweep(path, [override])
+    path = sweep(tmp_path, "[grid]\nseed = [0, 1]\n[[also]]\nrule = 'median'")
+    assert load_sweep(path, ["rule=krum", "rule.faulty=0"])[0].rule.name == "krum"

@@ -356,9 +356,7 @@ def from_raw(
     """
 
     def after(count: int) -> RunConfig:
-        changed = override(raw, overrides[:count])
-        for key, value in _names_first((point or {}).items()):
-            _set(changed, key, deepcopy(value))
+        changed = override(raw, overrides[:count], point)
         return RunConfig.from_mapping(changed, folder=source.parent)
 
     try:
@@ -402,22 +400,55 @@ def read(path: Path) -> tuple[str, dict[str, Any]]:
     return text, raw
 
 
-def override(raw: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """`key=value`, with the value as in TOML; anything else is text.
+def override(
+    raw: Mapping[str, Any], overrides: Sequence[str], point: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The config after its overrides, and after those the keys of a sweep's `point`.
 
     Another name (`rule.name=krum`) drops the parameters that the old one had in the file.
     """
-    changed, given = deepcopy(dict(raw)), dict[str, str]()
+    changed, given = deepcopy(dict(raw)), read_overrides(overrides)
+    for key, value in _names_first(given.items()):
+        _set(changed, key, value)
+    check_effects(given, [changed], "another override")
+    for key, value in _names_first((point or {}).items()):
+        _set(changed, key, deepcopy(value))
+    return changed
+
+
+def read_overrides(overrides: Sequence[str]) -> dict[str, Any]:
+    """`key=value`, with the value as in TOML; anything else is text."""
+    given = dict[str, Any]()
     for text in overrides:
-        key, equals, value = text.partition("=")
+        key, equals, said = text.partition("=")
         if not equals or not re.fullmatch(r"[\w-]+(\.[\w-]+)*", key.strip()):
             raise ConfigError(f"cannot read the override {text!r}; write key=value, such as training.lr=0.1")
-        key, value = key.strip(), value.strip()
+        key, value = key.strip(), toml_value(said.strip())
         if given.setdefault(key, value) != value:
             raise ConfigError(f"{key} is given twice, as {given[key]} and as {value}; give it once")
-    for key, value in _names_first(given.items()):
-        _set(changed, key, toml_value(value))
-    return changed
+    return given
+
+
+def check_effects(given: Mapping[str, Any], configs: Iterable[Mapping[str, Any]], other: str) -> None:
+    """Refuse an override that none of the configs has kept, as something else sets the same key."""
+    for key, value in given.items():
+        if not any(_says_still(config, key.split("."), value) for config in configs):
+            raise ConfigError(
+                f"the override {key}={value} has no effect: {other} sets {key.partition('.')[0]} as well\n"
+                "drop one of the two"
+            )
+
+
+def _says_still(raw: Any, key: Sequence[str], value: Any) -> bool:
+    for name in key:
+        raw = {"name": raw} if isinstance(raw, str) else raw
+        if not isinstance(raw, Mapping) or name not in raw:
+            return False
+        raw = raw[name]
+    if isinstance(raw, Mapping):
+        value = {"name": value} if isinstance(value, str) else value
+        return isinstance(value, Mapping) and value.items() <= raw.items()
+    return bool(raw == value)
 
 
 KEPT: Mapping[str, tuple[str, ...]] = {
@@ -428,8 +459,8 @@ KEPT: Mapping[str, tuple[str, ...]] = {
 
 
 def _names_first(changes: Iterable[tuple[str, T]]) -> list[tuple[str, T]]:
-    """A name before the parameters that go with it."""
-    return sorted(changes, key=lambda change: not change[0].endswith(".name"))
+    """A section before its keys, and a name before the parameters that go with it."""
+    return sorted(changes, key=lambda change: (change[0].count("."), not change[0].endswith(".name")))
 
 
 def _set(changed: dict[str, Any], key: str, value: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from clippedgossip.errors import ConfigError
 from clippedgossip.files import canonical
-from clippedgossip.runs.config import RunConfig, from_raw, override, read
+from clippedgossip.runs.config import RunConfig, check_effects, from_raw, override, read, read_overrides
 
 
 def load_sweep(path: Path | str, overrides: Sequence[str] = ()) -> list[RunConfig]:
@@ -20,7 +20,7 @@ def load_sweep(path: Path | str, overrides: Sequence[str] = ()) -> list[RunConfi
     text, raw = read(path)
     grid, also = raw.pop("grid", {}), raw.pop("also", [])
     raw = _on_base(raw, path)
-    override(raw, overrides)  # a file that cannot be read is not an error of one run
+    given = read_overrides(overrides)  # what cannot be read is not an error of one run
     if not isinstance(grid, dict) or not isinstance(also, list):
         raise ConfigError(
             f"{path}: [grid] is no section, or [[also]] no list of sections\n"
@@ -31,6 +31,7 @@ def load_sweep(path: Path | str, overrides: Sequence[str] = ()) -> list[RunConfi
     points += [dict(_leaves(extra)) for extra in also]
     if not points:
         raise ConfigError(f'{path} has no [grid]; add one, such as seed = [0, 1, 2], or use "run"')
+    check_effects(given, [override(raw, overrides, point) for point in points], f"the grid of {path}")
     configs: dict[str, RunConfig] = {}
     for point in points:
         try:
