@@ -93,7 +93,9 @@ def test_hosted_ci_tries_the_declared_pythons() -> None:
     assert "run: make test" in text
 
 
-def test_the_urls_agree() -> None:
-    home = PROJECT["urls"]["Homepage"]
-    assert f"repository-code: {home}\n" in (ROOT / "CITATION.cff").read_text()
-    assert f"url: {home}/" in (ROOT / ".github" / "ISSUE_TEMPLATE" / "config.yml").read_text()
+def test_no_address_is_made_up() -> None:
+    """The project has no address of its own yet. The paper has one, and it is the same everywhere."""
+    assert list(PROJECT["urls"]) == ["Paper"]
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert f"url: {PROJECT['urls']['Paper']}\n" in citation
+    assert "repository-code" not in citation

@@ -55,7 +55,7 @@ def test_lightning_mixes_after_each_step_and_not_after_each_batch() -> None:
     lightning = pytest.importorskip("lightning.pytorch", reason="pip install lightning")
     from clippedgossip.adapters.lightning_callback import LightningMixing
 
-    class Module(lightning.LightningModule):  # type: ignore[name-defined]
+    class Module(lightning.LightningModule):  # type: ignore[name-defined]  # the library may not be installed
         def __init__(self) -> None:
             super().__init__()
             self.net = Net()

@@ -18,7 +18,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
             self._now += timeout
             return select(0)
 
-        self._selector.select = jump  # type: ignore[attr-defined]
+        self._selector.select = jump  # type: ignore[attr-defined]  # asyncio's own selector
 
     def time(self) -> float:
         return self._now

@@ -134,7 +134,7 @@ def assert_alike(found: list[Odd], expected: list[Odd], wire: Wire) -> None:
             assert value.dtype == other.dtype
             assert apart <= 2 * ROUNDS * rounding * other.double().abs().max()
         assert here.tied.weight is here.first.weight
-        assert torch.equal(here.norm.running_mean.cpu(), torch.full((8,), float(seed)))  # type: ignore[union-attr]
+        assert torch.equal(here.norm.running_mean.cpu(), torch.full((8,), float(seed)))  # type: ignore[union-attr]  # a module of buffers
 
 
 def spread(models: list[Odd]) -> float:

@@ -331,7 +331,7 @@ def test_a_member_comes_into_a_network_with_a_schedule(folder: Path) -> None:
             length=LENGTH,
             rule="gossip",
         )
-        heard = {name for round in range(40) for name in node.rounds.weights(round)}  # type: ignore[union-attr]
+        heard = {name for round in range(40) for name in node.rounds.weights(round)}  # type: ignore[union-attr]  # this peer has a schedule
         assert heard == {"1", "2"}
         await node.change(changed.config.neighbours, IDENTITIES[0], changed.config.network)
         for round in range(40):

@@ -65,7 +65,7 @@ class FalseRounds(Node):
         if self.claims == "stall":
             self.outbox._stream = self._stall  # type: ignore[method-assign]  # it lies
         else:  # whatever its neighbours have used
-            self.outbox._new_to = lambda request: max(self.outbox._messages, default=None)  # type: ignore[method-assign]
+            self.outbox._new_to = lambda request: max(self.outbox._messages, default=None)  # type: ignore[method-assign]  # replaced for this test
         await super().start()
 
     @staticmethod
@@ -127,7 +127,7 @@ class Schedules(RuleBasedStateMachine):
         )
         if member.number == self.byzantine:
             node.__class__ = FalseRounds
-            node.claims = self.lies  # type: ignore[attr-defined]
+            node.claims = self.lies  # type: ignore[attr-defined]  # set for this test
         node.signed.highest = node.signed.before = member.signed
         member.node = node
         member.task = self.loop.create_task(self.live(member, node))

@@ -277,8 +277,8 @@ def test_frozen_parameters_stay_home(tmp_path: Path) -> None:
         assert peers[0].node is not None
         assert peers[0].node.length == 202
     for model, base in zip(models, bases, strict=True):
-        assert torch.equal(model["base"].weight, base)  # type: ignore[index]
-        assert torch.allclose(model["adapter"].weight, models[0]["adapter"].weight, atol=0.05)  # type: ignore[index]
+        assert torch.equal(model["base"].weight, base)  # type: ignore[index]  # a Module, to the type checker
+        assert torch.allclose(model["adapter"].weight, models[0]["adapter"].weight, atol=0.05)  # type: ignore[index]  # a Module, to the type checker
 
 
 def test_a_folder_is_for_one_peer_at_a_time(tmp_path: Path) -> None:

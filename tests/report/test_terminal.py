@@ -74,7 +74,7 @@ def test_a_notebook_sees_one_line_that_ends_empty(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ipython = ModuleType("IPython")
-    ipython.get_ipython = lambda: SimpleNamespace(kernel=object())  # type: ignore[attr-defined]
+    ipython.get_ipython = lambda: SimpleNamespace(kernel=object())  # type: ignore[attr-defined]  # set for this test
     monkeypatch.setitem(sys.modules, "IPython", ipython)
     with progress() as tell:
         for done in range(1000):

@@ -207,7 +207,7 @@ def mixed(
                     nearest_to(
                         np.array([value]),
                         [column[list(s)].mean(keepdims=True) for s in lowest(np.abs(column - m), n - f)],
-                    )[0]  # type: ignore[index]
+                    )[0]  # type: ignore[index]  # None is no result here
                     for column, m, value in columns
                 ]
             )

@@ -112,4 +112,4 @@ def test_rule_and_attack_go_by_the_words_of_a_config() -> None:
     with pytest.raises(ConfigError, match="did you mean 'gossip'"):
         consensus(network, "gosip", start_of(network))
     with pytest.raises(ConfigError, match="rule is an int"):
-        consensus(network, 3, start_of(network))  # type: ignore[arg-type]
+        consensus(network, 3, start_of(network))  # type: ignore[arg-type]  # the wrong type is what is tested

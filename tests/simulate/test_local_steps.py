@@ -131,7 +131,7 @@ def test_schedules_have_their_values() -> None:
     ("make", "said"),
     [
         (lambda: LearningRate(schedule="cosine", drops=(3,)), "leave the drops out"),
-        (lambda: LearningRate(schedule="cosin"), "cosine"),  # type: ignore[arg-type]
+        (lambda: LearningRate(schedule="cosin"), "cosine"),  # type: ignore[arg-type]  # the wrong type is what is tested
         (lambda: LearningRate(warmup=-1), "at least 0"),
         (lambda: SGD(weight_decay=-1), "at least 0"),
         (lambda: SGD(clip_gradient=0), "above 0"),

@@ -75,7 +75,9 @@ class Choices:
         metric: MetricLike,
         augment: bool,
         device: str | torch.device,
+        **of_each_run: object,
     ) -> "Choices":
+        """From the arguments of a call, all by name; rules, attacks and seeds are for `setup`."""
         if isinstance(network, Setup):
             raise ConfigError(
                 "network is a Setup; cg.train takes a network, data and a model\n"

@@ -30,7 +30,7 @@ from clippedgossip.report.grouping import labels
 from clippedgossip.report.page import Table
 from clippedgossip.report.statistics import ANY, SHARE, Series, estimate, over_seeds
 from clippedgossip.report.terminal import table
-from clippedgossip.runs.fill import MEMORY_SHARE, TOGETHER
+from clippedgossip.runs.fill import MEMORY_SHARE, TOGETHER, packed
 from clippedgossip.settings import Precision
 from clippedgossip.simulate.setup import setup_bytes
 from clippedgossip.step import LearningRate, Momentum
@@ -80,26 +80,7 @@ def compare(
     `seeds=3` means the seeds 0, 1 and 2. All other arguments are those of `train`. On a GPU the runs are
     trained together, in one stack; each gives what it would give alone, up to rounding.
     """
-    choices = Choices.of(
-        network,
-        data,
-        model,
-        partition=partition,
-        rounds=rounds,
-        batch=batch,
-        lr=lr,
-        momentum=momentum,
-        optimizer=optimizer,
-        weight_decay=weight_decay,
-        clip_gradient=clip_gradient,
-        local_steps=local_steps,
-        evaluate_every=evaluate_every,
-        precision=precision,
-        loss=loss,
-        metric=metric,
-        augment=augment,
-        device=device,
-    )
+    choices = Choices.of(**locals())
     wanted = {
         "rules": _several("rules", rules, '["gossip", cg.rules.ClippedGossip(1.0)]'),
         "attacks": _several("attacks", attacks, "[cg.attacks.Dissensus()]"),
@@ -237,18 +218,7 @@ def batches(runs: Sequence[RecordedRun], device: str) -> Iterator[list[RecordedR
     """Runs to train in one stack: as many as there is memory for."""
     small = bool(runs) and runs[0].setup.task.layout.size <= SMALL
     limit = TOGETHER if device != "cpu" or small else 1
-    budget = MEMORY_SHARE * free_memory(device)
-    batch: list[RecordedRun] = []
-    used = 0
-    for run in runs:
-        need = setup_bytes(run.setup)
-        if batch and (used + need > budget or len(batch) == limit):
-            yield batch
-            batch, used = [], 0
-        batch.append(run)
-        used += need
-    if batch:
-        yield batch
+    return packed(runs, lambda run: setup_bytes(run.setup), MEMORY_SHARE * free_memory(device), limit)
 
 
 def train_batch(runs: Sequence[RecordedRun], device: str) -> Iterator[int]:

@@ -16,14 +16,12 @@ from clippedgossip.report.figures import Scale
 from clippedgossip.report.figures.canvas import draw_line, finish
 from clippedgossip.report.palette import styles
 from clippedgossip.report.statistics import Series
-from clippedgossip.runs.execute import divergence
+from clippedgossip.runs.execute import DRAWN, divergence, drawing
 from clippedgossip.simulate.setup import Setup
 from clippedgossip.simulate.state import Moment
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-DRAWN = 200  # nodes, at most: a report shows no drawing of a larger network
 
 
 @dataclass(kw_only=True, eq=False)
@@ -120,15 +118,13 @@ def write_report(runs: Sequence[RecordedRun], path: str | Path, *, device: str) 
     with TemporaryDirectory() as folder:
         for number, run in enumerate(runs):
             twins = sum(other.description == run.description for other in runs[:number])
-            told = {
-                **run.description,
-                **({"copy": twins + 1} if twins else {}),
-            }  # a report counts no run twice
+            copy = {"copy": twins + 1} if twins else {}  # a report counts no run twice
+            told = {**run.description, **copy}
             place = RunDirectory.open(Path(folder) / str(number), told, "run", device=device)
             place.append(*run.records)
             network = run.setup.network
             if network.n <= DRAWN:
-                place.write_drawing(drawings.get(network) or drawings.setdefault(network, _drawn(network)))
+                place.write_drawing(drawings.get(network) or drawings.setdefault(network, drawing(network)))
             if run.finished:
                 place.write_summary({} if run.diverged is None else {"diverged": run.diverged})
         html = report([Path(folder)]).html
@@ -137,10 +133,3 @@ def write_report(runs: Sequence[RecordedRun], path: str | Path, *, device: str) 
     except OSError as error:
         raise RunError(f"cannot write {target}: {error.strerror or error}\ngive another path") from error
     return target
-
-
-def _drawn(network: Network) -> str:
-    from clippedgossip.report.figures.canvas import standalone
-    from clippedgossip.report.network_drawing import network_svg
-
-    return standalone(network_svg(network))

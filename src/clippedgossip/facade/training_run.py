@@ -85,26 +85,7 @@ def train(
 
     Nothing is trained yet: iterate over the run, call `finish()`, or read a result.
     """
-    choices = Choices.of(
-        network,
-        data,
-        model,
-        partition=partition,
-        rounds=rounds,
-        batch=batch,
-        lr=lr,
-        momentum=momentum,
-        optimizer=optimizer,
-        weight_decay=weight_decay,
-        clip_gradient=clip_gradient,
-        local_steps=local_steps,
-        evaluate_every=evaluate_every,
-        precision=precision,
-        loss=loss,
-        metric=metric,
-        augment=augment,
-        device=device,
-    )
+    choices = Choices.of(**locals())
     setup = choices.setup(rule, attack, seed)
     return TrainingRun(choices.recorded(setup), device=choices.device, progress=progress)
 

@@ -63,7 +63,6 @@ class AdaptiveRadius(TrainingExperiment):
                 final(attack, ADAPTIVE) - best(final(attack, rule) for rule in FIXED),
                 "at least -5 points",
                 note="against the best of τ = 0.1, 1, 10",
-                source="No claim of the paper; the bound is ours.",
             )
 
 

@@ -48,7 +48,6 @@ RULES: Mapping[str, Rule] = {
     "adaptive, δ_max": ClippedGossip(Adaptive(delta_max=WORST)),
     "local": ClippedGossip(Local(faulty=1)),
 }
-OURS = "The paper believes that an average can replace δ_max; the bound is ours."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +88,7 @@ class AverageDelta(ManyNetworks[DeltaCase]):
         "the reverse, some are random. On each network, the attack that does the most harm counts."
     )
     section = "Average δ"
+    source = "The paper believes that an average can replace δ_max; the bound is ours."
     case = DeltaCase
 
     def simulate(self, seed: int) -> list[DeltaCase]:
@@ -107,18 +107,14 @@ class AverageDelta(ManyNetworks[DeltaCase]):
                 average,
                 "at least 0.7",
                 note=f"{note}, over the networks of one graph, mean of the graphs",
-                source=OURS,
                 digits=2,
             )
-            yield check(
-                f"δ_max predicts {words}", worst_one, "at least 0.7", note="the same", source=OURS, digits=2
-            )
+            yield check(f"δ_max predicts {words}", worst_one, "at least 0.7", note="the same", digits=2)
             yield check(
                 f"the average predicts {words} better than δ_max",
                 average - worst_one,
                 "at least 0.05",
                 note="difference of the two",
-                source=OURS,
                 digits=2,
             )
         average = correlation(result, "average δ")
@@ -127,7 +123,6 @@ class AverageDelta(ManyNetworks[DeltaCase]):
             correlation(result, "average δ", FAMILIES[0]),
             "at least 0.7",
             note="Spearman's rank correlation",
-            source=OURS,
             digits=2,
         )
         yield check(
@@ -135,7 +130,6 @@ class AverageDelta(ManyNetworks[DeltaCase]):
             correlation(result, "δ_max", FAMILIES[1]),
             "at least 0.7",
             note="Spearman's rank correlation; if this holds, the average alone is not enough",
-            source=OURS,
             digits=2,
         )
         yield check(
@@ -143,7 +137,6 @@ class AverageDelta(ManyNetworks[DeltaCase]):
             correlation(result, "weighted average δ") - average,
             "at least 0.05",
             note="δ_i weighted by the square of node i's entry in the Fiedler vector",
-            source=OURS,
             digits=2,
         )
         yield check(
@@ -154,7 +147,6 @@ class AverageDelta(ManyNetworks[DeltaCase]):
             ],
             "at most 0.95 ×",
             note="error against that of the adaptive radius, geometric mean; `local` counts one neighbour",
-            source=OURS,
             digits=2,
         )
 

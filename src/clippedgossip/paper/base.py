@@ -3,7 +3,7 @@
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
@@ -71,6 +71,8 @@ class Experiment(ABC, Generic[Result]):
     lead: ClassVar[str]
     section: ClassVar[str]
     """Where in the paper the findings are, or what they are about."""
+    source: ClassVar[str] = "No claim of the paper; the bound is ours."
+    """The source of claims that give none."""
 
     @abstractmethod
     def needs(self, options: Options) -> Needs[Result]:
@@ -101,7 +103,8 @@ class Experiment(ABC, Generic[Result]):
 
     def claims(self, result: Result) -> Claims:
         """All findings."""
-        return Claims([*self.findings(result)], self.section)
+        found = [replace(claim, source=claim.source or self.source) for claim in self.findings(result)]
+        return Claims(found, self.section)
 
     def page(self, result: Result, claims: Claims, figures: Mapping[str, PagePart]) -> str:
         """All of it as one HTML page."""

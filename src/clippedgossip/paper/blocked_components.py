@@ -23,7 +23,6 @@ ROUNDS = 200
 DIM = 4
 NEAR = 0.05  # of the root of Ξ, at the start or at the end, whichever is larger
 FLOOR = 1e-12  # smaller distances are drawn here
-OURS = "The conjecture is the paper's; the criterion and the bound are ours."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +58,7 @@ class BlockedComponents(ManyNetworks[ComponentCase]):
         f"for {ROUNDS} rounds. On each network, the attack that leaves the nodes furthest apart counts."
     )
     section = "Components"
+    source = "The conjecture is the paper's; the criterion and the bound are ours."
     case = ComponentCase
 
     def simulate(self, seed: int) -> list[ComponentCase]:
@@ -76,42 +76,36 @@ class BlockedComponents(ManyNetworks[ComponentCase]):
             ],
             "at least 95 %",
             note="networks where several components are expected",
-            source=OURS,
         )
         yield check(
             "nodes expected together stay together",
             [_pairs(cases, together=True) for cases in seeds],
             "at least 90 %",
             note="pairs of nodes expected together that are together",
-            source=OURS,
         )
         yield check(
             "nodes expected apart are apart",
             [_pairs(cases, together=False) for cases in seeds],
             "at least 90 %",
             note="pairs of nodes expected apart that are apart",
-            source=OURS,
         )
         yield check(
             "the criterion tells whether all agree",
             [_told(cases) for cases in seeds],
             "at least 85 %",
             note="networks where one component is expected and seen, or several are",
-            source=OURS,
         )
         yield check(
             "the components seen are those expected, node by node",
             [float(np.mean([case.expected == case.seen for case in cases])) for cases in seeds],
             "at least 75 %",
             note="networks",
-            source=OURS,
         )
         yield check(
             "the criterion tells it better than δ_max/γ² with the best threshold",
             [_told(cases) - _best_threshold(cases) for cases in seeds],
             "at least 0 points",
             note="share of networks; the threshold is chosen afterwards, on the same networks",
-            source=OURS,
         )
 
     def figures(self, result: list[ComponentCase]) -> Mapping[str, PagePart]:

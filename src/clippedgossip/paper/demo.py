@@ -49,6 +49,7 @@ class Demo(TrainingExperiment):
         "well in both. It bounds how far each neighbour can move a node."
     )
     section = "What the paper says about these two"
+    source = ""
     scales: ClassVar = {**MNIST, "quick": replace(MNIST["quick"], about=ABOUT)}
     groups: ClassVar = {DUMBBELL: A}
     remarks = (

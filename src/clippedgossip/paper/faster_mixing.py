@@ -28,7 +28,6 @@ WEIGHTS: Mapping[str, Any] = {
 }
 MH, OPTIMAL, ROBUST = WEIGHTS
 ATTACKS = {name: PAPER_ATTACKS[name] for name in ("ALIE", "IPM", "BF", "LF", "dissensus")}
-OURS = "No claim of the paper; the bound is ours."
 
 
 class FasterMixing(TrainingExperiment):
@@ -60,7 +59,6 @@ class FasterMixing(TrainingExperiment):
             min(_network(w, OPTIMAL).spectral_gap_full / _network(w, MH).spectral_gap_full for w in PLACES),
             "at least 1.01 ×",
             note="γ of the full W against Metropolis–Hastings, the smallest of the four",
-            source=OURS,
             digits=2,
         )
         for weights in (OPTIMAL, ROBUST):
@@ -69,7 +67,6 @@ class FasterMixing(TrainingExperiment):
                 max(_difficulty(where, weights) / _difficulty(where, MH) for where in PLACES),
                 "at most 1 ×",
                 note="with γ of the regular nodes, against Metropolis–Hastings, the largest of the four",
-                source=OURS,
                 digits=2,
             )
         agree: list[Floats] = []
@@ -81,7 +78,6 @@ class FasterMixing(TrainingExperiment):
                     gain,
                     "at least 0 points",
                     note="accuracy of all regular nodes against Metropolis–Hastings, mean over the attacks",
-                    source=OURS,
                 )
                 easier = _difficulty(where, weights) < _difficulty(where, MH)
                 agree.append(np.where(np.isnan(gain), np.nan, (gain > 0) == easier))
@@ -90,7 +86,6 @@ class FasterMixing(TrainingExperiment):
             np.mean(agree, axis=0),
             "at least 75 %",
             note=f"share of {len(agree)} comparisons with Metropolis–Hastings",
-            source=OURS,
         )
 
 

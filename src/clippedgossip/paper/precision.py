@@ -53,14 +53,12 @@ class PrecisionOfProducts(TrainingExperiment):
                     f"{setting}: {precision} learns what float32 learns",
                     final(setting, precision) - final(setting, EXACT),
                     "-1 to 1 points",
-                    source="No claim of the paper; the bound is ours.",
                 )
                 yield check(
                     f"{setting}: {precision} leaves the models as close",
                     ratio(distance(setting, precision), distance(setting, EXACT)),
                     "0.5 to 2 ×",
                     note="its Ξ over float32's",
-                    source="No claim of the paper; the bound is ours.",
                     digits=2,
                 )
 

@@ -20,7 +20,6 @@ ATTACKS: Mapping[str, Any] = {
     "LF": PAPER_ATTACKS["LF"],
 }
 HARMFUL = ("BF", "noise")
-OURS = "No claim of the paper; the bound is ours."
 
 
 class RandomPartner(TrainingExperiment):
@@ -65,27 +64,23 @@ class RandomPartner(TrainingExperiment):
                 lost("Gossip", attack),
                 "at least 10 points",
                 note="accuracy lost against no attack",
-                source=OURS,
             )
             yield check(
                 f"{attack}: clipping is better than averaging",
                 final(attack, "ClippedGossip") - final(attack, "Gossip"),
                 "at least 0 points",
-                source=OURS,
             )
         yield check(
             "clipping the partner's message holds",
             np.max([lost("ClippedGossip", attack) for attack in ATTACKS], axis=0),
             "at most 3 points",
             note="accuracy lost against no attack, the worst of the three attacks",
-            source=OURS,
         )
         yield check(
             "without an attack clipping costs little",
             final("no attack", "ClippedGossip") - final("no attack", "Gossip"),
             "at least -1 points",
             note="against averaging",
-            source=OURS,
         )
 
 

@@ -229,17 +229,10 @@ class Results:
 
     def save(self, path: Path) -> None:
         """Write the file, whole or not at all."""
-        content = {
-            "format": FORMAT,
-            "experiment": self.experiment,
-            "scale": self.scale,
-            "seeds": self.seeds,
-            "length": self.length,
-            "environments": list(self.environments),
-            "troubles": list(self.troubles),
-            "lines": [_line_to_json(line) for line in self.lines],
-            "tuning": [_line_to_json(line) for line in self.tuning],
+        lines: dict[str, Any] = {
+            name: [_to_json(line) for line in getattr(self, name)] for name in ("lines", "tuning")
         }
+        content = {"format": FORMAT, **vars(replace(self, **lines))}
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomic(path, json.dumps(content, ensure_ascii=False, allow_nan=False) + "\n")
@@ -253,54 +246,27 @@ class Results:
         """Read what `save` wrote."""
         try:
             raw = json.loads(path.read_text(encoding="utf-8"))
-            if raw["format"] != FORMAT or raw["experiment"] != experiment:
+            if raw.pop("format") != FORMAT or raw["experiment"] != experiment:
                 raise RunError(
                     f"{path} holds results of {raw['experiment']!r}, not of {experiment!r}\ngive another file"
                 )
-            return cls(
-                experiment=raw["experiment"],
-                scale=raw["scale"],
-                seeds=raw["seeds"],
-                length=raw.get("length", 1.0),
-                environments=raw["environments"],
-                troubles=raw["troubles"],
-                lines=[_line_from_json(line) for line in raw["lines"]],
-                tuning=[_line_from_json(line) for line in raw.get("tuning", ())],
-            )
+            lines: dict[str, Any] = {
+                name: [_from_json(line) for line in raw.pop(name, ())] for name in ("lines", "tuning")
+            }
+            return cls(**raw, **lines)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RunError(
                 f"cannot read results from {path}: {error}\ngive a results.json of reproduce"
             ) from error
 
 
-def _line_to_json(line: Line) -> dict[str, Any]:
-    return {
-        "setting": line.setting,
-        "rule": line.rule,
-        "config": dict(line.config),
-        **({"value": line.value} if line.value else {}),
-        "runs": [
-            {
-                "seed": run.seed,
-                "final": rounded(run.final),
-                "rounds": list(run.rounds),
-                "curves": rounded(run.curves),
-                "seconds": run.seconds,
-                "diverged": run.diverged,
-            }
-            for run in line.runs
-        ],
-    }
+def _to_json(line: Line) -> dict[str, Any]:
+    runs = [vars(run) | {"final": rounded(run.final), "curves": rounded(run.curves)} for run in line.runs]
+    return vars(line) | {"runs": runs}
 
 
-def _line_from_json(raw: Mapping[str, Any]) -> Line:
-    return Line(
-        setting=raw["setting"],
-        rule=raw["rule"],
-        config=raw["config"],
-        value=raw.get("value", ""),
-        runs=[RunResult(**run) for run in raw["runs"]],
-    )
+def _from_json(raw: Mapping[str, Any]) -> Line:
+    return Line(**{**raw, "runs": [RunResult(**run) for run in raw["runs"]]})
 
 
 def rounded(value: Any) -> Any:
@@ -368,11 +334,11 @@ def _in_processes(
                 assert worker.stdin is not None
                 with suppress(BrokenPipeError), worker.stdin as pipe:  # its exit code says more
                     pipe.write(json.dumps(request))
-            meter = _Meter(configs, root, progress)
+            runs = {config.run(root): config.training.rounds for config in configs}
             while any(worker.poll() is None for worker in workers):
-                meter.show()
+                _show(runs, progress)
                 time.sleep(0.2)
-            meter.show()
+            _show(runs, progress)
         finally:
             for worker in workers:
                 if worker.poll() is None:
@@ -385,24 +351,11 @@ def _in_processes(
             raise RunError(f"a worker process ended early: {last}{goes_on}")
 
 
-class _Meter:
-    """Counts the rounds done, from the folders of the runs."""
-
-    def __init__(self, configs: Sequence[RunConfig], root: Path, progress: Progress) -> None:
-        self._open = {config.run(root): config.training.rounds for config in configs}
-        self._runs, self._total = len(configs), sum(self._open.values())
-        self._done = 0
-        self._progress = progress
-
-    def show(self) -> None:
-        partly = 0
-        for run in [run for run in self._open if run.path.exists()]:
-            if run.finished:
-                self._done += self._open.pop(run)
-            else:
-                partly += _last_round(run.records_path)
-        label = f"{self._runs - len(self._open)}/{self._runs} runs"
-        self._progress(label, self._done + partly, self._total)
+def _show(runs: Mapping[RunDirectory, int], progress: Progress) -> None:
+    """Count the rounds that are done, from the folders of the runs."""
+    finished = {run for run in runs if run.finished}
+    done = sum(rounds if run in finished else _last_round(run.records_path) for run, rounds in runs.items())
+    progress(f"{len(finished)}/{len(runs)} runs", done, sum(runs.values()))
 
 
 def _last_round(records: Path) -> int:

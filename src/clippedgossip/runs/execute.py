@@ -227,20 +227,20 @@ class Attempt:
     def _draw(self, network: Network) -> None:
         """Draw a network that is small enough, once."""
         if network.n <= DRAWN and not self.run.drawing_path.exists():
-            self.run.write_drawing(_picture(canonical(self.config.network.to_mapping()), network))
+            key = canonical(self.config.network.to_mapping())
+            self.run.write_drawing(_DRAWINGS.get(key) or _DRAWINGS.setdefault(key, drawing(network)))
 
 
-_PICTURES: dict[str, str] = {}
+_DRAWINGS: dict[str, str] = {}
 """Drawings by network: many runs have one network, and a drawing takes as long as many small rounds."""
 
 
-def _picture(identity: str, network: Network) -> str:
+def drawing(network: Network) -> str:
+    """An SVG file of the network."""
     from clippedgossip.report.figures.canvas import standalone  # imports matplotlib, which takes a second
     from clippedgossip.report.network_drawing import network_svg
 
-    if identity not in _PICTURES:
-        _PICTURES[identity] = standalone(network_svg(network))
-    return _PICTURES[identity]
+    return standalone(network_svg(network))
 
 
 def _states(attempts: Sequence[Attempt]) -> list[State] | None:

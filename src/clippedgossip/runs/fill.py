@@ -1,11 +1,12 @@
 """Run the unfinished runs of a set. Processes and machines need to share a folder, nothing else."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
+from typing import TypeVar
 
 from clippedgossip.devices import free_memory
 from clippedgossip.errors import UserError
@@ -16,6 +17,7 @@ from clippedgossip.runs.config import RunConfig
 from clippedgossip.runs.execute import Attempt, Cadence, lock_all, run_together
 from clippedgossip.simulate.state import Moment
 
+T = TypeVar("T")
 Progress = Callable[[str, int, int], None]
 """(what is being done, rounds done, rounds in all)"""
 
@@ -104,16 +106,23 @@ def _batches(attempts: Sequence[Attempt], together: bool) -> Iterator[list[Attem
     for attempt in attempts:
         shapes.setdefault(_shape(attempt), []).append(attempt)
     for alike in shapes.values():
-        budget = MEMORY_SHARE * free_memory(alike[0].device)
-        batch: list[Attempt] = []
-        used = 0
-        for attempt in alike:
-            need = _need(attempt)
-            if batch and (used + need > budget or len(batch) == TOGETHER):
-                yield batch
-                batch, used = [], 0
-            batch.append(attempt)
-            used += need
+        yield from packed(alike, _need, MEMORY_SHARE * free_memory(alike[0].device))
+
+
+def packed(
+    items: Iterable[T], need: Callable[[T], int], budget: float, most: int = TOGETHER
+) -> Iterator[list[T]]:
+    """As many at a time as fit into the budget of bytes."""
+    batch: list[T] = []
+    used = 0
+    for item in items:
+        bytes_ = need(item)
+        if batch and (used + bytes_ > budget or len(batch) == most):
+            yield batch
+            batch, used = [], 0
+        batch.append(item)
+        used += bytes_
+    if batch:
         yield batch
 
 
