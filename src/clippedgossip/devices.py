@@ -22,8 +22,8 @@ _In = TypeVar("_In")
 _Out = TypeVar("_Out")
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _COMPILED: dict[Hashable, Callable[..., Any]] = {}
-_DISTRUST: dict[Hashable, int] = {}
-"""How many times a kind was found to compute wrongly."""
+_DISTRUST: set[Hashable] = set()
+"""Kinds that were found to compute wrongly."""
 CAPTURE = "captured rounds"
 """The kind of all rounds that are captured as CUDA graphs."""
 _CONSTANT: list[Callable[..., Any]] = [purpose_word]
@@ -106,16 +106,13 @@ def ours(thing: object) -> bool:
 
 
 def distrust(kind: Hashable) -> str | None:
-    """Note that this kind was computed wrongly. Returns how it will be computed from now on, in words.
-
-    A compiled kind is first compiled for each size separately, then not compiled. Rounds are no longer
-    captured. None means that there is no other way left.
-    """
+    """Note that this kind was computed wrongly: from now on it is not compiled, or rounds are not captured.
+    Returns that in words; None means that there is no other way left."""
     _COMPILED.pop(kind, None)
-    times = _DISTRUST[kind] = _DISTRUST.get(kind, 0) + 1
-    if kind == CAPTURE:
-        return "not captured: correct, but slower" if times == 1 else None
-    return {1: "compiled for each size alone", 2: "not compiled: correct, but slower"}.get(times)
+    if kind in _DISTRUST:
+        return None
+    _DISTRUST.add(kind)
+    return f"not {'captured' if kind == CAPTURE else 'compiled'}: correct, but slower"
 
 
 def trusted(kind: Hashable) -> bool:
@@ -128,10 +125,9 @@ def compiled(
 ) -> Callable[..., Any]:
     """The compiled form of the first function of this kind; all functions of a kind must do the same.
 
-    With `dynamic`, sizes are symbolic from the start; without it, a size becomes symbolic when it changes.
+    With `dynamic`, sizes are symbolic from the start; if it is None, a size becomes symbolic when it changes.
     """
-    found_wrong = _DISTRUST.get(kind, 0)
-    if found_wrong > 1:
+    if kind in _DISTRUST:
         return function
     if kind not in _COMPILED:
         compiler: Any = torch.compiler
@@ -142,7 +138,7 @@ def compiled(
             config.recompile_limit, 64
         )  # PyTorch counts other kinds as recompilations
         logging.getLogger("torch.utils._sympy.interp").setLevel(logging.ERROR)  # of no use to a user
-        _COMPILED[kind] = torch.compile(function, dynamic=False if found_wrong else dynamic)
+        _COMPILED[kind] = torch.compile(function, dynamic=dynamic)
     return _COMPILED[kind]
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import networkx as nx
@@ -19,9 +18,7 @@ from clippedgossip.rules import Bucketing, ClippedGossip, GeometricMedian, Gossi
 from clippedgossip.simulate import Moment, Setup, State, Training, train, train_together
 from clippedgossip.simulate.engine import MessageLosses, Stack
 from clippedgossip.step import Averaged, HeavyBall, LearningRate
-from clippedgossip.tasks import DataSet, Workers, build, make_task, partition
-from clippedgossip.tasks.stacked_layers import forward_one, forward_stacked, supported
-from clippedgossip.tasks.task import ParameterLayout
+from clippedgossip.tasks import DataSet, Workers, make_task, partition
 from tests.samples import sample_setup
 
 
@@ -206,27 +203,6 @@ def test_label_flipping_spoils_byzantine_rows_only() -> None:
     (_, flipped), (_, true) = (workers.draw(workers.shares, 0) for workers in (poisoned, clean))
     assert torch.equal(flipped[:5], true[:5])
     assert torch.equal(flipped[5:], 2 - true[5:])
-
-
-@pytest.mark.parametrize(("model", "shape"), [("cnn", (1, 8, 8)), ("mlp", (6,)), ("linear", (5,))])
-def test_stacked_layers_equal_one_worker_at_a_time(model: str, shape: tuple[int, ...]) -> None:
-    module = build(model, shape, 4, seed=1)
-    assert isinstance(module, nn.Sequential)
-    assert supported(module)
-    layout = ParameterLayout.of(module)
-    generator = torch.Generator().manual_seed(3)
-    models = 0.3 * torch.randn(3, layout.size, generator=generator, dtype=torch.float64)
-    x = torch.randn(3, 5, *shape, generator=generator, dtype=torch.float64)
-
-    def keep(place: int, inner: tuple[int, ...]) -> torch.Tensor:
-        count = torch.arange(3 * torch.Size(inner).numel()).view(3, *inner)
-        return (count + place) % 3 > 0
-
-    together = forward_stacked(module, layout.views(models), x, keep, torch.float64)
-    for i in range(3):
-        mine = partial(lambda i, place, inner: keep(place, inner)[i], i)
-        alone = forward_one(module, layout.views(models[i]), x[i], mine)
-        torch.testing.assert_close(together[i], alone)
 
 
 def test_any_module_of_the_users_own() -> None:

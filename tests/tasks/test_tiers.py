@@ -3,12 +3,14 @@
 import copy
 import warnings
 from pathlib import Path
+from types import MethodType
 from typing import Any
 
 import networkx as nx
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn import functional
 
 from clippedgossip.errors import RunError
@@ -21,8 +23,8 @@ from clippedgossip.simulate.distributed.shard import follow, train_distributed
 from clippedgossip.step import LearningRate
 from clippedgossip.tasks import DataSet, Task, flatten, make_task, partition, unflatten
 from clippedgossip.tasks.datasets import at
-from clippedgossip.tasks.module_function import REPEATS
-from clippedgossip.tasks.objective import called
+from clippedgossip.tasks.module_function import REPEATS, ShiftedConv, batched_on_cpu, cost
+from clippedgossip.tasks.objective import called, find_loss
 from clippedgossip.tasks.workers import Workers
 from tests.simulate.distributed import distributed_cases as cases
 from tests.tasks.nets import Convolutional, ResNet, Transformer, with_lora
@@ -126,10 +128,10 @@ def tier(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     find = Workers._find_tier
 
     def forced(workers: Workers, task: Task) -> Any:
-        monkeypatch.setattr("clippedgossip.tasks.workers.CONVOLUTIONS", ())
-        found = find(workers, task)
+        monkeypatch.setattr("clippedgossip.tasks.workers.batched_on_cpu", lambda module: True)
+        find(workers, task)
         assert workers.function.obstacle is None
-        return (request.param, found[1])
+        return request.param
 
     monkeypatch.setattr(Workers, "_find_tier", forced)
     return str(request.param)
@@ -169,6 +171,9 @@ def test_a_run_with_buffers_resumes_to_the_same_bytes(tier: str) -> None:
 def test_the_rule_for_a_cpu_depends_on_the_model_alone() -> None:
     tiers = {kind: Workers([run_of(kind).task]).tier for kind in ("cnn", "resnet", "transformer", "lora")}
     assert tiers == {"cnn": "each", "resnet": "each", "transformer": "vmap", "lora": "vmap"}
+    dense = nn.Sequential(nn.Linear(300, 300), nn.ReLU(), nn.Linear(300, 3))
+    assert batched_on_cpu(dense)
+    assert not batched_on_cpu(nn.Sequential(dense, nn.LayerNorm(3)))
 
 
 class Noisy(nn.Linear):
@@ -248,6 +253,98 @@ def test_an_average_is_tested_with_statistics_of_its_own() -> None:
     accuracy = (outputs.argmax(1) == run.task.data.test_y).double().mean()
     assert last.record is not None
     assert last.record.score["all"] == pytest.approx(float(accuracy))
+
+
+def test_shifted_images_are_convolutions() -> None:
+    generator = torch.Generator().manual_seed(0)
+    for options in ({}, {"stride": 2, "padding": 1}, {"stride": (2, 1), "padding": (0, 2), "bias": False}):
+        layer = nn.Conv2d(3, 5, (3, 2), **options)
+        assert ShiftedConv.fits(layer)
+        x = torch.randn(4, 3, 9, 8, generator=generator, requires_grad=True)
+        for a, b in zip(*(backwards(part, x) for part in (layer, ShiftedConv(layer))), strict=True):
+            torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
+    for other in (nn.Conv2d(4, 4, 3, groups=2), nn.Conv2d(1, 1, 3, padding="same"), nn.Conv1d(1, 1, 3)):
+        assert not ShiftedConv.fits(other)
+
+
+def backwards(part: nn.Module, x: Tensor) -> tuple[Tensor, ...]:
+    out = part(x)
+    return (out.detach(), *torch.autograd.grad(out.square().sum(), [x, *part.parameters()]))
+
+
+def test_costs_are_counted_without_computing() -> None:
+    """A linear layer of 6 × 4 multiplies and adds 24 times for a sample; its input and ReLU are kept."""
+    module = nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3))
+    x, y = torch.zeros(2, 6), torch.zeros(2, dtype=torch.long)
+    kept, products = cost(module, find_loss("cross-entropy"), x, y, on_gpu=False)
+    assert products == 2 * (24 + 12)
+    assert 4 * (6 + 4) <= kept <= 4 * (6 + 4 + 4 + 3 + 3 + 3)
+
+
+def one_by_one(module: nn.Module, parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> list[Tensor]:
+    found = []
+    for worker in range(3):
+        own = {name: held[worker].clone().requires_grad_() for name, held in parameters.items()}
+        outputs = functional_call(module, own, (x[worker],))
+        loss = functional.cross_entropy(outputs, y[worker], reduction="sum")
+        found.append(torch.autograd.grad(loss, list(own.values())))
+    return [torch.stack(pieces) for pieces in zip(*found, strict=True)]
+
+
+class Residual(nn.Sequential):
+    def forward(self, x: Tensor) -> Tensor:
+        h = x
+        for layer in self:
+            h = layer(h)
+        return h + x.flatten(1)[:, :4]
+
+
+class Louder(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return 3 * super().forward(x)
+
+
+def odd_modules() -> dict[str, nn.Module]:
+    """Made of layers that the stacked form knows, but not what they seem."""
+    relu, square, hooked = nn.ReLU(), nn.Linear(4, 4), nn.Linear(8, 4)
+    hooked.register_forward_hook(lambda module, inputs, output: 3 * output)
+    replaced = nn.Linear(8, 4)
+    vars(replaced)["forward"] = MethodType(lambda self, x: 3 * nn.Linear.forward(self, x), replaced)
+    tied = nn.Sequential(nn.Flatten(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.Linear(8, 4))
+    tied[3].weight = tied[1].weight
+    normed = nn.utils.parametrizations.weight_norm(nn.Linear(8, 4))
+    return {
+        "an activation twice": nn.Sequential(
+            nn.Flatten(), nn.Linear(8, 6), relu, nn.Linear(6, 6), relu, nn.Linear(6, 4)
+        ),
+        "a layer twice": nn.Sequential(nn.Flatten(), nn.Linear(8, 4), square, nn.ReLU(), square),
+        "tied weights": tied,
+        "a sequence of its own kind": Residual(nn.Flatten(), nn.Linear(8, 4)),
+        "a layer of its own kind": nn.Sequential(nn.Flatten(), Louder(8, 4)),
+        "a hook": nn.Sequential(nn.Flatten(), hooked),
+        "another forward": nn.Sequential(nn.Flatten(), replaced),
+        "a norm of the weight": nn.Sequential(nn.Flatten(), normed),
+        "features of images": nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(12, 4)),
+        "softmax of images": nn.Sequential(nn.LogSoftmax(-1), nn.Flatten(), nn.Linear(8, 4)),
+        "softmax over the batch": nn.Sequential(nn.Flatten(), nn.Linear(8, 4), nn.LogSoftmax(0)),
+    }
+
+
+@pytest.mark.parametrize("name", odd_modules())
+def test_a_module_of_ones_own_gets_its_own_gradients(name: str) -> None:
+    module = odd_modules()[name]
+    x = torch.randn(40, 2, 2, 2, generator=torch.Generator().manual_seed(0))
+    y = torch.arange(40) % 4
+    shares = torch.arange(40).chunk(3)
+    task = make_task(DataSet.of(x, y, x, y), shares, module, seed=0, batch=5)
+    models = task.initial() * torch.tensor([[1.0], [0.5], [2.0]])
+    workers = Workers([task])
+    inputs, labels = workers.draw(workers.shares, 0)
+    buffers = workers.initial_buffers()
+    found, _, _ = workers.gradients(workers.shares, models, buffers, inputs, labels, 0)
+    parameters = {name: held.clone() for name, held in task.layout.views(models).items()}
+    for mine, theirs in zip(found, one_by_one(module, parameters, inputs, labels), strict=True):
+        torch.testing.assert_close(mine, theirs / 5, atol=1e-6, rtol=1e-4)
 
 
 @pytest.mark.slow

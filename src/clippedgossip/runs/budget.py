@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import nn
 
 from clippedgossip.attacks import Attack, Tuned
 from clippedgossip.errors import DataError, RunError
@@ -16,7 +15,9 @@ from clippedgossip.rules.premix import Premix
 from clippedgossip.runs.config import RunConfig
 from clippedgossip.simulate.setup import checked_counts, messages, models_bytes, refuse_disconnected
 from clippedgossip.tasks import DataSet
-from clippedgossip.tasks import stacked_layers as layers
+from clippedgossip.tasks.datasets import at, leaves
+from clippedgossip.tasks.module_function import batched_on_cpu, cost
+from clippedgossip.tasks.task import ParameterLayout, usual_loss
 
 SAMPLES = {  # data set: samples to train on and to test on, shape of one, in bytes
     "digits": (1442, 355, (1, 8, 8)),
@@ -78,24 +79,29 @@ def plan(config: RunConfig, *, ranks: int = 1, device: str = "cpu") -> Plan:
     classes: int | None
     if config.data.name in SAMPLES:
         (train, test, shape), classes = SAMPLES[config.data.name], CLASSES
+        x, y = torch.empty(2, *shape, device="meta"), torch.zeros(2, dtype=torch.long)
+        each = math.prod(shape) + 8
     else:
         data = config.data.load()
         train, test, shape, classes = data.count, data.tests, data.shape, data.classes
+        x, y = data.normalise(at(data.train_x, slice(0, 2))), at(data.train_y, slice(0, 2))
+        each = sum(leaf[0].numel() * leaf.element_size() for leaf in leaves((data.train_x, data.train_y)))
     train, test = config.data.samples or train, config.data.test_samples or test
     with torch.device("meta"):
         module = config.model.thing.build(given=(shape, classes))
-    if not isinstance(module, nn.Sequential):
+    on_gpu, loss = device.startswith("cuda"), usual_loss(config.training.loss, classes, config.model.name)
+    try:
+        kept, products = cost(module, loss, x, y, on_gpu=on_gpu)
+    except Exception as error:  # a module of the user's own may do anything with its inputs
         raise RunError(
-            f"model {config.model.name!r} is a {type(module).__name__}, whose memory cannot be computed\n"
-            "--plan works for a torch.nn.Sequential; run this model without --plan"
-        )
-    d = sum(parameter.numel() for parameter in module.parameters())
+            f"model {config.model.name!r} cannot be tried without computing: {error}\n"
+            "its memory is not known; run this model without --plan"
+        ) from error
+    d = ParameterLayout.of(module).size
     mine, batch = math.ceil(n / ranks), config.training.batch
-    at_once = mine if device.startswith("cuda") or not layers.has_convolutions(module) else 1
+    at_once = mine if on_gpu or batched_on_cpu(module) else 1
     itemsize = 2 if config.training.precision == "bfloat16" else 4
-    gradient = (
-        6.0 * batch * layers.multiplications(module, shape)
-    )  # 2 operations each, forward once, backward twice
+    gradient = 3.0 * batch * products  # forward once, backward twice
     rule = config.rule.build(network, rounds=config.training.rounds, seed=config.seed)
     rows = n + messages(network, rule, attack)
     slots, steps = len(config.training.build().optimizer.slots), config.training.local_steps
@@ -105,8 +111,8 @@ def plan(config: RunConfig, *, ranks: int = 1, device: str = "cpu") -> Plan:
         parameters=d,
         ranks=ranks,
         models_bytes=math.ceil(copies / ranks),
-        activations_bytes=at_once * batch * layers.activation_elements(module, shape) * itemsize,
-        data_bytes=(train + test) * (math.prod(shape) + 8),
+        activations_bytes=at_once * batch * kept * itemsize // 4,
+        data_bytes=(train + test) * each,
         traffic_bytes=_traffic(rule, attack, network, rows, mine * d * 4, ranks),
         gathered_bytes=(1 + slots) * n * d * 4 if ranks > 1 else 0,
         operations=steps * mine * gradient + 2 * 2 * rows * n * d / ranks,

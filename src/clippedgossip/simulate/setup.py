@@ -21,12 +21,11 @@ from clippedgossip.settings import Training as Training
 from clippedgossip.settings import must_be
 from clippedgossip.tasks import DataSet, FlipLabels, Task, make_task
 from clippedgossip.tasks import partition as share_out
-from clippedgossip.tasks import stacked_layers as layers
 from clippedgossip.tasks.datasets import Data, leaves
 from clippedgossip.tasks.objective import LossLike, MetricLike
 from clippedgossip.tasks.partitions import Scheme
 from clippedgossip.tasks.poison import Poison
-from clippedgossip.tasks.workers import Workers
+from clippedgossip.tasks.workers import Workers, activation_bytes
 
 Shares = Data | Sequence[Data | Sequence[int]] | Mapping[Hashable, Data | Sequence[int]]
 """The rows of each node that trains: in the order of the nodes, or by their labels."""
@@ -258,10 +257,8 @@ def models_bytes(
 
 def setup_bytes(setup: Setup) -> int:
     """The memory of one run in a stack, roughly: its models, messages and activations."""
-    task, module = setup.task, setup.task.module
-    kept = 0
-    if isinstance(module, nn.Sequential) and layers.supported(module):
-        kept = len(task.nodes) * task.batch * layers.activation_elements(module, task.data.shape) * 4
+    task = setup.task
+    kept = len(task.nodes) * task.batch * activation_bytes(task)
     written = messages(setup.network, setup.rule, setup.attack)
     slots = len(setup.training.optimizer.slots)
     late = kept_bytes(setup.network, task.layout.size)

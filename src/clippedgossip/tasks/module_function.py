@@ -7,28 +7,32 @@ drawn from go in, and the new buffers come out. What cannot be batched is found 
 import copy
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad_and_value, vmap
+from torch.func import functional_call, vmap
+from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from clippedgossip.errors import DataError
 from clippedgossip.randomness import keep_mask
-from clippedgossip.tasks.datasets import cast, mapped
+from clippedgossip.tasks.datasets import cast, leaves, mapped
 from clippedgossip.tasks.objective import Loss, called
 from clippedgossip.tasks.task import ParameterLayout
 
 SMALL = 50_000
-"""Parameters up to which one batched call is faster on a CPU than a call for each worker: measured, one
-thread, 20 workers: 3 ms and 7 for 4,810 parameters; 680 and 510 for a transformer of 285,504."""
+"""Parameters up to which any model without convolutions is batched on a CPU; of linear layers alone, also a
+larger one. One batched call and a call for each of 20 workers take, on one thread: 1.8 ms and 7 for 4,810
+parameters, 680 and 510 for a transformer of 285,504, 17 and 29 for 407,050 of linear layers."""
 REPEATS = 4096
 """The draws of a dropout layer's k-th call in one pass are those of layer (place + k · this)."""
+FEW_CHANNELS = 4
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 Dict = Mapping[str, Tensor]
 
 
@@ -64,14 +68,66 @@ class WorkerDropout(nn.Module):
         seed, node, step, call = self.key.unbind()
         kept = keep_mask(seed, node, step, self.place + REPEATS * call, shape, self.p, batched=True)
         self.key.add_(torch.tensor([0, 0, 0, 1], device=self.key.device))  # the next call draws anew
-        return x * kept * (1 / (1 - self.p))
+        return x * kept / (1 - self.p)
+
+
+class ShiftedConv(nn.Module):
+    """A convolution as a product of shifted images with the kernel: for all workers, one batched product.
+
+    `vmap` makes grouped convolutions of `nn.Conv2d`, which a GPU computes more slowly.
+    """
+
+    def __init__(self, layer: nn.Conv2d) -> None:
+        super().__init__()
+        self.weight, self.bias = layer.weight, layer.bias
+        self.stride, self.around = layer.stride, (int(layer.padding[0]), int(layer.padding[1]))
+        self.train(layer.training)
+
+    @classmethod
+    def of(cls, part: nn.Module) -> "ShiftedConv | None":
+        """For a convolution that it can stand for."""
+        return cls(part) if isinstance(part, nn.Conv2d) and cls.fits(part) else None
+
+    @staticmethod
+    def fits(part: nn.Module) -> bool:
+        """Whether it computes what this layer computes."""
+        return (
+            _is_plain(part, nn.Conv2d)
+            and isinstance(part, nn.Conv2d)
+            and part.groups == 1
+            and part.dilation == (1, 1)
+            and part.padding_mode == "zeros"
+            and not isinstance(part.padding, str)
+            and set(part._parameters) == {"weight", "bias"}
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        (up, left), (down, right) = self.around, self.stride
+        h = functional.pad(x.permute(0, 2, 3, 1), (0, 0, left, left, up, up))
+        if h.shape[-1] <= FEW_CHANNELS:
+            # PyTorch 2.11 compiles views of few images of one channel into a kernel that reads some of them
+            # from the wrong place. A copy avoids it.
+            h = h.clone(memory_format=torch.contiguous_format)
+        filters, _, rows, columns = self.weight.shape
+        high, wide = (h.shape[1] - rows) // down * down + 1, (h.shape[2] - columns) // right * right + 1
+        shifts = [
+            h[:, i : i + high : down, j : j + wide : right] for i in range(rows) for j in range(columns)
+        ]
+        shifted = torch.cat(shifts, -1)
+        product = shifted.flatten(0, 2) @ self.weight.permute(2, 3, 1, 0).reshape(-1, filters)
+        product = product if self.bias is None else product + self.bias
+        return product.view(*shifted.shape[:3], filters).permute(0, 3, 1, 2)
 
 
 class ModuleFunction:
     """Losses, gradients and outputs of a module for given parameters and buffers."""
 
-    def __init__(self, module: nn.Module, loss: Loss) -> None:
+    def __init__(self, module: nn.Module, loss: Loss, *, on_gpu: bool = False) -> None:
         held = copy.deepcopy(module)
+        if on_gpu:
+            _replace(held, lambda part, _: ShiftedConv.of(part))
+        else:
+            _arrange(held)
         self.objective = Objective(_with_own_dropout(held), loss).train()
         self.module = self.objective.module
         self.layout = ParameterLayout.of(module)
@@ -117,42 +173,48 @@ class ModuleFunction:
         All is computed in the dtype of the parameters.
         """
         dtype = next(iter(parameters.values())).dtype
-        kinds = dict(self.module.named_buffers())
-        # Copies, each by itself: the module changes them in place, and `vmap` writes into no part of a whole.
-        changing = {
+        given = {name: cast(value, dtype) for name, value in constants.items()}
+        given |= {f"module.{name}": value for name, value in parameters.items()}
+        given |= {name: key.clone() for name in self.keys}
+        after = self._own(buffers, dtype)
+        given |= {f"module.{name}": value for name, value in after.items()}
+        x = mapped(lambda leaf: cast(leaf, dtype), x)
+        found = functional_call(objective or self.objective, given, (x, y))
+        held = [value.to(buffers.dtype).flatten() for value in after.values()]
+        return found, torch.cat(held) if held else buffers
+
+    def _own(self, buffers: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
+        """The changing buffers of a worker. Copies, each by itself: the module changes them in place, and
+        `vmap` writes into no part of a whole."""
+        kinds = dict(self.module.named_buffers()) if self.buffers.names else {}
+        return {
             name: view.to(dtype if kinds[name].is_floating_point() else kinds[name].dtype).clone(
                 memory_format=torch.contiguous_format
             )
             for name, view in self.buffers.views(buffers).items()
         }
-        given = {name: cast(value, dtype) for name, value in constants.items()}
-        given |= {f"module.{name}": value for name, value in (*parameters.items(), *changing.items())}
-        given |= {name: key.clone() for name in self.keys}
-        x = mapped(lambda leaf: cast(leaf, dtype), x)
-        found = functional_call(objective or self.objective, given, (x, y))
-        after = [value.to(buffers.dtype).flatten() for value in changing.values()]
-        return found, torch.cat(after) if after else buffers
 
-    def gradients(
+    def losses(
         self, parameters: Dict, buffers: Tensor, keys: Tensor, constants: Dict, x: Any, y: Any
-    ) -> tuple[dict[str, Tensor], tuple[Tensor, Tensor]]:
-        """Gradients, losses and buffers of all workers at once: everything has a leading dimension."""
-        step = vmap(grad_and_value(self, has_aux=True), in_dims=(0, 0, 0, None, 0, 0))
+    ) -> tuple[Tensor, Tensor]:
+        """Losses (n,) and buffers (n, B) of all workers at once, as the module's mode says; everything has a
+        leading dimension."""
         with batching():
-            found: tuple[dict[str, Tensor], tuple[Tensor, Tensor]] = step(
+            found: tuple[Tensor, Tensor] = vmap(self, in_dims=(0, 0, 0, None, 0, 0))(
                 parameters, buffers, keys, constants, x, y
             )
         return found
 
-    def losses(
+    def gradients(
         self, parameters: Dict, buffers: Tensor, keys: Tensor, constants: Dict, x: Any, y: Any
-    ) -> Tensor:
-        """Losses of all models at once, as the module's mode says."""
-        with batching():
-            found: Tensor = vmap(self, in_dims=(0, 0, 0, None, 0, 0))(
-                parameters, buffers, keys, constants, x, y
-            )[0]
-        return found
+    ) -> tuple[list[Tensor], Tensor, Tensor]:
+        """Gradients, losses and buffers of all workers at once. A worker's loss depends on its own parameters
+        alone, so the gradient of the sum holds that of each."""
+        leaf = {name: value.detach().requires_grad_() for name, value in parameters.items()}
+        with torch.enable_grad(), batching():
+            losses, after = self.losses(leaf, buffers, keys, constants, x, y)
+            found = torch.autograd.grad(losses.sum(), list(leaf.values()))
+        return list(found), losses.detach(), after.detach()
 
     @torch.no_grad()
     def estimated(self, parameters: Dict, start: Tensor, constants: Dict, batches: Sequence[Any]) -> Tensor:
@@ -186,7 +248,7 @@ class ModuleFunction:
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             try:
-                _, found = self.gradients(parameters, start, keys, self.constants(), x, y)
+                _, *found = self.gradients(parameters, start, keys, self.constants(), x, y)
             except Exception as error:  # whatever `vmap` does not know, PyTorch says in its own words
                 self.obstacle = _operation(str(error))
                 return
@@ -239,19 +301,96 @@ class ModuleFunction:
         return tuple((type(part), *map(_plain, _attributes(part))) for part in self.objective.modules())
 
 
+def batched_on_cpu(module: nn.Module) -> bool:
+    """Whether one call for all workers is faster on a CPU than a call for each: a rule of the model alone."""
+    parts = [part for part in module.modules() if part._parameters]
+    linear = all(isinstance(part, nn.Linear) for part in parts)
+    return not any(isinstance(part, CONVOLUTIONS) for part in parts) and (
+        linear or ParameterLayout.of(module).size <= SMALL
+    )
+
+
 def batching() -> AbstractContextManager[None]:
     """Attention by its plain form: `vmap` batches no other."""
     return sdpa_kernel(SDPBackend.MATH)
 
 
+@torch.no_grad()
+def cost(module: nn.Module, loss: Loss, x: Any, y: Any, *, on_gpu: bool) -> tuple[int, int]:
+    """(bytes that one sample's forward pass leaves for the backward pass, its multiplications and additions
+    in products), by running the module on a batch of meta tensors."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    objective = ModuleFunction(module, loss, on_gpu=on_gpu).objective.to("meta")
+    count, held = len(leaves(y)[0]), {id(parameter) for parameter in objective.parameters()}
+    kept: dict[int, int] = {}
+
+    def keep(saved: Tensor) -> Tensor:
+        if id(saved) not in held and saved.dim():
+            kept[id(saved)] = saved.numel() * saved.element_size()
+            alive.append(saved)
+        return saved
+
+    alive: list[Tensor] = []
+    x, y = mapped(lambda leaf: leaf.to("meta"), (x, y))
+    with (
+        torch.enable_grad(),
+        FlopCounterMode(display=False) as counter,
+        torch.autograd.graph.saved_tensors_hooks(keep, lambda saved: saved),
+    ):
+        objective(x, y)
+    return sum(kept.values()) // count, int(counter.get_total_flops()) // count
+
+
+def _arrange(module: nn.Module) -> None:
+    """The same results sooner on a CPU: a ReLU goes behind the pooling that follows it, and the gradient of a
+    pooling is made channels last, without which its backward pass takes twice as long."""
+    for part in module.modules():
+        if type(part) is nn.Sequential:
+            for i in range(len(part) - 1):
+                first, then = part[i], part[i + 1]
+                if _is_plain(first, nn.ReLU) and _is_plain(then, nn.MaxPool2d):
+                    part[i], part[i + 1] = then, first
+        if type(part) is nn.MaxPool2d:
+            part.register_forward_hook(_channels_last_backwards)
+
+
+def _is_plain(part: nn.Module, kind: type[nn.Module]) -> bool:
+    """Whether it is a layer of PyTorch's own kind, without hooks and without another `forward`."""
+    return (
+        type(part) is kind
+        and "forward" not in vars(part)
+        and not any(getattr(part, hooks) for hooks in HOOKS)
+    )
+
+
+def _channels_last_backwards(layer: nn.Module, inputs: object, h: Any) -> None:
+    if isinstance(h, Tensor) and h.requires_grad and h.dim() == 4:
+        h.register_hook(channels_last)  # type: ignore[no-untyped-call]  # of PyTorch
+
+
+def channels_last(value: Tensor) -> Tensor:
+    """Images and kernels, channel by channel in memory: a CPU convolves them faster."""
+    return value.contiguous(memory_format=torch.channels_last) if value.dim() == 4 else value
+
+
 def _with_own_dropout(module: nn.Module) -> nn.Module:
     """Replace every dropout layer; its place is that among the module's parts, from 0."""
+    known = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
     device = next(module.parameters()).device
-    for place, (name, part) in enumerate(list(module.named_modules())):
-        if type(part) in (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d) and name:
-            owner, _, own = name.rpartition(".")
-            setattr(module.get_submodule(owner), own, WorkerDropout(part, place - 1, device))
+    _replace(
+        module, lambda part, place: WorkerDropout(part, place - 1, device) if type(part) in known else None
+    )
     return module
+
+
+def _replace(module: nn.Module, other: Callable[[nn.Module, int], nn.Module | None]) -> None:
+    """Put other parts into the places of some parts of a module."""
+    for place, (name, part) in enumerate(list(module.named_modules())):
+        found = other(part, place) if name else None
+        if found is not None:
+            owner, _, own = name.rpartition(".")
+            setattr(module.get_submodule(owner), own, found)
 
 
 def _random_states(device: torch.device) -> list[Tensor]:

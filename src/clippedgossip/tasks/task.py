@@ -156,8 +156,7 @@ def make_task(
         raise DataError(
             f"augment crops and flips images (channels, height, width); these inputs have shape {data.shape}"
         )
-    usual = "mse" if data.classes is None else "nll" if model == "cnn" else "cross-entropy"
-    objective = find_loss(loss or usual)
+    objective = usual_loss(loss, data.classes, model)
     measured = find_metric(metric, objective, data.classes)
     module = model
     if isinstance(module, str):
@@ -199,6 +198,12 @@ def make_task(
         poison=poison if poisoned else None,
         poisoned=torch.tensor([ids.index(node) for node in poisoned]) if poisoned else None,
     )
+
+
+def usual_loss(said: LossLike, classes: int | None, model: object) -> Loss:
+    """The loss that was asked for, or the usual one of such targets. The paper's CNN gives
+    log-probabilities."""
+    return find_loss(said or ("mse" if classes is None else "nll" if model == "cnn" else "cross-entropy"))
 
 
 def _checked_shares(ids: Sequence[int], shares: Sequence[Data | Sequence[int]], samples: int) -> list[Tensor]:

@@ -1,15 +1,14 @@
 """The workers that train, stacked: their batches, gradients, losses and metrics.
 
-A model trains in one of three tiers. `layers`: the hand-stacked layers know all of it. `vmap`: PyTorch's
-`torch.func` computes all workers in one call. `each`: worker by worker. All give the same models, up to
-rounding, and the same draws of dropout. On a CPU the tier depends on the model alone.
+A model trains in one of two tiers. `vmap`: PyTorch's `torch.func` computes all workers in one call. `each`:
+worker by worker. Both give the same models, up to rounding, and the same draws of dropout. On a CPU the tier
+depends on the model alone.
 """
 
 import copy
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Any, Literal, NamedTuple
@@ -20,19 +19,18 @@ from torch.nn import functional
 
 import clippedgossip.devices as devices
 from clippedgossip.errors import RunError
-from clippedgossip.randomness import Word, batch_indices, hash_bits, keep_mask, key
-from clippedgossip.tasks import stacked_layers as layers
+from clippedgossip.randomness import Word, batch_indices, hash_bits, key
 from clippedgossip.tasks.augment import crop_flip
 from clippedgossip.tasks.datasets import at, cast, leaves, mapped
-from clippedgossip.tasks.module_function import CONVOLUTIONS, SMALL, ModuleFunction
-from clippedgossip.tasks.objective import chunks, cross_entropy, nll
+from clippedgossip.tasks.module_function import ModuleFunction, batched_on_cpu, channels_last, cost
+from clippedgossip.tasks.objective import chunks
 from clippedgossip.tasks.task import Task
 
 DTYPES = {"float32": torch.float32, "tf32": torch.float32, "bfloat16": torch.bfloat16}
 """Of the gradients' products, for each `training.precision`."""
 Take = Callable[[int, Sequence[Tensor]], None]
 """(row of the worker, its gradient in pieces that lie side by side in the vector)"""
-Tier = Literal["layers", "vmap", "each"]
+Tier = Literal["vmap", "each"]
 STATISTICS = 8
 """Batches from which the statistics of an averaged model's batch normalisation are estimated."""
 
@@ -89,7 +87,7 @@ class Workers:
         poisoned = [(task, part.start) for task, part in zip(tasks, self.parts, strict=True) if task.poison]
         self.poisons = tuple(task.poison for task, _ in poisoned if task.poison)
         longest = max(task.table.shape[1] for task in tasks)
-        self.tier, self.known = self._find_tier(first)
+        self.tier = self._find_tier(first)
         self.shares = WorkerShares(
             seeds=torch.cat([torch.full_like(task.nodes, task.seed) for task in tasks]),
             nodes=torch.cat([task.nodes for task in tasks]),
@@ -97,25 +95,19 @@ class Workers:
             sizes=torch.cat([task.sizes for task in tasks]),
             train_x=first.data.train_x,
             train_y=first.data.train_y,
-            constants={} if self.known else self.function.constants(),
+            constants=self.function.constants(),
             poisoned=tuple(task.poisoned + start for task, start in poisoned if task.poisoned is not None),
         )
-        self.rates = [layer.p if isinstance(layer, nn.Dropout) else 0.0 for layer in first.module.children()]
         self._threads = threading.local()
 
     @cached_property
     def function(self) -> ModuleFunction:
-        """The model as a pure function, for models that the hand-stacked layers do not know."""
-        return ModuleFunction(self.module, self.task.loss)
+        """The model as a pure function; on a GPU convolutions are products."""
+        return ModuleFunction(self.module, self.task.loss, on_gpu=self.task.device.type == "cuda")
 
-    def _find_tier(self, task: Task) -> tuple[Tier, bool]:
-        """The tier, and whether the hand-written layers know the model."""
-        module, on_gpu = task.module, task.device.type == "cuda"
-        convolves = any(isinstance(part, CONVOLUTIONS) for part in module.modules())
-        simple = task.loss.function in (nll, cross_entropy) and isinstance(task.data.train_y, Tensor)
-        if simple and isinstance(task.data.train_x, Tensor) and layers.supported(module, task.data.shape):
-            return ("layers" if on_gpu or not convolves else "each"), True
-        batched = on_gpu or (not convolves and task.layout.size <= SMALL)
+    def _find_tier(self, task: Task) -> Tier:
+        on_gpu = task.device.type == "cuda"
+        batched = on_gpu or batched_on_cpu(task.module)
         rows = torch.arange(2 * task.batch, device=task.device).view(2, -1) % task.data.count
         x, y = task.data.normalise(at(task.data.train_x, rows)), at(task.data.train_y, rows)
         start = task.initial().to(self.dtype).expand(2, -1)
@@ -127,7 +119,7 @@ class Workers:
                 RuntimeWarning,
                 stacklevel=2,
             )
-        return ("vmap" if batched and self.function.obstacle is None else "each"), False
+        return "vmap" if batched and self.function.obstacle is None else "each"
 
     @property
     def stacks(self) -> bool:
@@ -136,18 +128,15 @@ class Workers:
 
     def initial_buffers(self) -> Tensor:
         """(n, B) of the workers: what training changes beside the parameters; each keeps its own."""
-        start = torch.zeros(0) if self.known else self.function.initial_buffers()
-        return start.to(self.task.device).expand(len(self), -1).clone()
+        return self.function.initial_buffers().to(self.task.device).expand(len(self), -1).clone()
 
     def __len__(self) -> int:
         return len(self.shares.nodes)
 
-    @property
+    @cached_property
     def activation_bytes(self) -> int:
-        """What one sample's forward pass leaves for the backward pass; 0 for unknown modules."""
-        if not (isinstance(self.module, nn.Sequential) and layers.supported(self.module)):
-            return 0
-        return layers.activation_elements(self.module, self.data.shape) * self.dtype.itemsize
+        """What one sample's forward pass leaves for the backward pass; 0 where it is not known."""
+        return activation_bytes(self.task) * self.dtype.itemsize // 4
 
     @property
     def compiles(self) -> bool:
@@ -160,14 +149,13 @@ class Workers:
         if not self.compiles:
             return function
         # Not with symbolic sizes: `vmap` of a convolution fails to compile with them.
-        dynamic = False if self.tier == "vmap" else None
-        return devices.compiled(self.kind(name), function, dynamic=dynamic)
+        return devices.compiled(self.kind(name), function, dynamic=False)
 
     def kind(self, name: str) -> tuple[object, ...]:
         """What two compiled methods must have in common to be one."""
         draws = repr(self.poisons) if name == "draw" else None
-        identity = () if self.known or name == "draw" else self.function.identity()
-        return (name, self.precision, self.tier, draws, *_shape(self.task), identity)
+        identity = () if name == "draw" else self.function.identity()
+        return (name, self.precision, draws, *_shape(self.task), identity)
 
     def in_float64(self) -> "Workers":
         """The same workers, with products in float64."""
@@ -206,17 +194,9 @@ class Workers:
             losses = self.one_by_one(shares, models, after, x, y, step, found.__setitem__)
             columns = zip(*map(found.get, range(len(models))), strict=True)
             return [torch.stack(column) for column in columns], losses, after
-        views = {name: view.detach().to(self.dtype) for name, view in self.task.layout.views(models).items()}
-        if self.tier == "vmap":
-            keys = self._keys(shares, step)
-            gradients, (losses, after) = self.function.gradients(views, buffers, keys, shares.constants, x, y)
-            return [gradients[name] for name in views], losses, after
         # Gradients end at the cast: they are written out once, in the precision of the products.
-        leaf = {name: view.requires_grad_() for name, view in views.items()}
-        with torch.enable_grad():
-            losses = self._losses(self._stacked(leaf, x, self._masks(shares, step)), y)
-            pieces = torch.autograd.grad(losses.sum(), list(leaf.values()))
-        return list(pieces), losses.detach(), buffers
+        views = {name: view.detach().to(self.dtype) for name, view in self.task.layout.views(models).items()}
+        return self.function.gradients(views, buffers, self._keys(shares, step), shares.constants, x, y)
 
     def _keys(self, shares: WorkerShares, step: Word) -> Tensor:
         """(n, 4) what a worker's dropout is drawn from."""
@@ -229,14 +209,12 @@ class Workers:
     def losses_of(self, shares: WorkerShares, models: Tensor, x: Any, y: Any) -> Tensor:
         """(m,) loss of each of the models (m, d) on inputs (m, batch, *shape), without dropout. Batch
         normalisation takes the statistics of the batch."""
-        if self.tier == "layers":
-            return self._losses(self._stacked(self.task.layout.views(models), x, None), y)
         views = self.task.layout.views(models)
         buffers = self.function.initial_buffers().to(models.device).expand(len(models), -1)
         keys = torch.zeros(len(models), 4, dtype=torch.int64, device=models.device)
         with self.function.evaluating(batch_statistics=True):
             if self.tier == "vmap":
-                return self.function.losses(views, buffers, keys, shares.constants, x, y)
+                return self.function.losses(views, buffers, keys, shares.constants, x, y)[0]
 
             def one(i: int) -> Tensor:
                 held = {name: view[i] for name, view in views.items()}
@@ -259,7 +237,7 @@ class Workers:
         found: list[Tensor | float] = [0.0] * len(models)
         if buffers is None:
             buffers = torch.stack([self._estimated(model) for model in models])
-        with nullcontext() if self.known else self.function.evaluating():
+        with self.function.evaluating():
             for inputs, targets in chunks((self.data.test_x, self.data.test_y), 5000 if on_gpu else 1000):
                 x = mapped(lambda leaf: cast(leaf, dtype), self.data.normalise(inputs))
                 for place, model in enumerate(models):
@@ -274,15 +252,12 @@ class Workers:
     def sums(self, shares: WorkerShares, model: Tensor, buffers: Tensor, x: Any, y: Any) -> Tensor:
         """(k,) the metric's sums over a batch."""
         metric, views = self.task.metric, self.task.layout.views(model)
-        if self.known and isinstance(self.module, nn.Sequential):
-            outputs = layers.forward_one(self.module, views, x, None)
-            return metric.sums(self.task.loss.of_outputs(outputs, y) if metric.of_loss else outputs, y)
         none = torch.zeros(4, dtype=torch.int64, device=model.device)
         found, _ = self.function(views, buffers, none, shares.constants, x, y if metric.of_loss else None)
         return metric.sums(found, y)
 
     def _estimated(self, model: Tensor) -> Tensor:
-        if self.known or not self.function.buffers.size:
+        if not self.function.buffers.size:
             return torch.zeros(0, device=model.device)
         start = self.function.initial_buffers().to(model.device)
         views, batches = self.task.layout.views(model), self.statistics_batches()
@@ -294,25 +269,6 @@ class Workers:
         sizes = torch.full_like(nodes, data.count)
         rows = batch_indices(hash_bits(self.task.seed, "statistics"), nodes, 0, sizes, self.task.batch)
         return [data.normalise(at(data.train_x, some)) for some in rows]
-
-    def _stacked(self, parameters: layers.Parameters, x: Tensor, masks: layers.Masks | None) -> Tensor:
-        assert isinstance(self.module, nn.Sequential)
-        return layers.forward_stacked(self.module, parameters, x, masks, self.dtype)
-
-    def _losses(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """(n,) each worker's mean loss, of the hand-stacked layers."""
-        if self.task.loss.weights is not None:
-            return torch.stack([self.task.loss.of_outputs(o, t) for o, t in zip(outputs, y, strict=True)])
-        of = functional.nll_loss if self.task.loss.function is nll else functional.cross_entropy
-        return of(outputs.flatten(0, 1), y.flatten(), reduction="none").view(y.shape).mean(1)
-
-    def _masks(self, shares: WorkerShares, round: Word, rows: slice = slice(None)) -> layers.Masks:
-        """Dropout's draws. A worker's draws are its own: they do not depend on the other workers."""
-
-        def draw(place: int, shape: tuple[int, ...]) -> Tensor:
-            return keep_mask(shares.seeds[rows], shares.nodes[rows], round, place, shape, self.rates[place])
-
-        return draw
 
     @torch.no_grad()
     def one_by_one(
@@ -328,15 +284,8 @@ class Workers:
             parameters = {name: view.requires_grad_() for name, view in own.items()}
             batch = at(x, i), at(y, i)
             with torch.enable_grad():
-                if self.known and isinstance(self.module, nn.Sequential):
-                    masks = self._masks(shares, step, slice(i, i + 1))
-                    outputs = layers.forward_one(
-                        self.module, parameters, batch[0], lambda place, shape: masks(place, shape)[0]
-                    )
-                    loss = self.task.loss.of_outputs(outputs, batch[1])
-                else:
-                    loss, after = self._called(parameters, buffers[i], keys[i], shares.constants, *batch)
-                    buffers[i] = after.detach()
+                loss, after = self._called(parameters, buffers[i], keys[i], shares.constants, *batch)
+                buffers[i] = after.detach()
             with torch.no_grad():
                 take(i, torch.autograd.grad(loss, list(parameters.values())))
             return loss.detach()
@@ -346,7 +295,11 @@ class Workers:
     def _called(
         self, parameters: Mapping[str, Tensor], buffers: Tensor, own: Tensor, constants: Any, x: Any, y: Any
     ) -> tuple[Tensor, Tensor]:
-        """The loss of one worker, and its buffers; each thread has a module of its own."""
+        """The loss of one worker, and its buffers; each thread has a module of its own. Images and kernels
+        lie channel by channel in memory, which a CPU convolves faster."""
+        if not buffers.is_cuda:
+            parameters = {name: channels_last(value) for name, value in parameters.items()}
+            x = mapped(channels_last, x)
         if not self.function.random:
             if not hasattr(self._threads, "objective"):
                 shared = {id(t): t for t in self.function.objective.state_dict(keep_vars=True).values()}
@@ -365,6 +318,17 @@ class Workers:
     def _each(self) -> Callable[[Callable[[int], Tensor], range], Iterable[Tensor]]:
         # The state of the random numbers is one for all threads.
         return devices.each if self.task.device.type == "cpu" and not self.function.random else map
+
+
+def activation_bytes(task: Task) -> int:
+    """What one sample's forward pass leaves for the backward pass, in float32; 0 for modules that meta
+    tensors cannot pass."""
+    few = slice(0, 2)
+    x, y = task.data.normalise(at(task.data.train_x, few)), at(task.data.train_y, few)
+    try:
+        return cost(task.module, task.loss, x, y, on_gpu=task.device.type == "cuda")[0]
+    except Exception:  # a module of the user's own may do anything with its inputs
+        return 0
 
 
 def _same_data(one: Task, other: Task) -> bool:
