@@ -158,6 +158,9 @@ def test_runs_in_one_stack_give_what_they_give_alone(tier: str) -> None:
         *_, alone = train(run)
         for name, tensor in alone.state().tensors.items():
             torch.testing.assert_close(moment.state().tensors[name], tensor, atol=1e-5, rtol=1e-4)
+        assert moment.record is not None
+        assert alone.record is not None
+        assert moment.record.score == alone.record.score
 
 
 def test_a_run_with_buffers_resumes_to_the_same_bytes(tier: str) -> None:

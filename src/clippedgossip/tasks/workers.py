@@ -19,7 +19,7 @@ from torch.nn import functional
 
 import clippedgossip.devices as devices
 from clippedgossip.errors import RunError
-from clippedgossip.randomness import Word, batch_indices, hash_bits, key
+from clippedgossip.randomness import Word, batch_indices, hash_bits, key, purpose_word
 from clippedgossip.tasks.augment import crop_flip
 from clippedgossip.tasks.datasets import at, cast, leaves, mapped
 from clippedgossip.tasks.module_function import ModuleFunction, batched_on_cpu, channels_last, cost
@@ -264,10 +264,10 @@ class Workers:
         return self.function.estimated(views, start, self.shares.constants, batches)
 
     def statistics_batches(self) -> list[Any]:
-        """A few batches of inputs, drawn from all of the training data, the same in every round."""
+        """A few batches of inputs, drawn from all of the training data, the same in every round and run."""
         data, nodes = self.data, torch.arange(STATISTICS, device=self.task.device)
         sizes = torch.full_like(nodes, data.count)
-        rows = batch_indices(hash_bits(self.task.seed, "statistics"), nodes, 0, sizes, self.task.batch)
+        rows = batch_indices(purpose_word("statistics"), nodes, 0, sizes, self.task.batch)
         return [data.normalise(at(data.train_x, some)) for some in rows]
 
     @torch.no_grad()
