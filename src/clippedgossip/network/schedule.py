@@ -38,7 +38,8 @@ PHASE = ("rounds", "without", "edges", "nodes", "network")
 
 @dataclass(frozen=True)
 class GraphSchedule:
-    """One of your own has `pairs`. Say `directed = True` if i may hear j while j does not hear i."""
+    """One of your own has `pairs`, for the rounds of a run and for at least 100. Say `directed = True` if i
+    may hear j while j does not hear i."""
 
     directed: ClassVar[bool] = False
     drawn: ClassVar[bool] = False

@@ -105,10 +105,22 @@ def sparse(nodes: int = 80) -> Network:
     return Network(nx.random_regular_graph(4, nodes, seed=3), byzantine=range(0, nodes, 10))
 
 
-def changing() -> Network:
-    """Other neighbours in every round, and messages that come late."""
-    schedule = {"name": "random-neighbours", "neighbours": 3}
-    return Network(nx.complete_graph(7), byzantine=[2, 5], schedule=schedule, delay={"edges": 1})
+CHANGING: dict[str, dict[str, Any]] = {
+    "random neighbours, late links": {
+        "schedule": {"name": "random-neighbours", "neighbours": 3},
+        "delay": {"edges": 1},
+    },
+    "random matching": {"schedule": "random-matching"},
+    "one peer, late": {"schedule": "one-peer-exponential", "delay": 1},
+    "churn, slow nodes": {"schedule": {"name": "churn", "leave": 0.3}, "delay": {"nodes": 2}},
+    "phases": {"schedule": {"name": "phases", "phases": [{"rounds": 1, "network": "ring"}, {"rounds": 1}]}},
+    "optimal weights, a function": {
+        "weights": "optimal",
+        "schedule": lambda network, round, seed: [(i, (i + 1 + round % 3) % 7) for i in range(7)],
+    },
+    "robust weights": {"weights": {"robust": 1, "cap": 0.13}},
+}
+"""Other neighbours in every round, messages that come late, weights that do not follow from degrees."""
 
 
 def pairs(size: int) -> list[tuple[str, str]]:
@@ -126,8 +138,10 @@ def cases(chosen: Sequence[tuple[str, str]]) -> Iterator[tuple[str, Setup]]:
         yield f"{rule} under {attack}", setup(rule, attack)
     for rule, attack in SPARSE:
         yield f"{rule} under {attack}, sparse", setup(rule, attack, network=sparse())
-    for rule, attack in (("clipped-gossip", "dissensus"), ("median", "label-flipping")):
-        yield f"{rule} under {attack}, changing", setup(rule, attack, network=changing())
+    for name, changes in CHANGING.items():
+        network = Network(nx.complete_graph(7), byzantine=[2, 5], **changes)
+        for rule, attack in (("clipped-gossip", "dissensus"), ("median", "label-flipping")):
+            yield f"{rule} under {attack}, {name}", setup(rule, attack, network=network)
     yield "no attack", setup(rounds=4, evaluate_last=4, evaluate_last_every=1, evaluate_nodes=False)
     yield "dropout and convolutions", setup("clipped-gossip", LabelFlipping(), model="cnn", shape=(1, 8, 8))
     yield (
@@ -212,7 +226,7 @@ def long_run() -> Setup:
     return setup(
         "clipped-gossip",
         "label-flipping",
-        network=changing(),
+        network=Network(nx.complete_graph(7), byzantine=[2, 5], **CHANGING["random neighbours, late links"]),
         model="mlp",
         rounds=6,
         evaluate_every=1,
