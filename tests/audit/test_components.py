@@ -10,6 +10,7 @@ from clippedgossip.audit import audit
 from clippedgossip.audit.components import ALL_CUTS, blocked, expected, guaranteed
 from clippedgossip.metrics import components, pair_distances, squared_distances
 from clippedgossip.network import Network
+from clippedgossip.report.network_drawing import PARTS, network_svg
 
 
 def chain(beta: float, delta: float) -> Network:
@@ -70,6 +71,16 @@ def test_the_audit_names_the_components() -> None:
     assert predicted["expected"]["lost_edges"] == [[3, 4]]
     assert "lost bridges: 3–4" in str(found)
     assert "predicted_components" not in audit(Network(nx.cycle_graph(5))).to_json()
+
+
+def test_each_component_has_a_colour_of_its_own() -> None:
+    network = Network(graphs.two_worlds())
+    whole, apart = (
+        network_svg(network, components=seen) for seen in ((), [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]])
+    )
+    assert PARTS[1] in apart
+    assert PARTS[1] not in whole
+    assert "2 components at the end" in apart
 
 
 def test_models_are_clustered_at_the_largest_gap() -> None:

@@ -185,10 +185,11 @@ def test_a_schedule_of_one_s_own_is_a_function_or_a_class(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("said", "says"),
     [
-        ({"schedule": {"name": "random-neighbours", "neighbours": 30}}, "has more than 9"),
+        ({"schedule": {"name": "random-neighbours", "neighbours": 30}}, "has more than 9 neighbours"),
         ({"schedule": {"name": "random-neighbours", "neighbours": 0}}, "at least 1"),
         ({"schedule": {"name": "churn", "leave": 0.5, "join": 0}}, "nobody would be left"),
         ({"schedule": {"name": "churn", "leave": 2}}, "a probability lies in 0..1"),
+        ({"schedule": {"name": "churn", "leave": 1.0, "join": 0.1}}, "it takes two"),
         ({"schedule": {"name": "phases", "phases": []}}, "give at least one"),
         ({"schedule": {"name": "phases", "phases": [{"rounds": 0}]}}, "at least 1"),
         ({"schedule": {"name": "phases", "phases": [{"rounds": 1, "nodes": [0, 77]}]}}, "names node 77"),

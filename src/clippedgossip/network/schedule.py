@@ -82,7 +82,8 @@ class RandomNeighbours(GraphSchedule):
         most = int(network.degrees.max(initial=0))
         if self.neighbours > most:
             raise NetworkError(
-                f"neighbours is {self.neighbours}; no node of this network has more than {most} to draw from"
+                f"neighbours is {self.neighbours}; no node has more than {most} neighbours to draw from\n"
+                f"give at most {most}, or add links to the network"
             )
 
     def links(self, network: "Network", round: int, seed: int) -> Links:
@@ -177,6 +178,14 @@ class Churn(GraphSchedule):
             raise NetworkError(
                 f"join is 0 beside leave = {self.leave:g}; in time nobody would be left\n"
                 "give join a value above 0"
+            )
+
+    def check(self, network: "Network") -> None:
+        there = network.n * self.join / (self.leave + self.join) if self.leave else network.n
+        if there < 2 <= network.n:
+            raise NetworkError(
+                f"leave = {self.leave:g} and join = {self.join:g} leave {there:.2g} of {network.n} nodes "
+                "there, on average; it takes two to exchange models\nlower leave, or raise join"
             )
 
     def present(self, nodes: int, round: int, seed: int) -> Mask:

@@ -25,6 +25,7 @@ Floats = NDArray[np.float64]
 
 FORMATS = (".svg", ".png", ".pdf")
 SIDES = ("#1f7fc4", "#8fb8d8")
+PARTS = ("#1f7fc4", "#e69f00", "#00855f", "#7a3fa0", "#56b4e9", "#8c6d31", "#5f6b78")
 BYZANTINE, CUT, WORST, ADD, EDGE = "#c0392b", "#d55e00", "#7a3fa0", "#00855f", "#9aa3ad"
 NAMED = 60  # nodes, at most, that are drawn with their names
 DETAILED = 1000  # nodes, at most, that are drawn one by one
@@ -95,8 +96,10 @@ def draw_on(
     cut: Cut | None = None,
     worst: Collection[int] = (),
     suggested: Sequence[tuple[int, int]] = (),
+    parts: Sequence[Collection[int]] = (),
 ) -> None:
-    """Draw on given axes. More than a thousand nodes are drawn in slices along the slowest mode."""
+    """Draw on given axes, each of the `parts` in a colour of its own. More than a thousand nodes are drawn in
+    slices along the slowest mode."""
     axes.set_axis_off()
     if network.n > DETAILED:
         _draw_slices(axes, network, cut)
@@ -118,12 +121,13 @@ def draw_on(
         axes.add_patch(bend)
     size = float(np.clip(9000 / network.n, 12, 260))
     minor = set(cut.other.tolist()) if cut else set()
+    parts = parts or [[i for i in network.regular.tolist() if (i in minor) is side] for side in (False, True)]
+    many = PARTS if len(parts) > 2 or not cut else SIDES
     for nodes, colour, marker in (
-        ([i for i in network.regular.tolist() if i not in minor], SIDES[0], "o"),
-        ([i for i in network.regular.tolist() if i in minor], SIDES[1], "o"),
+        *((part, many[k % len(many)], "o") for k, part in enumerate(parts)),
         (network.byzantine.tolist(), BYZANTINE, "s"),
     ):
-        x, y = place[nodes].T
+        x, y = place[list(nodes)].reshape(-1, 2).T
         axes.scatter(x, y, s=size, c=colour, marker=marker, zorder=4, edgecolors="white", linewidths=0.6)
     x, y = place[list(worst)].reshape(-1, 2).T
     axes.scatter(x, y, s=size * 2.2, facecolors="none", edgecolors=WORST, linewidths=2.0, zorder=5)
@@ -329,14 +333,19 @@ def _draw_slices(axes: Axes, network: Network, cut: Cut | None) -> None:
     axes.margins(0.08, 0.2)
 
 
-def network_svg(network: Network, title: str = "") -> str:
-    """The network, with γ and δ_max below. Byzantine nodes are red squares. `title` is for screen readers."""
+def network_svg(network: Network, title: str = "", components: Sequence[Sequence[Any]] = ()) -> str:
+    """The network, with γ and δ_max below. Byzantine nodes are red squares. `title` is for screen readers.
+    Each of the components, as labels of nodes, has a colour of its own."""
+    index = {str(label): i for i, label in enumerate(network.labels)}
+    parts = [[index[str(label)] for label in part] for part in components]
     numbers = f"γ = {network.spectral_gap:.4g}"
     if len(network.byzantine):
         numbers += f", δ_max = {network.delta_max:.3g}"
     with drawing(4.2, 2.9) as figure:
         axes = figure.add_subplot()
-        draw_on(axes, network)
+        draw_on(axes, network, parts=parts)
+        if parts:
+            numbers += f", {len(parts)} components at the end"
         figure.supxlabel(numbers, fontsize=9)
         regular, byzantine = len(network.regular), len(network.byzantine)
         nodes = f"{regular} regular and {byzantine} Byzantine nodes, {numbers}"

@@ -38,7 +38,7 @@ NAMED = 3  # runs that are named; the others are counted
 _DRAWN = (
     "Circles are regular nodes, red squares are Byzantine nodes. γ is the spectral gap of the weights "
     "between regular nodes. A larger γ means a better connected network. δ_max is the largest Byzantine "
-    "weight at a regular node."
+    "weight at a regular node. Circles of several colours are the components that the run saw at its end."
 )
 
 
@@ -67,6 +67,8 @@ class CurveView:
     """Whether values may be negative."""
     quiet: bool = False
     """Leave it out if it is zero in every round."""
+    whole: bool = False
+    """Show all values: lines differ by much even if none diverges."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,6 +183,7 @@ def _views(groups: Sequence[Group]) -> Iterator[CurveView]:
         y_label="consensus distance",
         y_scale="log",
         quiet=True,
+        whole=True,
     )
     yield CurveView(
         name="loss", section="Loss", measures={"": number("loss")}, caption="Training loss.", y_label="loss"
@@ -250,7 +253,9 @@ def _lines(groups: Sequence[Group], view: CurveView) -> Curves | None:
     return Curves(
         view=view,
         panels=panels,
-        axis=Axis(view.y_scale, view.y_limits) if view.y_limits else fitting(every, view.y_scale),
+        axis=Axis(view.y_scale, view.y_limits)
+        if view.y_limits or view.whole
+        else fitting(every, view.y_scale),
         x_limits=(-last / 50, last * 1.02) if last else None,
         names=[entry.rule for entry in groups],
     )

@@ -216,7 +216,7 @@ class Attempt:
         if record is None:
             return
         self.run.append(record)
-        self._draw(setup.network)
+        self._draw(setup.network, record)
         self.diverged = self.diverged or divergence(moment, setup)
 
     def start_again(self) -> None:
@@ -224,23 +224,24 @@ class Attempt:
         self.run.clear()
         self.began, self.diverged = 0, None
 
-    def _draw(self, network: Network) -> None:
-        """Draw a network that is small enough, once."""
-        if network.n <= DRAWN and not self.run.drawing_path.exists():
-            key = canonical(self.config.network.to_mapping())
-            self.run.write_drawing(_DRAWINGS.get(key) or _DRAWINGS.setdefault(key, drawing(network)))
+    def _draw(self, network: Network, record: Round) -> None:
+        """Draw a network that is small enough, once; after the last round, with the components it has."""
+        seen = (record.components or ()) if record.round == self.config.training.rounds else ()
+        if network.n <= DRAWN and (len(seen) > 1 or not self.run.drawing_path.exists()):
+            key = canonical({**self.config.network.to_mapping(), "components": seen})
+            self.run.write_drawing(_DRAWINGS.get(key) or _DRAWINGS.setdefault(key, drawing(network, seen)))
 
 
 _DRAWINGS: dict[str, str] = {}
 """Drawings by network: many runs have one network, and a drawing takes as long as many small rounds."""
 
 
-def drawing(network: Network) -> str:
+def drawing(network: Network, components: Sequence[Sequence[Any]] = ()) -> str:
     """An SVG file of the network."""
     from clippedgossip.report.figures.canvas import standalone  # imports matplotlib, which takes a second
     from clippedgossip.report.network_drawing import network_svg
 
-    return standalone(network_svg(network))
+    return standalone(network_svg(network, components=components))
 
 
 def _states(attempts: Sequence[Attempt]) -> list[State] | None:
