@@ -43,7 +43,7 @@ def test_a_leak_is_told_from_what_fills_once() -> None:
     assert steady_growth(noisy) == pytest.approx(100_000 * 200, rel=0.1)
 
 
-@pytest.mark.parametrize(("network", "degree"), [("ring", 2), ("torus", 3), ("chords", 4)])
+@pytest.mark.parametrize(("network", "degree"), [("ring", 2), ("chords", 4)])
 def test_networks(network: str, degree: int) -> None:
     graph = nx.Graph(edges_of(network, 8))
     assert {d for _, d in graph.degree} == {degree}

@@ -454,16 +454,10 @@ def _tell_now_and_then(folder: Path) -> None:
 
 
 def _statuses(folder: Path) -> dict[str, dict[str, Any] | None]:
-    from clippedgossip.errors import PeerError
-    from clippedgossip.peer.peer_config import CONFIG_FILE
+    from clippedgossip.peer.peer_folder import peer_folders
     from clippedgossip.peer.telemetry import read_status
 
-    folders = (
-        [folder] if (folder / CONFIG_FILE).exists() else [p.parent for p in folder.glob(f"*/{CONFIG_FILE}")]
-    )
-    if not folders:
-        raise PeerError(f"no {CONFIG_FILE} in {folder} or its folders; `clippedgossip peer init` makes one")
-    return {path.name: read_status(path) for path in sorted(folders, key=lambda p: (len(p.name), p.name))}
+    return {path.name: read_status(path) for path in peer_folders(folder)}
 
 
 def drill(
@@ -471,7 +465,7 @@ def drill(
         list[str] | None,
         typer.Argument(metavar="[FAULT]…", help="kill, stop, partition, …. The default is all."),
     ] = None,
-    network: Annotated[str, typer.Option(help="ring, torus, or chords (a ring with triangles).")] = "ring",
+    network: Annotated[str, typer.Option(help="ring, or chords (a ring with triangles).")] = "ring",
     peers: Annotated[int, typer.Option(help="Peers in the network.")] = 8,
     rounds: Annotated[int, typer.Option(help="Rounds under each fault.")] = 200,
     out: Annotated[Path | None, typer.Option(help="Write the table here as well (Markdown).")] = None,

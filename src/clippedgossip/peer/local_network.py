@@ -26,7 +26,7 @@ from clippedgossip.files import write_atomic
 from clippedgossip.peer import identity
 from clippedgossip.peer import peer_config as configs
 from clippedgossip.peer.peer_config import Address, Config, Neighbour
-from clippedgossip.peer.peer_folder import in_use
+from clippedgossip.peer.peer_folder import in_use, peer_folders
 from clippedgossip.peer.round_neighbours import schedule_thing
 from clippedgossip.peer.telemetry import STATUS_FILE, read_status
 from clippedgossip.settings import RuleConfig
@@ -80,11 +80,10 @@ def write_network(edges: Iterable[tuple[int, int]], nodes: int, out: Path, templ
 
 def read_network(net: Path) -> list[Config]:
     """The configs of all peers in a network's folder."""
-    folders = [p.parent for p in net.glob(f"*/{configs.CONFIG_FILE}")]
-    if not folders:
-        raise PeerError(f"no peers in {net}; make some with `clippedgossip peer network ring --out {net}`")
-    read = [configs.load(folder) for folder in folders]
-    return sorted(read, key=lambda config: (len(config.name), config.name))
+    folders = peer_folders(net)
+    if folders == [net]:
+        raise PeerError(f"{net} is the folder of one peer\nstart it: clippedgossip peer start {net}")
+    return [configs.load(folder) for folder in folders]
 
 
 def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:

@@ -29,7 +29,7 @@ NEXT_KEY = "next-key"
 
 def add(folder: Path, name: str, address: str, fingerprint: str) -> Config:
     """Pins a neighbour, or gives one that is pinned another address."""
-    mine = configs.load(folder)
+    mine = configs.load(folder, look_up=False)
     mark = identities.parse_fingerprint(fingerprint)
     if name == mine.name:
         raise PeerError(f"{name!r} is this peer itself; call the neighbour something else")
@@ -47,7 +47,7 @@ def add(folder: Path, name: str, address: str, fingerprint: str) -> Config:
 
 def remove(folder: Path, name: str) -> Config:
     """Forgets a neighbour."""
-    mine = configs.load(folder)
+    mine = configs.load(folder, look_up=False)
     _known(mine, name)
     changed = _write(folder, replace(mine, neighbours=tuple(n for n in mine.neighbours if n.name != name)))
     (folder / "neighbours" / f"{name}.pem").unlink(missing_ok=True)
@@ -57,7 +57,7 @@ def remove(folder: Path, name: str) -> Config:
 def rekey(folder: Path, name: str, fingerprint: str, *, at_once: bool = False) -> Config:
     """Pins the new key of a neighbour. Its old one stays valid until it has shown the new one, or no longer
     at all."""
-    mine = configs.load(folder)
+    mine = configs.load(folder, look_up=False)
     old, mark = _known(mine, name), identities.parse_fingerprint(fingerprint)
     _refuse_own(folder, mine, name, mark)
     _refuse_convicted(folder, mine, old)

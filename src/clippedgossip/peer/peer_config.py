@@ -179,8 +179,8 @@ class Config:
         return self if rounds is None else replace(self, training=replace(self.training, rounds=rounds))
 
 
-def load(path: Path) -> Config:
-    """Reads `peer.toml`, or the one in a folder."""
+def load(path: Path, *, look_up: bool = True) -> Config:
+    """Reads `peer.toml`, or the one in a folder; `look_up` as for `parse`."""
     if path.is_dir():
         path = path / CONFIG_FILE
     try:
@@ -192,7 +192,7 @@ def load(path: Path) -> Config:
         ) from None
     if len(raw) > _LARGEST_FILE:
         raise ConfigError(f"{path} is larger than {_LARGEST_FILE} bytes; a peer's config is a page")
-    return parse(raw, folder=path.parent.resolve(), source=str(path), look_up=True)
+    return parse(raw, folder=path.parent.resolve(), source=str(path), look_up=look_up)
 
 
 def parse(raw: bytes, *, folder: Path = Path(), source: str = CONFIG_FILE, look_up: bool = False) -> Config:

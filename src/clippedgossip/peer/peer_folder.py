@@ -6,8 +6,20 @@ from pathlib import Path
 
 from clippedgossip.errors import PeerError
 from clippedgossip.files import Lock
+from clippedgossip.peer.peer_config import CONFIG_FILE
 
 _LOCK = "lock"
+
+
+def peer_folders(folder: Path) -> list[Path]:
+    """The peer's own folder, or those of a network's peers, by name."""
+    if (folder / CONFIG_FILE).exists():
+        return [folder]
+    found = [path.parent for path in folder.glob(f"*/{CONFIG_FILE}")]
+    if not found:
+        what = f"no {CONFIG_FILE} in {folder} or its folders" if folder.is_dir() else f"{folder} is no folder"
+        raise PeerError(f"{what}\n`clippedgossip peer init` makes a peer, `peer network` a whole network")
+    return sorted(found, key=lambda path: (len(path.name), path.name))
 
 
 def take(folder: Path) -> Lock:

@@ -11,6 +11,7 @@ import networkx as nx
 from clippedgossip.errors import PeerError, UserError
 from clippedgossip.peer import peer_config
 from clippedgossip.peer.peer_config import CONFIG_FILE
+from clippedgossip.peer.peer_folder import peer_folders
 from clippedgossip.peer.rejection import VIOLATIONS, Rejection
 from clippedgossip.peer.telemetry import STATUS_FILE, read_status, unhealthy
 from clippedgossip.records import ACCURACY, RunDirectory
@@ -320,17 +321,6 @@ class WatchedPeer:
 
     def curve(self, name: str) -> list[tuple[int, float]]:
         return self._tail.curve(name)
-
-
-def peer_folders(folder: Path) -> list[Path]:
-    """The peer's own folder, or those of a network's peers."""
-    if (folder / CONFIG_FILE).exists():
-        return [folder]
-    found = sorted(path.parent for path in folder.glob(f"*/{CONFIG_FILE}"))
-    if not found:
-        what = f"no {CONFIG_FILE} in {folder} or its folders" if folder.is_dir() else f"{folder} is no folder"
-        raise PeerError(f"{what}\ngive the folder of a peer, of a network or of a run")
-    return found
 
 
 def _facts(peers: Iterable[WatchedPeer]) -> list[str]:

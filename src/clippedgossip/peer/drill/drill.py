@@ -31,7 +31,7 @@ from clippedgossip.peer.peer_config import Address, Config, Deadlines, Limits
 from clippedgossip.peer.signed_rounds import AHEAD
 from clippedgossip.settings import ModelConfig, TrainingConfig
 
-NETWORKS = ("ring", "torus", "chords")
+NETWORKS = ("ring", "chords")
 FEWEST_PEERS, FEWEST_ROUNDS = 5, 60
 _UNDER_WAY = 10
 _FELL_OUT = 10.0
@@ -65,8 +65,6 @@ class Drill:
                 f"{self.peers} peers, {self.rounds} rounds: that is too few for a drill\n"
                 f"use at least {FEWEST_PEERS} peers and {FEWEST_ROUNDS} rounds"
             )
-        if self.network == "torus" and self.peers % 2:
-            raise ConfigError(f"{self.peers} peers: the torus has two rows; choose an even number")
 
     def run(self) -> Result:
         started = time.monotonic()
@@ -352,14 +350,9 @@ class Drill:
 
 
 def edges_of(network: str, peers: int) -> list[tuple[int, int]]:
-    """A ring; a torus of two rows; or a ring with chords, in which neighbours have common neighbours."""
-    if network == "torus":
-        columns = peers // 2
-        around = [(r + c, r + (c + 1) % columns) for r in (0, columns) for c in range(columns)]
-        pairs = [*around, *((c, columns + c) for c in range(columns))]
-    else:
-        steps = (1, 2) if network == "chords" else (1,)
-        pairs = [(i, (i + step) % peers) for step in steps for i in range(peers)]
+    """A ring, or a ring with chords, in which neighbours have common neighbours."""
+    steps = (1, 2) if network == "chords" else (1,)
+    pairs = [(i, (i + step) % peers) for step in steps for i in range(peers)]
     return sorted({(min(pair), max(pair)) for pair in pairs})
 
 
