@@ -11,6 +11,8 @@ import pytest
 import torch
 
 from clippedgossip.cli import main
+from clippedgossip.errors import RuleError
+from clippedgossip.rules import ClippedGossip
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -82,3 +84,13 @@ def test_no_rule_tells_two_worlds_apart() -> None:
         second, received_second = example.world(rule, real=1.0, pretended=0.0)
         np.testing.assert_allclose(received_first, received_second, atol=1e-9)
         torch.testing.assert_close(first, second)
+
+
+def test_a_rule_on_each_layer_clips_each_alone() -> None:
+    per_layer = runpy.run_path(str(EXAMPLES / "own" / "per_layer.py"))["PerLayer"]
+    own, received = torch.zeros(3), torch.tensor([[[3.0, 4.0, 0.1]]])
+    rule = per_layer(ClippedGossip(1.0), (2, 1))
+    mixed = rule(own[None], received, torch.tensor([[0.5]]))
+    torch.testing.assert_close(mixed, torch.tensor([[0.3, 0.4, 0.05]]))
+    with pytest.raises(RuleError, match="the layers have 3 parameters and the models 2"):
+        rule(own[None, :2], received[..., :2], torch.tensor([[0.5]]))

@@ -20,7 +20,7 @@ exclude_patterns = ["examples/**"]
 highlight_language = "none"
 smartquotes = False  # what is quoted is copied into a terminal
 
-myst_enable_extensions = ["dollarmath"]
+myst_enable_extensions = ["dollarmath", "html_image"]
 myst_heading_anchors = 4
 
 autodoc_member_order = "bysource"

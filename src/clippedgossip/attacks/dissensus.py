@@ -30,7 +30,8 @@ class ZeroSum(LocalAttack):
     """−Σ_{k∈N_i∩R} x_k / |N_i∩B| (§ dissensus and other attacks).
 
     Needs: the models of the receiver's regular neighbours.
-    Fails: against any rule that drops or clips what is far: the message is far from every regular model.
+    Fails: against rules that drop what is far, such as GTS: the message is far from every regular model.
+    Clipping bounds its effect, and does not end it.
     Origin: Peng, Li and Ling, 2021.
     """
 

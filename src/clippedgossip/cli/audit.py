@@ -60,7 +60,7 @@ def audit(
     """
     more_byzantine = more_byzantine if former is None else former
     networks.check_source(network)
-    options = networks.parse_options(context, network)
+    networks.parse_options(context, network)  # before anything is imported
     from clippedgossip.audit import audit as diagnose
     from clippedgossip.audit.text import render
 
@@ -72,19 +72,7 @@ def audit(
 
     with progress() as tell:
         tell("building the network", 0, 5)
-        built = networks.build_network(
-            networks.load_graph(network, options, seed=seed, scheduled=schedule is not None),
-            byzantine=byzantine,
-            random_byzantine=random_byzantine,
-            pendants=pendants,
-            random_pendants=random_pendants,
-            worst_byzantine=worst_byzantine,
-            weights=weights,
-            max_degree=max_degree,
-            schedule=schedule,
-            delay=delay,
-            seed=seed,
-        )
+        built = networks.network_asked_for(context)
         most = max(len(built.regular) - 1, 1)
         if more_byzantine > most:
             raise NetworkError(

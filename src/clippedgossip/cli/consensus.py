@@ -93,7 +93,7 @@ def consensus(
     `--rule clipped-gossip --rule-option radius={adaptive=0.2}`.
     """
     networks.check_source(network)
-    options = networks.parse_options(context, network)
+    networks.parse_options(context, network)  # before anything is imported
 
     from clippedgossip.report.terminal import progress, table
     from clippedgossip.settings import AttackConfig, RuleConfig
@@ -101,19 +101,7 @@ def consensus(
 
     asked_rule = _checked(RuleConfig, rule, rule_option, "--rule-option")
     chosen_attack = _checked(AttackConfig, attack, attack_option, "--attack-option").build()
-    built = networks.build_network(
-        networks.load_graph(network, options, seed=seed, scheduled=schedule is not None),
-        byzantine=byzantine,
-        random_byzantine=random_byzantine,
-        pendants=pendants,
-        random_pendants=random_pendants,
-        worst_byzantine=worst_byzantine,
-        weights=weights,
-        max_degree=max_degree,
-        schedule=schedule,
-        delay=delay,
-        seed=seed,
-    )
+    built = networks.network_asked_for(context)
     chosen_rule = asked_rule.build(built, rounds=rounds, seed=seed)
     _refuse_training(chosen_rule, chosen_attack)
     initial = _start(built, start, dim, seed)

@@ -60,10 +60,8 @@ def _folder() -> Path:
 
 
 def _about(path: Path) -> str:
-    """Its first line: the comment of a config, the docstring of a script."""
+    """Its first line: the comment of a config, the docstring of a script. Of a folder, its files."""
     if path.is_dir():
-        path = next((file for file in sorted(path.glob("*.py"))), path)
-        if path.is_dir():
-            return "a folder"
+        return ", ".join(sorted(file.name for file in path.iterdir() if file.suffix in (".py", ".toml")))
     first = path.read_text(encoding="utf-8").split("\n", 1)[0].strip('#" ')
     return first.split(". ")[0].split("; ")[0].rstrip(".:")

@@ -1,5 +1,6 @@
 """A network from the command line: a name with its parameters or a file, Byzantine nodes, weights."""
 
+import inspect
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -146,6 +147,14 @@ def load_graph(
         return complete_for_schedules(int(nodes))
     values: dict[str, object] = {"seed": seed} if seed is not None and "seed" in parameters(source) else {}
     return build(source, **values, **options)
+
+
+def network_asked_for(context: typer.Context) -> "Network":
+    """The network that the options of a command describe; see `build_network` for them."""
+    said = {key: context.params[key] for key in inspect.signature(build_network).parameters if key != "graph"}
+    source, scheduled = context.params["network"], said["schedule"] is not None
+    options = parse_options(context, source)
+    return build_network(load_graph(source, options, seed=said["seed"], scheduled=scheduled), **said)
 
 
 def build_network(

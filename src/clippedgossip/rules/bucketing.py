@@ -19,8 +19,8 @@ class Bucketing(Premix):
     The shuffle depends on (seed, round, node, sender): it is new in each round, and the same in every engine.
 
     Needs: what its rule needs.
-    Fails: with few neighbours: a Byzantine message spoils its whole bucket, so the share of spoilt averages
-    can be s times that of Byzantine neighbours.
+    Fails: with few neighbours, as on a torus under dissensus: a Byzantine message spoils its whole bucket, so
+    the share of spoilt averages can be s times that of Byzantine neighbours.
     Cost: O(kd), then that of its rule with k/s messages.
     Origin: Karimireddy, He and Jaggi, 2022, arXiv:2006.09365.
     """

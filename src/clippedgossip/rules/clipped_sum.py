@@ -16,8 +16,8 @@ class CSPlus(LinearRule):
     such that those further away weigh 2b or more, as in the authors' code.
 
     Needs: a bound b on the Byzantine weight around a node.
-    Fails: where 2b is more than the weight of the neighbours: the radius is then 0 and nothing moves. Sparse
-    graphs with one Byzantine neighbour of three are such.
+    Fails: where 2b is the weight of the neighbours or more: the radius is then 0 and nothing moves, as on
+    a ring with one Byzantine node.
     Cost: O(kd).
     Origin: Gaucher, Dieuleveut and Hendrikx, 2024, arXiv:2410.10418.
     """

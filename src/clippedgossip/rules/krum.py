@@ -65,7 +65,8 @@ class MultiKrum(Krum):
     """The mean of the `select` models with the best Krum scores; n−f of them unless said.
 
     Needs: a bound f on the number of Byzantine neighbours.
-    Fails: under messages near the regular ones (ALIE), which are selected, and across a bottleneck.
+    Fails: without any attack, where nodes have different data: the models that differ most are dropped, and
+    with them what they know. Mimic adds to it, and the other side of a bottleneck is dropped too.
     Cost: O(k²d).
     Origin: Blanchard, El Mhamdi, Guerraoui and Stainer, 2017, arXiv:1703.02757.
     """

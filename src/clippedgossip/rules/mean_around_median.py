@@ -13,8 +13,8 @@ class MeaMed(CoordinateRule):
     """Per coordinate, the mean of the n−f values nearest the median.
 
     Needs: a bound f on the number of Byzantine neighbours.
-    Fails: across a bottleneck, where the value from the other side is far from the median; under ALIE, whose
-    values are near it.
+    Fails: across a bottleneck, where the value from the other side is far from the median; under mimic, which
+    pulls the median to the values of one node.
     Cost: O(kd log k).
     Origin: Xie, Koyejo and Gupta, 2018, arXiv:1802.10116.
     """
