@@ -588,9 +588,9 @@ class Node:
             peer.backoff = peer.reputation.backoff_left
             if reason is Rejection.LATE:
                 self.deadline.late(name)
-            elif reason in VIOLATIONS or reason is Rejection.REFUSED:
+            elif reason in VIOLATIONS or reason in (Rejection.REFUSED, Rejection.DEAD):
                 extra = {"neighbour": name, "round": round, "why": reason.value, "detail": fetch.detail}
-                log.info("rejected", extra=extra)
+                log.info("no connection" if reason is Rejection.DEAD else "rejected", extra=extra)
             if kept is not None and peer.used and round - peer.used_in <= self.config.staleness:
                 row.copy_(kept)
                 rounds[name] = peer.used.round

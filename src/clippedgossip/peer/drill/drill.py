@@ -120,9 +120,11 @@ class Drill:
         """A proxy for each direction of every link between the two halves of the network."""
         half = self.peers // 2
         cut = [(a, b) for a, b in edges if (a < half) != (b < half)]
-        found = {}
-        for a, b in [*cut, *((b, a) for a, b in cut)]:
-            proxy = Proxy(Address("127.0.0.1", free_ports(1)[0]), made[b].bind)
+        found, both = {}, [*cut, *((b, a) for a, b in cut)]
+        taken = {config.bind.port for config in made}  # by peers that do not listen yet
+        free = [port for port in free_ports(len(both) + len(made)) if port not in taken]
+        for (a, b), port in zip(both, free, strict=False):
+            proxy = Proxy(Address("127.0.0.1", port), made[b].bind)
             stack.callback(proxy.close)
             found[str(a), str(b)] = proxy
         return found
