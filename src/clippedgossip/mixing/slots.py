@@ -14,7 +14,7 @@ from torch import Tensor
 from clippedgossip.network import Network
 from clippedgossip.network.schedule import Survey
 
-AHEAD = 3  # rounds whose layouts are made before a GPU needs them
+AHEAD = 4  # rounds whose layouts are made before a GPU needs them
 COPIES = 8  # rounds whose layouts may be on their way to a GPU
 
 
@@ -201,8 +201,8 @@ class RoundLayouts:
     """`at` gives the layout of a round.
 
     With `fixed`, all rounds have the same shapes and the same memory on the device, so that a CUDA graph
-    captured in one round can be replayed in all. Then another thread makes the layouts of the next rounds
-    while the GPU works.
+    captured in one round can be replayed in all. Then two threads make the layouts of the next rounds while
+    the GPU works.
     """
 
     def __init__(
@@ -211,7 +211,7 @@ class RoundLayouts:
         self.network, self.seed, self.device, self.fixed = network, seed, torch.device(device), fixed
         self._held: Layout | None = None
         self._place = torch.empty(0)
-        self._thread = ThreadPoolExecutor(1, "rounds") if fixed and self.device.type == "cuda" else None
+        self._thread = ThreadPoolExecutor(2, "rounds") if fixed and self.device.type == "cuda" else None
         self._coming: dict[int, Future[int]] = {}
         self._staged: list[tuple[Tensor, dict[str, Tensor], torch.cuda.Event | None]] = []
 

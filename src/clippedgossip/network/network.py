@@ -197,13 +197,12 @@ class Network:
 
     def _of_round(self, indptr: Ints, indices: Ints) -> "Network":
         assert self.schedule is not None
-        rows = mixing.rows_of(indptr)
         if self.fixed_weights:
             keys = self.remember("keys", lambda: mixing.rows_of(self.indptr) * self.n + self.indices)
-            values = self._values[np.searchsorted(keys, rows * self.n + indices)]
+            values = self._values[np.searchsorted(keys, mixing.rows_of(indptr) * self.n + indices)]
         elif self.schedule.directed:
-            halved = 0.5 if self.weighting == "lazy" else 1.0
-            values = halved / (np.diff(indptr)[rows] + 1.0)
+            counts = np.diff(indptr)
+            values = np.repeat((0.5 if self.weighting == "lazy" else 1.0) / (counts + 1.0), counts)
         else:
             values = mixing.constructed(self.weighting, indptr, indices, self.max_degree)
         network: Network = object.__new__(Network)

@@ -89,12 +89,13 @@ class RandomNeighbours(GraphSchedule):
     def links(self, network: "Network", round: int, seed: int) -> Links:
         nodes, degrees = np.arange(network.n), network.degrees
         places = self.places(nodes, degrees, round, seed)
-        real = places < degrees[:, None]
-        if network.everyone:
-            heard = places + (places >= nodes[:, None])
-        else:
-            heard = network.indices[np.where(real, network.indptr[:-1, None] + places, 0)]
-        return _indptr(real.sum(1)), heard[real]
+        counts = np.minimum(degrees, self.neighbours)
+        flat = (
+            places.ravel() if counts.min(initial=0) == self.neighbours else places[places < degrees[:, None]]
+        )
+        rows = np.repeat(nodes, counts)
+        heard = flat + (flat >= rows) if network.everyone else network.indices[network.indptr[rows] + flat]
+        return _indptr(counts), heard
 
     def places(self, nodes: Ints, degrees: Ints, round: int, seed: int) -> Ints:
         """(n, s) which of its neighbours each of the nodes hears, in ascending order (Floyd's sampling).
