@@ -293,7 +293,9 @@ def test_if_together_will_not_do_they_go_one_by_one(tmp_path: Path, monkeypatch:
     assert batches == [[0, 1, 2], [0], [1], [2]]
 
 
-@pytest.mark.parametrize(("launcher", "count"), [("debug", 2), ("local", 1)])
+@pytest.mark.parametrize(
+    ("launcher", "count"), [("debug", 2), pytest.param("local", 1, marks=pytest.mark.slow)]
+)
 def test_submitit_runs_the_parts(tmp_path: Path, launcher: Any, count: int) -> None:
     configs, root = three(tmp_path), tmp_path / "runs"
     jobs = launch(configs, root, launcher=launcher, jobs=count)
