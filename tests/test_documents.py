@@ -11,7 +11,7 @@ import typer
 from clippedgossip.attacks import ATTACKS
 from clippedgossip.cli import main, networks
 from clippedgossip.cli.app import COMMANDS, app
-from clippedgossip.paper import EXPERIMENTS
+from clippedgossip.paper.base import EXPERIMENTS
 from clippedgossip.peer.local_network import free_ports
 from clippedgossip.rules import RULES
 

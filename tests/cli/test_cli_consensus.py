@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clippedgossip.cli import main
-from clippedgossip.paper import EXPERIMENTS
+from clippedgossip.paper.base import EXPERIMENTS
 
 COMMAND = (sys.executable, "-m", "clippedgossip")
 

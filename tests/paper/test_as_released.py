@@ -10,7 +10,6 @@ from clippedgossip.attacks.base import View
 from clippedgossip.errors import ConfigError
 from clippedgossip.mixing.inbox import Context
 from clippedgossip.mixing.slots import Layout
-from clippedgossip.paper import load
 from clippedgossip.paper.as_released import (
     DEVIATIONS,
     IMAGES,
@@ -24,6 +23,7 @@ from clippedgossip.paper.as_released import (
     released_cnn,
     with_deviations,
 )
+from clippedgossip.paper.base import load
 from clippedgossip.paper.results import Results
 from clippedgossip.paper.training_figure import MNIST, TrainingExperiment
 from clippedgossip.rules import ClippedGossip, Gossip, Rule, TrimmedMean

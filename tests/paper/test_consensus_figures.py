@@ -11,7 +11,7 @@ import torch
 from clippedgossip import graphs
 from clippedgossip.errors import ConfigError
 from clippedgossip.network import Network
-from clippedgossip.paper import EXPERIMENTS, Needs, Options, load, reproduce, resolve
+from clippedgossip.paper.base import EXPERIMENTS, Needs, Options, load, reproduce, resolve
 from clippedgossip.paper.consensus_chains import ATTACK, SETTINGS, START, ChainErrors, rules, simulate
 from clippedgossip.paper.consensus_figures import EXPERIMENT
 from clippedgossip.simulate import consensus

@@ -16,19 +16,9 @@ import typer
 from clippedgossip.cli import main
 from clippedgossip.cli.reproduce import verdict
 from clippedgossip.errors import DataError, RunError
-from clippedgossip.paper import (
-    EXPERIMENTS,
-    Options,
-    cifar,
-    delta_max,
-    dumbbell,
-    load,
-    no_honest_majority,
-    prepare,
-    reproduce,
-)
 from clippedgossip.paper import base as base_module
-from clippedgossip.paper.base import SETS
+from clippedgossip.paper import cifar, delta_max, dumbbell, no_honest_majority
+from clippedgossip.paper.base import EXPERIMENTS, SETS, Options, load, prepare, reproduce
 from clippedgossip.paper.overview import write_overview
 from clippedgossip.paper.results import DISTANCE, Line, Results, RunResult
 from clippedgossip.paper.training_figure import (

@@ -11,7 +11,8 @@ import torch
 from clippedgossip.errors import RunError
 from clippedgossip.metrics import squared_distances
 from clippedgossip.network import Network
-from clippedgossip.paper import Options, average_delta, blocked_components, reproduce
+from clippedgossip.paper import average_delta, blocked_components
+from clippedgossip.paper.base import Options, reproduce
 from clippedgossip.paper.many_networks import FIRST_SEED, ManyNetworks, attacks, worst
 from clippedgossip.rules import ClippedGossip, Oracle
 from clippedgossip.simulate.consensus import trajectory

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from clippedgossip.attacks import ATTACKS, Dissensus, Tuned
 from clippedgossip.errors import ConfigError, NetworkError, RuleError, UserError
 from clippedgossip.files import canonical
-from clippedgossip.paper import load as load_experiment
+from clippedgossip.paper.base import load as load_experiment
 from clippedgossip.records import run_name
 from clippedgossip.rules import (
     RULES,

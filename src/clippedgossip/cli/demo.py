@@ -14,7 +14,7 @@ def register(app: typer.Typer) -> None:
 
 def demo(out: Out = Path("out"), as_json: Json = False) -> None:
     """Train on a dumbbell and on a ring with many Byzantine nodes. See which rules learn and which fail."""
-    from clippedgossip.paper import Options
+    from clippedgossip.paper.base import Options
     from clippedgossip.paper.demo import EXPERIMENT
 
     run([EXPERIMENT], Options(seeds=1, device="cpu", out=out), as_json=as_json)

@@ -13,7 +13,7 @@ from typer.core import TyperCommand
 from clippedgossip.errors import UserError
 
 if TYPE_CHECKING:
-    from clippedgossip.paper import Experiment, Options, Reproduction
+    from clippedgossip.paper.base import Experiment, Options, Reproduction
 
 Out = Annotated[Path, typer.Option(metavar="DIR", help="Folder for pages and runs.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the rows as JSON, and nothing else.")]
@@ -28,7 +28,7 @@ class _WithFigures(TyperCommand):
     """Adds the names of the figures to --help. They are imported only then."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        from clippedgossip.paper import EXPERIMENTS
+        from clippedgossip.paper.base import EXPERIMENTS
 
         super().format_help(ctx, formatter)
         names = ", ".join([*EXPERIMENTS, "all (those of the paper)", "ours (the others)"])
@@ -90,7 +90,7 @@ def reproduce(
     (results.json). From these numbers --from draws the page again. Several
     figures also have a page in common.
     """
-    from clippedgossip.paper import Options, resolve
+    from clippedgossip.paper.base import Options, resolve
 
     chosen = resolve(names)
     if source is not None and not source.exists():
@@ -116,7 +116,7 @@ def reproduce(
 
 def run(experiments: "Sequence[str | Experiment[Any]]", options: "Options", *, as_json: bool) -> None:
     """Do all runs, then judge and show each experiment. Exit code 1 if a claim does not hold."""
-    from clippedgossip.paper import prepare
+    from clippedgossip.paper.base import prepare
     from clippedgossip.report.terminal import claims_table, progress, show, table
 
     with progress() as tell:

@@ -1,11 +1,13 @@
-"""The two heavy passes on a GPU: each reads every model once.
+"""The two heavy passes on a GPU. Each reads every model once.
 
-Inner products: a tile holds all rows for a few coordinates, so centring on a regular node's model, the first,
-is free; products are made of three TF32 ones each, as good as float32, and summed in float64 over tiles.
+Inner products: a tile holds all rows for a few coordinates. The first row, the model of a regular node, is
+subtracted from all of them: it is the centre. Each product is made of three TF32 products, which together are
+as exact as float32. Sums over tiles are float64.
 
-Distances between rows that are close to each other and far from the centre would be rounding, and squares of
-rows longer than 1e19 overflow. Both are seen in the products, and what they spoil is taken again in float64,
-by kernels that end at once where there is nothing to do: a captured round cannot ask.
+Two results would be wrong: distances between rows that are close to each other and far from the centre, which
+are lost in rounding, and squares of rows longer than 1e19, which overflow. The products show where. Further
+kernels compute these in float64. They always run, and end at once where there is nothing to do: a captured
+round cannot read on the CPU whether they are needed.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +20,7 @@ from torch import Tensor
 from clippedgossip.mixing.kernels import HUGE, column_chunks, full_precision
 
 MOST_ROWS = 128
-FARTHEST_CENTRE = tl.constexpr(1e4)  # a diverging model would take the others' digits with it
+FARTHEST_CENTRE = tl.constexpr(1e4)  # a diverging model as the centre would cost the others their digits
 PROGRAMS = 528  # four for each of an H200's multiprocessors; three times as many where few rows are read
 BLOCK = 32  # coordinates at a time
 AGAIN = 16  # programs that share a row which is taken again
@@ -46,7 +48,7 @@ def _products(
     EXTRA: tl.constexpr,
     SCALED: tl.constexpr,
 ):
-    """Of all rows less the first, on a few coordinates, and of what was taken off."""
+    """Inner products of all rows less the centre, and of the centre itself, on a few coordinates."""
     row = tl.arange(0, ROWS)
     centre = tl.load(models + column, mask=inside, other=0.0)
     centre = tl.where(tl.abs(centre) < FARTHEST_CENTRE, centre, 0.0)  # false for NaN as well
@@ -56,12 +58,12 @@ def _products(
         other=0.0,
     )
     if EXTRA:
-        lies = tl.load(
+        others = tl.load(
             extra + (row[:, None] - n).to(tl.int64) * extra_stride + column[None, :],
             mask=((row >= n) & (row < rows))[:, None] & inside[None, :],
             other=0.0,
         )
-        tile = tl.where((row < n)[:, None], tile, lies)
+        tile = tl.where((row < n)[:, None], tile, others)
     alone = tl.where((row == rows)[:, None], centre[None, :], 0.0)
     if SCALED:
         scale = tl.load(scales + row, mask=row < rows, other=1.0)[:, None]
@@ -149,7 +151,7 @@ def _scales_kernel(
     BLOCK: tl.constexpr,
     EXTRA: tl.constexpr,
 ):
-    """A power of two for every row: less than 1 if its squares overflow though all of it is finite."""
+    """The factor of each row: SHORTER if its squares overflow although it is finite, else 1."""
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, 2048)
     square = tl.load(partial + at * ROWS * ROWS + row * ROWS + row, mask=at < programs, other=0.0)
@@ -220,7 +222,7 @@ def _squared_kernel(
     PADDED: tl.constexpr,
     SIZES: tl.constexpr,
 ):
-    """‖x_i − x_j‖² of one node's slots from the products, and which of them the products do not tell."""
+    """‖x_i − x_j‖² of one node's slots from the products, and which of them are lost in rounding."""
     node = tl.program_id(0).to(tl.int64)
     place = tl.arange(0, PADDED)
     here = place < k
@@ -308,7 +310,7 @@ def _wide_kernel(
     slots_stride,
     PADDED: tl.constexpr,
 ):
-    """Which outputs to sum in float64; as `inbox._wide`."""
+    """Which outputs are to be summed in float64, as in `inbox._wide`."""
     output = tl.program_id(0).to(tl.int64)
     row = tl.arange(0, PADDED)
     inside = row < rows
@@ -445,12 +447,12 @@ def _mix(
         other=0.0,
     )
     if EXTRA:
-        lies = tl.load(
+        others = tl.load(
             extra + (row[:, None] - n).to(tl.int64) * extra_stride + column[None, :],
             mask=(read & (row >= n) & (row < rows))[:, None] & inside[None, :],
             other=0.0,
         )
-        tile = tl.where((row < n)[:, None], tile, lies)
+        tile = tl.where((row < n)[:, None], tile, others)
     # TF32 rounds 3.4e38 to infinity, and 0 times infinity is NaN. Sums with such a row are taken again.
     tile = tl.where(tl.abs(tile) < FARTHEST, tile, 0.0)
     mixed = tl.dot(weights, tile, input_precision="tf32x3")
@@ -582,7 +584,7 @@ def half_step_cuda(
     gain: tuple[Tensor, Tensor],
     lr: Tensor,
 ) -> None:
-    """As `step.half_step`: five passes over the models, the fewest there are."""
+    """As `step.half_step`: reads three arrays of the models' size and writes two, the fewest possible."""
     start = 0
     for piece in gradients:
         size = piece[0].numel()
@@ -605,7 +607,7 @@ def half_step_cuda(
 
 
 def gram_cuda(blocks: list[Tensor]) -> Tensor:
-    """As `kernels.gram`, for float32 on a GPU; read one half of it alone, the other may round otherwise."""
+    """As `kernels.gram`, for float32 on a GPU. Use one half of it: the two halves may round differently."""
     models, extra = _two(blocks)
     n, columns = models.shape
     rows = sum(len(block) for block in blocks)
@@ -650,9 +652,9 @@ def squared_from_products(
     slots: Tensor,
     reduce: Callable[[Tensor], Tensor],
 ) -> tuple[Tensor, Tensor]:
-    """(b, k) ‖x_i − x_j‖² for slots (b, k+1), own rows first, from the products with the centre's last; those
-    they do not tell are taken again. And (b, k) which those were. `sizes` are squares of what rows are sums
-    of, where some are linear."""
+    """(b, k) ‖x_i − x_j‖² for slots (b, k+1), own rows first, and (b, k) which of them were lost in rounding:
+    these are computed again. In the products the centre comes last. Where some rows are linear, `sizes` are
+    the squares of the rows that they are sums of."""
     nodes, closed = slots.shape
     k, rows = closed - 1, len(products) - 1
     found = torch.empty(nodes, k, dtype=torch.float64, device=slots.device)
@@ -684,8 +686,8 @@ def squared_from_products(
 def squared_along_edges_cuda(
     blocks: list[Tensor], slots: Tensor, which: Tensor | None = None, linear: Tensor | None = None
 ) -> Tensor:
-    """(b, k) ‖x_i − x_j‖² for slots (b, k+1), own rows first, or those of `which` alone; every message is
-    read where it stands, linear ones are made on the way."""
+    """(b, k) ‖x_i − x_j‖² for slots (b, k+1), own rows first, or of those in `which` only. Messages are not
+    copied; linear ones are computed where they are needed."""
     models, extra = _two(blocks)
     nodes, closed = slots.shape
     columns, block = models.shape[1], 1024
