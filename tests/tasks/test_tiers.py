@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from clippedgossip.errors import RunError
 from clippedgossip.network import Network
-from clippedgossip.randomness import keep_mask
+from clippedgossip.randomness import keep_mask, purpose_word
 from clippedgossip.rules import ClippedGossip, Gossip
 from clippedgossip.simulate import Setup, Training, train, train_together
 from clippedgossip.simulate.distributed.ranks import Ranks
@@ -169,6 +169,20 @@ def test_a_run_with_buffers_resumes_to_the_same_bytes(tier: str) -> None:
     *_, last = train(run_of("batch norm", rounds=6), state=moments[2][1])
     assert last.record == record
     assert all(torch.equal(tensor, end.tensors[name]) for name, tensor in last.state().tensors.items())
+
+
+@pytest.mark.parametrize("kind", ["cnn", "batch norm", "transformer"])
+def test_what_is_compiled_is_one_graph(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part that the compiler leaves out is neither fused nor, if it reads a host's value, captured."""
+    monkeypatch.setattr("clippedgossip.tasks.workers.batched_on_cpu", lambda module: True)
+    workers = Workers([run_of(kind).task])
+    models = workers.task.initial().expand(NODES, -1).clone()
+    x, y = workers.draw(workers.shares, 0)
+    given = workers.shares, models, workers.initial_buffers(), x, y, torch.tensor(0)
+    torch.compiler.assume_constant_result(purpose_word)  # type: ignore[no-untyped-call]  # of PyTorch
+    call = torch.compile(workers.gradients, backend="eager", fullgraph=True, dynamic=False)
+    for found, right in zip(call(*given)[0], workers.gradients(*given)[0], strict=True):
+        torch.testing.assert_close(found, right, atol=1e-6, rtol=1e-4)
 
 
 def test_the_rule_for_a_cpu_depends_on_the_model_alone() -> None:

@@ -165,7 +165,13 @@ class Choices:
             "data": self.said.to_mapping() | {"name": self.data.name} | partition,
             "model": _named(self.model) or module,
             "rule": _table(setup.rule),
-            "training": {"batch": self.batch, **dataclasses.asdict(self.training)},
+            "training": {
+                "batch": self.batch,
+                **dataclasses.asdict(self.training),
+                "optimizer": _table(self.training.optimizer),
+                "loss": setup.task.loss.name,
+                "metric": setup.task.metric.name,
+            },
         }
         return mapping if setup.attack is None else mapping | {"attack": _table(setup.attack)}
 
@@ -209,7 +215,7 @@ def _optimizer(optimizer: OptimizerLike, momentum: float | Momentum | None, **sh
     return made
 
 
-def _table(thing: Rule | Attack) -> dict[str, Any]:
+def _table(thing: Rule | Attack | Optimizer) -> dict[str, Any]:
     """A rule or attack as a config says it; one of the user's own goes by the name of its class."""
     table = plain_of(thing)
     return {**table, "name": table["name"].rpartition(":")[2].rpartition(".")[2]}

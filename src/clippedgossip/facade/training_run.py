@@ -22,10 +22,12 @@ from clippedgossip.facade.choices import (
     RuleLike,
 )
 from clippedgossip.facade.recorded_run import RecordedRun, draw_scores, shown, write_report
+from clippedgossip.facade.run_folder import run_folder
 from clippedgossip.network import Network
 from clippedgossip.records import Round
 from clippedgossip.report.statistics import over_seeds
 from clippedgossip.report.terminal import progress as progress_line
+from clippedgossip.runs.execute import Attempt, rounds_in_folder
 from clippedgossip.settings import Precision
 from clippedgossip.simulate.state import Moment, State
 from clippedgossip.step import LearningRate, Momentum
@@ -63,6 +65,7 @@ def train(
     seed: int = 0,
     device: str | torch.device = "auto",
     progress: bool = True,
+    out: str | Path | None = None,
 ) -> "TrainingRun":
     """Train a model on every node of a network, some of them Byzantine (Algorithm 1).
 
@@ -83,11 +86,14 @@ def train(
     words: "sgd", "adamw". Each worker takes `local_steps` steps between two exchanges. The paper's theory is
     for momentum, one local step and a constant learning rate.
 
-    Nothing is trained yet: iterate over the run, call `finish()`, or read a result.
+    Nothing is trained yet: iterate over the run, call `finish()`, or read a result. With `out="runs"` the run
+    has a folder there, as a config's run has: records, checkpoints, a summary. The same call finds a finished
+    run, and a stopped run resumes. Other data, weights or code are another run.
     """
     choices = Choices.of(**locals())
-    setup = choices.setup(rule, attack, seed)
-    return TrainingRun(choices.recorded(setup), device=choices.device, progress=progress)
+    recorded = choices.recorded(choices.setup(rule, attack, seed))
+    folder = None if out is None else run_folder(recorded, out, choices.device)
+    return TrainingRun(recorded, device=choices.device, progress=progress, folder=folder)
 
 
 class TrainingRun:
@@ -97,13 +103,29 @@ class TrainingRun:
     Ctrl-C), its results are those recorded so far; another loop, or `finish()`, continues from there.
     """
 
-    def __init__(self, recorded: RecordedRun, *, device: str = "cpu", progress: bool = True) -> None:
+    def __init__(
+        self,
+        recorded: RecordedRun,
+        *,
+        device: str = "cpu",
+        progress: bool = True,
+        folder: Attempt | None = None,
+    ) -> None:
         self.setup = recorded.setup
         self.device = device
         self._progress = progress
         self._recorded = recorded
         self._state: State | None = None  # as of the last record
         self._moments: Iterator[Moment] | None = None
+        self._folder = folder
+        if folder is not None and folder.run.finished:
+            recorded.records, recorded.diverged = list(folder.run.rounds()), folder.run.diverged
+            self._state = folder.kept()
+
+    @property
+    def path(self) -> Path | None:
+        """Its folder, with `out=`."""
+        return None if self._folder is None else self._folder.run.path
 
     @property
     def network(self) -> Network:
@@ -217,7 +239,11 @@ class TrainingRun:
         if self.finished:
             return False
         if self._moments is None:
-            self._moments = simulate.train(self.setup, device=self.device, state=self._state)
+            self._moments = (
+                simulate.train(self.setup, device=self.device, state=self._state)
+                if self._folder is None
+                else _in_folder(self._folder, self._recorded)
+            )
         try:
             for moment in self._moments:
                 if moment.record is not None:
@@ -229,8 +255,13 @@ class TrainingRun:
             warnings.warn(str(error), RuntimeWarning, stacklevel=2)
             self._recorded.forget()
             self._state, self._moments = None, None
+            if self._folder is not None:
+                self._folder.start_again()
         except BaseException:  # Ctrl-C as well: the round under way is lost, the records are not
             self._moments = None
+            if self._folder is not None and self._state is not None:
+                with self._folder.run.writing_checkpoint() as path:
+                    self._state.save(path)
             raise
         return True
 
@@ -251,6 +282,14 @@ class TrainingRun:
         if str(node) in map(str, self.network.labels):
             raise RunError(f"node {node!r} is Byzantine and has no model to load\ngive a regular node")
         raise RunError(unknown_name("node", str(node), texts))
+
+
+def _in_folder(folder: Attempt, recorded: RecordedRun) -> Iterator[Moment]:
+    """Train in the folder, from its checkpoint. No method: that would keep the run, and so the lock."""
+    for place, moment in enumerate(rounds_in_folder(folder)):
+        if place == 0:
+            recorded.records = [record for record in folder.run.rounds() if record.round < moment.round]
+        yield moment
 
 
 def new_axes() -> "Axes":

@@ -7,8 +7,9 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from clippedgossip.network import Network
 from clippedgossip.own import blamed
 from clippedgossip.records import ACCURACY, Round, RunDirectory
 from clippedgossip.runs.config import RunConfig
+from clippedgossip.settings import Training
 from clippedgossip.simulate.engine import train_together
 from clippedgossip.simulate.setup import Setup
 from clippedgossip.simulate.state import Moment, State
@@ -97,33 +99,29 @@ def run_together(
     If something was compiled or captured wrongly, the runs start again from the beginning without it.
     """
     started = time.monotonic()
-    train = engine or train_together
     with _failures_written(attempts), _out_of_memory(), _interrupts(deferred=engine is None) as interrupted:
         while True:
             recorder = Recorder(attempts, on_round, cadence or Cadence(), keep)
-            setups = [attempt.config.build() for attempt in attempts]
-            states = _states(attempts)
             try:
-                for moments in train(setups, device=attempts[0].device, states=states):
-                    stop = bool(interrupted)  # Ctrl-C from here on is for the next round
-                    live = recorder.write(moments, setups, checkpoint=stop)
-                    if stop:
-                        raise KeyboardInterrupt
-                    del moments  # they hold the stack: a second one may not fit beside it
-                    if not live:
-                        break
-                break
+                # A deque of length 0 keeps nothing: a moment holds the stack, and a second one may not fit.
+                deque(recorder.rounds(started, interrupted, engine or train_together), maxlen=0)
+                return
             except MiscompiledError as error:
                 warnings.warn(str(error), RuntimeWarning, stacklevel=2)
             for attempt in attempts:
                 attempt.start_again()
             gc.collect()
             torch.cuda.empty_cache()
-    seconds = time.monotonic() - started
-    for attempt in attempts:
-        attempt.run.write_summary(summarise(attempt, seconds))
-        if not keep:
-            attempt.run.checkpoint_path.unlink(missing_ok=True)
+
+
+def rounds_in_folder(attempt: "Attempt") -> Iterator[Moment]:
+    """Train one run in its folder; yields after every round. Whoever stops asking leaves a checkpoint; the
+    last one is kept."""
+    with attempt.run.lock(), _failures_written([attempt]), _out_of_memory():
+        recorder = Recorder([attempt], None, Cadence(), keep=True)
+        with closing(recorder.rounds(time.monotonic(), [], train_together)) as rounds:
+            for (moment,) in rounds:
+                yield moment
 
 
 class Recorder:
@@ -138,6 +136,36 @@ class Recorder:
         for attempt in attempts:
             attempt.run.failure_path.unlink(missing_ok=True)
 
+    def rounds(
+        self, started: float, interrupted: list[int], train: Engine
+    ) -> Generator[list[Moment], None, None]:
+        """Train to the end; yields after every round, when it is written."""
+        setups = [attempt.config.build() for attempt in self.attempts]
+        states = _states(self.attempts)
+        for moments in train(setups, device=self.attempts[0].device, states=states):
+            stop = bool(interrupted)  # Ctrl-C from here on is for the next round
+            live = self.write(moments, setups, checkpoint=stop)
+            if stop:
+                raise KeyboardInterrupt
+            last = not live or moments[0].round == self.attempts[0].training.rounds
+            if last:
+                self._finish(time.monotonic() - started)
+            try:
+                yield moments
+            except GeneratorExit:
+                if not last:
+                    self.write_checkpoints(moments)
+                raise
+            if last:
+                return
+            del moments  # they hold the stack: a second one may not fit beside it
+
+    def _finish(self, seconds: float) -> None:
+        for attempt in self.attempts:
+            attempt.run.write_summary(summarise(attempt, seconds))
+            if not self.keep:
+                attempt.run.checkpoint_path.unlink(missing_ok=True)
+
     def write(self, moments: Sequence[Moment], setups: Sequence[Setup], *, checkpoint: bool) -> bool:
         """Write what is due after a round, and a checkpoint if asked. Returns whether some run has not
         diverged."""
@@ -146,19 +174,24 @@ class Recorder:
                 attempt.write(moment, setup)
                 if self.on_round is not None:
                     self.on_round(attempt.config, moment)
-        live = [pair for pair in zip(self.attempts, moments, strict=True) if pair[0].diverged is None]
+        live = any(attempt.diverged is None for attempt in self.attempts)
         if live and (checkpoint or self._checkpoint_due(moments[0].round)):
-            began = time.monotonic()
-            for attempt, moment in live:
+            self.write_checkpoints(moments)
+        return live
+
+    def write_checkpoints(self, moments: Sequence[Moment]) -> None:
+        """Of the runs that have not diverged."""
+        began = time.monotonic()
+        for attempt, moment in zip(self.attempts, moments, strict=True):
+            if attempt.diverged is None:
                 with attempt.run.writing_checkpoint() as path:
                     moment.state().save(path)
-            self.saved_round, self.saved_at = moments[0].round, time.monotonic()
-            self.cost = self.saved_at - began
-        return bool(live)
+        self.saved_round, self.saved_at = moments[0].round, time.monotonic()
+        self.cost = self.saved_at - began
 
     def _checkpoint_due(self, now: int) -> bool:
         first = self.attempts[0]
-        if now == first.config.training.rounds:
+        if now == first.training.rounds:
             return self.keep
         since = first.began if self.saved_round is None else self.saved_round
         return self.cadence.due(now - since, time.monotonic() - self.saved_at, self.cost)
@@ -171,6 +204,7 @@ class Attempt:
     config: RunConfig
     run: RunDirectory
     device: str
+    training: Training
     began: int = 0
     """The round of the checkpoint that it resumes from."""
     diverged: str | None = None
@@ -180,7 +214,7 @@ class Attempt:
     @classmethod
     def of(cls, config: RunConfig, root: Path | str) -> "Attempt":
         """The run of a config; its folder may not exist yet."""
-        return cls(config, config.run(root), str(find_device(config.device)))
+        return cls(config, config.run(root), str(find_device(config.device)), config.training.build())
 
     @classmethod
     def open(cls, config: RunConfig, root: Path | str) -> "Attempt":
@@ -200,15 +234,19 @@ class Attempt:
 
     def checkpoint(self) -> State | None:
         """The state to resume from; records after it are deleted. Without a state, the run starts again."""
-        state = _read(self.run.checkpoint_path)
+        state = self.kept()
         if state is not None:
-            training = self.config.training.build()
-            wanted = max((r for r in range(1, state.round + 1) if training.evaluates(r)), default=None)
+            evaluated = filter(self.training.evaluates, range(1, state.round + 1))
+            wanted = max(evaluated, default=None)
             if self.run.truncate_to(state.round) == wanted:
                 self.began = state.round
                 return state
         self.run.clear()
         return None
+
+    def kept(self) -> State | None:
+        """What its checkpoint holds."""
+        return _read(self.run.checkpoint_path)
 
     def write(self, moment: Moment, setup: Setup) -> None:
         """Write the record of a round that was evaluated; note if the run has diverged."""
@@ -226,9 +264,9 @@ class Attempt:
 
     def _draw(self, network: Network, record: Round) -> None:
         """Draw a network that is small enough, once; after the last round, with the components it has."""
-        seen = (record.components or ()) if record.round == self.config.training.rounds else ()
+        seen = (record.components or ()) if record.round == self.training.rounds else ()
         if network.n <= DRAWN and (len(seen) > 1 or not self.run.drawing_path.exists()):
-            key = canonical({**self.config.network.to_mapping(), "components": seen})
+            key = canonical({**self.config.to_mapping()["network"], "components": seen})
             self.run.write_drawing(_DRAWINGS.get(key) or _DRAWINGS.setdefault(key, drawing(network, seen)))
 
 
@@ -254,7 +292,7 @@ def _states(attempts: Sequence[Attempt]) -> list[State] | None:
 
 def summarise(attempt: Attempt, seconds: float) -> dict[str, Any]:
     """The summary: means over the last `evaluate_last` rounds; of a run that diverged, its last record."""
-    training = attempt.config.training
+    training = attempt.training
     rounds = list(attempt.run.rounds())
     last = [r for r in rounds if r.round > training.rounds - training.evaluate_last]
     last = rounds[-1:] if attempt.diverged or not last else last

@@ -1,0 +1,82 @@
+"""The folder of a run that was given from Python: its config has names and digests of what was given."""
+
+import inspect
+import re
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from torch import Tensor
+
+from clippedgossip.facade.recorded_run import RecordedRun
+from clippedgossip.records import RunDirectory
+from clippedgossip.runs.config import RunConfig
+from clippedgossip.runs.execute import Attempt
+from clippedgossip.simulate.setup import Setup
+from clippedgossip.tasks.datasets import leaves
+
+
+@dataclass(frozen=True, eq=False)
+class GivenRun:
+    """What a run's folder needs of a config."""
+
+    setup: Setup
+    mapping: dict[str, Any]
+
+    def to_mapping(self) -> dict[str, Any]:
+        return self.mapping
+
+    def build(self) -> Setup:
+        return self.setup
+
+
+def run_folder(recorded: RecordedRun, root: Path | str, device: str) -> Attempt:
+    """The folder of a run under `root`, made if it is not there. Other data, weights, shares or code are
+    another run."""
+    setup, description = recorded.setup, recorded.description
+    names = (f"{setup.network.n}-nodes", recorded.rule, recorded.attack)
+    mapping = {**description, "given": _digests(setup)}
+    mapping["network"] = {**description["network"], "digest": mapping["given"].pop("network")}
+    run = RunDirectory.open(root, mapping, re.sub(r"[^\w.-]+", "-", "-".join(names)), device=device)
+    return Attempt(cast(RunConfig, GivenRun(setup, mapping)), run, device, setup.training)
+
+
+def _digests(setup: Setup) -> dict[str, str]:
+    """Of all that a description only names."""
+    task, network, data = setup.task, setup.network, setup.task.data
+    held, kinds = task.module.state_dict(), {type(part) for part in task.module.modules()}
+    own = [task.loss.function, task.metric.source, type(setup.rule), type(setup.attack), *kinds]
+    code = sorted(text for thing in own if (text := _code(thing)))
+    return {
+        "network": _digest(network.indptr, network.indices, network.byzantine, network.edge_weights()),
+        "data": _digest(*leaves((data.train_x, data.train_y, data.test_x, data.test_y))),
+        "shares": _digest(task.nodes, task.table, task.sizes),
+        "model": _digest(*held.values(), *map(_text, (repr(task.module), *held))),
+        "code": _digest(*map(_text, code)),
+    }
+
+
+def _code(thing: Any) -> str:
+    """The source of a function or class of the user's own."""
+    module = str(getattr(thing, "__module__", ""))
+    if not callable(thing) or module.partition(".")[0] in ("clippedgossip", "torch", "builtins"):
+        return ""
+    try:
+        return inspect.getsource(thing)
+    except (OSError, TypeError):  # typed at a prompt
+        compiled = getattr(thing, "__code__", None)
+        return f"{module}.{getattr(thing, '__qualname__', thing)} {getattr(compiled, 'co_code', b'').hex()}"
+
+
+def _text(words: str) -> np.ndarray:
+    return np.frombuffer(words.encode(), dtype=np.uint8)
+
+
+def _digest(*arrays: np.ndarray | Tensor) -> str:
+    total = blake2b(digest_size=8)
+    for array in arrays:
+        numbers = array.detach().cpu().numpy() if isinstance(array, Tensor) else array
+        total.update(f"{numbers.shape} {numbers.dtype}".encode() + np.ascontiguousarray(numbers).tobytes())
+    return total.hexdigest()
