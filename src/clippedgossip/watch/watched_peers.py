@@ -62,7 +62,10 @@ class WatchedPeers(Watched):
                 raise PeerError(
                     f"two peers are called {peer.name!r}, one of them in {path}\nwatch them apart"
                 )
-            peer.check()
+            if peer.damaged:
+                raise PeerError(
+                    f"{path / STATUS_FILE} is damaged\ndelete it; a peer that runs writes it anew each round"
+                )
 
     def _find(self) -> None:
         """Peers that were added or whose config has changed."""
@@ -111,14 +114,11 @@ class WatchedPeers(Watched):
         where = self._drawn[1]
         nodes = []
         for name, (x, y) in where.items():
-            peer = peers.get(name)
-            state, note = (
-                ("unknown", "its folder is not watched") if peer is None else (peer.state, peer.note)
-            )
-            byzantine = peer is not None and bool(peer.misbehave)
-            nodes.append(
-                {"name": name, "x": x, "y": y, "state": state, "byzantine": byzantine, "note": text(note)}
-            )
+            peer, node = peers.get(name), {"name": name, "x": x, "y": y}
+            node |= {"state": "unknown", "byzantine": False, "note": "its folder is not watched"}
+            if peer is not None:
+                node |= {"state": peer.state, "byzantine": bool(peer.misbehave), "note": text(peer.note)}
+            nodes.append(node)
         health = [
             {"to": to, "from": origin, "health": peers[to].health(origin)[0]} for to, origin in links if where
         ]
@@ -137,15 +137,8 @@ class WatchedPeer:
         self.status: dict[str, Any] | None = None
         self.damaged = False
         self._stamp: object = None
-        self._tail = Tail(_measure)
+        self.tail = Tail(_measure)
         self._run = ""
-
-    def check(self) -> None:
-        """Refuses a status file that is damaged."""
-        if self.damaged:
-            raise PeerError(
-                f"{self.path / STATUS_FILE} is damaged\ndelete it; a peer that runs writes it anew each round"
-            )
 
     def look(self) -> None:
         """Reads what is new."""
@@ -157,7 +150,7 @@ class WatchedPeer:
             self._run, self.misbehave = run, ""
             with contextlib.suppress(UserError):
                 self.misbehave = str(RunDirectory(self.path / "runs" / run).config.get("misbehave", ""))
-        self._tail.follow(self.path / "runs" / run / "records.jsonl" if run else None)
+        self.tail.follow(self.path / "runs" / run / "records.jsonl" if run else None)
 
     def _reload(self) -> None:
         try:
@@ -222,8 +215,8 @@ class WatchedPeer:
                 found.append(f"Peer {self.name} rejects or ignores what {origin} sends: {why}.")
             elif self.state == "running" and is_number(silent) and silent > _LONGEST_SILENCE:
                 found.append(f"Peer {self.name} used a message of {origin} last {age(silent)}.")
-        if self._tail.damaged:
-            found.append(f"Peer {self.name}: {self._tail.damaged} lines of its records cannot be read.")
+        if self.tail.damaged:
+            found.append(f"Peer {self.name}: {self.tail.damaged} lines of its records cannot be read.")
         return found
 
     def _said(self, key: str, kind: type) -> Any:
@@ -246,21 +239,19 @@ class WatchedPeer:
         return "good", said
 
     def _last(self) -> dict[str, Any]:
-        return self._tail.recent[-1] if self._tail.recent else {}
+        return self.tail.recent[-1] if self.tail.recent else {}
 
     def row(self) -> list[Cell]:
         """Of the table of peers."""
         status, last = self.status or {}, self._last()
-        tone = {"running": "good", "finished": "good", "stopped": "bad", "damaged": "bad"}.get(
-            self.state, "warn"
-        )
+        tones = {"running": "good", "finished": "good", "stopped": "bad", "damaged": "bad"}
         seconds, deadline = (number(last.get(key), 2) for key in ("seconds", "deadline"))
         rejected = status.get("rejected", 0)
         proofs, suspicions = status.get("equivocations", 0), status.get("suspicions", 0)
         evidence = f"{proofs} proved" if proofs else f"{suspicions} suspected" if suspicions else "none"
         return [
             self.name,
-            (text(self.note), tone),
+            (text(self.note), tones.get(self.state, "warn")),
             f"{status.get('round', 0)} of {status.get('rounds', self.config.rounds)}",
             score_text(self.metric, status.get("score")),
             number(status.get("neighbour_distance")),
@@ -277,25 +268,14 @@ class WatchedPeer:
         for origin in (neighbour.name for neighbour in self.config.neighbours):
             health, words = self.health(origin)
             tone = {"rejected": "bad", "absent": "warn", "clipped": "warn", "good": "good"}.get(health, "")
-            distance = number(_of(last, "distances").get(origin))
-            rows.append(
-                [
-                    origin,
-                    (words, tone),
-                    age(ages.get(origin)),
-                    distance,
-                    counts(reasons.get(origin)) or "none",
-                ]
-            )
-        return table(
-            f"What peer {text(self.name)} receives",
-            ["From", "In the last round", "Last used", "Distance", "Did not count so far"],
-            rows,
-        )
+            distance, missed = number(_of(last, "distances").get(origin)), counts(reasons.get(origin))
+            rows.append([origin, (words, tone), age(ages.get(origin)), distance, missed or "none"])
+        columns = ["From", "In the last round", "Last used", "Distance", "Did not count so far"]
+        return table(f"What peer {text(self.name)} receives", columns, rows)
 
     def rounds_table(self) -> dict[str, Any]:
         rows: list[list[Cell]] = []
-        for record in reversed(self._tail.recent):
+        for record in reversed(self.tail.recent):
             reasons = _of(record, "reasons")
             why = text(", ".join(f"{name}: {reason}" for name, reason in reasons.items()))
             bad = any(reason in _REFUSED for reason in reasons.values())
@@ -318,9 +298,6 @@ class WatchedPeer:
     def proofs(self) -> list[str]:
         """Files of evidence, the first few."""
         return sorted(path.name for path in (self.path / "evidence").glob("*.json"))[:_FILES]
-
-    def curve(self, name: str) -> list[tuple[int, float]]:
-        return self._tail.curve(name)
 
 
 def _facts(peers: Iterable[WatchedPeer]) -> list[str]:
@@ -374,7 +351,7 @@ def _evidence_table(peers: Iterable[WatchedPeer]) -> list[dict[str, Any]]:
 
 
 def _curves(peers: Mapping[str, WatchedPeer], name: str) -> list[tuple[str, list[tuple[int, float]]]]:
-    return [(f"peer {peer.name}", peer.curve(name)) for peer in peers.values()]
+    return [(f"peer {peer.name}", peer.tail.curve(name)) for peer in peers.values()]
 
 
 def _measure(record: Mapping[str, Any]) -> dict[str, object]:
