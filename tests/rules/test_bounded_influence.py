@@ -38,6 +38,7 @@ from clippedgossip.rules import (
     Quantile,
     Rule,
     TrimmedMean,
+    WeightedMedian,
     WeightedTrimmedMean,
 )
 from clippedgossip.rules.bound import Unbounded
@@ -268,7 +269,7 @@ def test_the_search_finds_a_leak_that_is_there(leak: Rule, dtype: str) -> None:
     assert worst.excess > 10
 
 
-@pytest.mark.parametrize("weight", [1e-5, 3e-7, 1e-9, 1e-12])
+@pytest.mark.parametrize("weight", [1e-5, 3e-7, 1e-9, 1e-12, 1e-17, 1e-30])
 @pytest.mark.parametrize("told", [GTS, CSPlus, WeightedTrimmedMean, lambda w: ClippedGossip(Adaptive(w))])
 def test_a_neighbour_of_almost_no_weight_has_no_more_say_than_that(
     told: Callable[[float], Rule], weight: float
@@ -280,6 +281,19 @@ def test_a_neighbour_of_almost_no_weight_has_no_more_say_than_that(
         rule = told(float(exact.weights[exact.byzantine]))
         assert not isinstance(rule.bound(seen_in(exact, Context())), Unbounded)
         assert climb(rule, dense, [exact], steps=60).excess <= 1
+
+
+@pytest.mark.parametrize("rule", [WeightedMedian(), WeightedTrimmedMean(0.5), WeightedTrimmedMean])
+@pytest.mark.parametrize("weight", [0.4999, 0.49995, 0.49999, 0.4999999])
+def test_a_neighbour_of_almost_half_the_weight_has_no_say_in_a_median(
+    rule: Rule | type[WeightedTrimmedMean], weight: float
+) -> None:
+    rule = rule if isinstance(rule, Rule) else rule(weight)
+    (scene, *_) = (scene for scene in scenes(torch.float64, 5, 0) if scene.count == 1)
+    others = torch.full_like(scene.weights, (1 - weight) / len(scene.weights))
+    heavy = replace(scene, weights=others.masked_fill(scene.byzantine, weight))
+    assert not isinstance(rule.bound(seen_in(heavy, Context())), Unbounded)
+    assert climb(rule, dense, [heavy], steps=30).excess <= 1
 
 
 def test_every_rule_states_a_bound_or_says_why_not() -> None:

@@ -1,6 +1,7 @@
 """One contract, all rules. A rule added to the registry is tested here without further work."""
 
 from dataclasses import replace
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -13,12 +14,14 @@ from clippedgossip.mixing.inbox import Context, Inbox
 from clippedgossip.mixing.slots import Layout
 from clippedgossip.network import Network
 from clippedgossip.rules import (
+    IOS,
     NNM,
     RULES,
     Adaptive,
     Bucketing,
     ClippedGossip,
     CoordinateRule,
+    GeometricMedian,
     LinearRule,
     Local,
     Oracle,
@@ -270,6 +273,61 @@ def test_trims_of_single_nodes_stay_theirs_however_nodes_are_grouped(monkeypatch
     together = rule.mix(inbox)
     monkeypatch.setattr("clippedgossip.mixing.inbox.PAIRS_BYTES", 8 * 12**2 * 5)
     assert torch.equal(rule.mix(inbox), together)
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+@pytest.mark.parametrize("count", [6, 8, 20])
+def test_trims_are_for_the_regular_nodes_and_no_others(count: int, wrapped: bool) -> None:
+    """A value for the Byzantine node too would give each node after it another node's trim."""
+    network = Network(nx.complete_graph(8), byzantine=[2])
+    rule: Rule = TrimmedMean(trim=(0,) * count)
+    inbox = Inbox(layout=Layout.of(network), models=torch.zeros(7, 2), extra=torch.zeros(7, 2))
+    with pytest.raises(RuleError, match=f"trim gives {count} values, and 7 nodes mix"):
+        (Bucketing(rule) if wrapped else rule).mix(inbox)
+
+
+@rules
+def test_models_of_other_kinds_are_refused(rule: Rule) -> None:
+    own, received, weights = neighbourhood()
+    wrong: list[tuple[Any, Any, str]] = [
+        (own.float(), received, "received is torch.float64 and own is torch.float32"),
+        (own.long(), received.long(), "own is torch.int64"),
+        (own, received.numpy(), "received is ndarray"),
+        (own[0, 0], received, "own is torch.float64, 0-D"),
+    ]
+    for models, messages, says in wrong:
+        with pytest.raises(RuleError, match=says):
+            rule(models, messages, weights, LIES)
+
+
+@rules
+def test_parameters_are_mixed_without_gradients_and_nobody_is_mixed(rule: Rule) -> None:
+    own, received, weights = neighbourhood()
+    mixed = rule(torch.nn.Parameter(own), torch.nn.Parameter(received), weights, LIES)
+    assert torch.equal(mixed, rule(own, received, weights, LIES))
+    assert not mixed.requires_grad
+    assert rule(own[:0], received[:0], weights[:0]).shape == (0, D)
+
+
+@rules
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_the_longest_models_do_not_overflow(rule: Rule, dtype: torch.dtype) -> None:
+    own, received, weights = (part.to(dtype) for part in neighbourhood())
+    most = torch.finfo(dtype).max / 2
+    mixed = rule(torch.full_like(own, most), torch.full_like(received, most), weights, LIES)
+    torch.testing.assert_close(mixed, torch.full_like(own, most))
+
+
+@pytest.mark.parametrize("rule", [IOS(faulty=2), Bucketing(IOS(faulty=1))], ids=str)
+def test_a_node_of_no_weight_that_drops_all_neighbours_keeps_its_model(rule: Rule) -> None:
+    own = torch.tensor([3.0])
+    assert torch.equal(rule(own, torch.tensor([[1.0], [2.0]]), torch.tensor([0.5, 0.5])), own)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 1e200, float("inf"), float("nan")])
+def test_a_smoothing_whose_square_is_no_number_is_refused(smoothing: float) -> None:
+    with pytest.raises(RuleError, match="smoothing is"):
+        GeometricMedian(smoothing=smoothing)
 
 
 @rules

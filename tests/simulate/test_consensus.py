@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import networkx as nx
+import numpy as np
 import pytest
 import torch
 
@@ -87,7 +88,17 @@ def test_float32_stays_float32() -> None:
         (
             lambda: consensus(Network(nx.cycle_graph(4)), Gossip(), torch.full((4, 1), torch.nan)),
             RunError,
-            "finite",
+            "initial has NaN or infinite numbers",
+        ),
+        (
+            lambda: consensus(Network(nx.cycle_graph(4)), Gossip(), np.zeros((4, 1))),  # type: ignore[arg-type]
+            ConfigError,
+            "initial is",
+        ),
+        (
+            lambda: consensus(Network(nx.cycle_graph(4)), Gossip(), torch.zeros(4, 1), rounds=-1),
+            RuleError,
+            "rounds is -1; it must be a whole number, at least 0",
         ),
     ],
 )

@@ -218,11 +218,13 @@ class Inbox:
 
     @cached_property
     def has_long_messages(self) -> Tensor:
-        """(n,) which nodes received a message so much longer than their own model that sums need float64."""
+        """(n,) which nodes received a message so long that sums need float64: beside their own model, or
+        since the sum overflows."""
         if self.models.dtype == torch.float64:
             return torch.zeros_like(self.layout.own[:, 0], dtype=torch.bool)
         norms = self.lengths[self.closed_slots]
-        return norms.amax(1) > TERMS * norms[:, 0]
+        most = torch.finfo(self.models.dtype).max / norms.shape[1]
+        return norms.amax(1) > (TERMS * norms[:, 0]).clamp(max=most)
 
     def rows(self, index: Tensor, part: slice = slice(None)) -> Tensor:
         """The rows named by `index`, on a slice of coordinates; there must be no linear ones."""

@@ -30,14 +30,18 @@ class Rule(ABC):
     def __call__(
         self, own: Tensor, received: Tensor, weights: Tensor, context: Context | None = None
     ) -> Tensor:
-        """own (*batch, d), received (*batch, k, d), weights (*batch, k) -> (*batch, d).
+        """own (*batch, d), received (*batch, k, d), weights (*batch, k) -> (*batch, d), without gradients.
 
         The self-weight is 1 − Σ weights; a slot of weight 0 holds no neighbour.
         """
         context = context or Context()
+        self._check_tensors(own, received, weights)
         self._check_shapes(own, received, weights)
         self._check_weights(weights)
+        own, received, weights = own.detach(), received.detach(), weights.detach()
         n, (k, d) = own.shape[:-1].numel(), received.shape[-2:]
+        if not n:
+            return own.clone()
         flat = weights.reshape(n, k)
         lies, senders = (
             None if known is None else known.expand(weights.shape).reshape(n, k)
@@ -94,6 +98,20 @@ class Rule(ABC):
     def at(self, node: int) -> "Rule":
         """The rule as this node alone runs it, where nodes differ."""
         return self
+
+    @staticmethod
+    def _check_tensors(own: Tensor, received: Tensor, weights: Tensor) -> None:
+        for name, given in (("own", own), ("received", received), ("weights", weights)):
+            if isinstance(given, Tensor) and given.is_floating_point() and given.dim():
+                continue
+            kind = f"{given.dtype}, {given.dim()}-D" if isinstance(given, Tensor) else type(given).__name__
+            raise RuleError(
+                f"{name} is {kind}\ngive a tensor of floating-point numbers with at least one dimension"
+            )
+        if received.dtype != own.dtype:
+            raise RuleError(
+                f"received is {received.dtype} and own is {own.dtype}; give both in the same type"
+            )
 
     @staticmethod
     def _check_shapes(own: Tensor, received: Tensor, weights: Tensor) -> None:
@@ -169,8 +187,8 @@ class CoordinateRule(Rule):
         for count, nodes in layout.by_count:
             yield self, count, nodes
 
-    def among(self, rows: slice) -> "CoordinateRule":
-        """The rule as these nodes alone run it."""
+    def among(self, rows: slice, nodes: int) -> "CoordinateRule":
+        """The rule as these of so many nodes alone run it."""
         return self
 
     def mix(self, inbox: Inbox) -> Tensor:

@@ -12,7 +12,7 @@ from clippedgossip.errors import RuleError
 from clippedgossip.mixing.inbox import Neighborhood, from_neighbors
 from clippedgossip.rules.base import LinearRule, at_least, fraction, whole
 from clippedgossip.rules.bound import Bound, Seen, Unbounded, around_own
-from clippedgossip.rules.sorting import rounding
+from clippedgossip.rules.sorting import beyond, rounding
 
 SLACK = 1e-9  # 0.1 · 30 is a little more than 3
 
@@ -118,9 +118,9 @@ def _spread_of_nearest(near: Neighborhood, delta: Tensor | float) -> Tensor:
     """(b, 1) the root of Σ_{j∈S} W_ij ‖x_i − x_j‖², S the nearest nodes of weight at most 1 − δ."""
     squared, order = torch.where(near.present, near.squared, torch.inf).sort(1)
     weights = near.weights.gather(1, order)
-    total = near.closed_weights[:, :1] + weights.cumsum(1)
     # The sum's rounding must not let in a neighbour of less weight: its message may be of any length.
-    nearest = (weights > 0) & (total <= 1 - delta + torch.minimum(rounding(near.weights), weights / 4))
+    slack = torch.minimum(rounding(near.weights), weights / 4)
+    nearest = (weights > 0) & (beyond(weights) >= delta - slack)
     return torch.where(nearest, weights * squared, 0.0).sum(1, keepdim=True).sqrt()
 
 

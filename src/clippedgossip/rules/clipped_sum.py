@@ -7,7 +7,7 @@ from clippedgossip.mixing.inbox import Neighborhood, from_neighbors
 from clippedgossip.rules.base import LinearRule, fraction
 from clippedgossip.rules.bound import Bound, Seen, around_own, too_many
 from clippedgossip.rules.clipped_gossip import clip_factor
-from clippedgossip.rules.sorting import rounding
+from clippedgossip.rules.sorting import beyond, rounding
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,11 @@ class CSPlus(LinearRule):
         if not near.weights.shape[1]:  # a node by itself
             return near.closed_weights
         distances, order = torch.where(near.present, near.distances, torch.inf).sort(1)
-        reached = near.weights.gather(1, order).cumsum(1)
+        further = beyond(near.weights.gather(1, order))
         slack = rounding(near.weights)
         if self.byzantine_weight:  # less than it: else nobody is clipped
             slack = slack.clamp(max=self.byzantine_weight / 2)
-        within = near.weights.sum(1, keepdim=True) - 2 * self.byzantine_weight + slack
-        unclipped = near.present.gather(1, order) & (reached <= within)
+        unclipped = near.present.gather(1, order) & (further >= 2 * self.byzantine_weight - slack)
         radius = torch.where(unclipped, distances, 0.0).amax(1, keepdim=True)
         return from_neighbors(near.weights * clip_factor(near.distances, radius))
 

@@ -3,8 +3,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from clippedgossip.errors import RuleError
 from clippedgossip.mixing.inbox import SLACK, Neighborhood
-from clippedgossip.rules.base import LinearRule, at_least, whole
+from clippedgossip.rules.base import LinearRule, whole
 from clippedgossip.rules.bound import Bound, Seen, Unbounded
 from clippedgossip.rules.sorting import uniform_over
 
@@ -28,7 +29,8 @@ class GeometricMedian(LinearRule):
 
     def __post_init__(self) -> None:
         whole("iterations", self.iterations, 1)
-        at_least("smoothing", self.smoothing, 1e-12)
+        if not 1e-12 <= self.smoothing <= 1e15:  # its square is taken, on a GPU in float32
+            raise RuleError(f"smoothing is {self.smoothing}; it must be at least 1e-12 and at most 1e+15")
 
     def coefficients(self, near: Neighborhood) -> Tensor:
         if _in_one_kernel(near):

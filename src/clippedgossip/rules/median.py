@@ -4,7 +4,7 @@ from torch import Tensor
 
 from clippedgossip.rules.base import CoordinateRule
 from clippedgossip.rules.bound import Bound, Seen, too_many
-from clippedgossip.rules.sorting import halfway, select, sorted_with_weights
+from clippedgossip.rules.sorting import halfway, rounding, select, sorted_with_weights
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,12 @@ class WeightedMedian(CoordinateRule):
         ordered, mass = sorted_with_weights(values, weights)
         above = mass.cumsum(1)
         last = len(values) - 1
-        low = (above < 0.5 - 1e-6).sum(1, keepdim=True).clamp(max=last)
-        high = (above <= 0.5 + 1e-6).sum(1, keepdim=True).clamp(max=last)
+        slack = rounding(weights[:, 1:])[:, :, None]
+        low = (above < 0.5 - slack).sum(1, keepdim=True).clamp(max=last)
+        high = (above <= 0.5 + slack).sum(1, keepdim=True).clamp(max=last)
         return halfway(ordered.gather(1, low), ordered.gather(1, high))[:, 0]
 
     def bound(self, seen: Seen) -> Bound:
         """Between regular values, while those have the larger weight."""
-        most = 0.5 - 2e-6  # weights that miss ½ by 1e-6 meet it
+        most = 0.5 - 2 * float(rounding(seen.weights))  # weights that miss ½ by their rounding meet it
         return seen.range if seen.byzantine_weight < most else too_many(seen, most, "Byzantine weight")

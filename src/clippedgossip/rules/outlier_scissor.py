@@ -7,6 +7,8 @@ from clippedgossip.mixing.inbox import Neighborhood
 from clippedgossip.rules.base import LinearRule, enough_neighbors, whole
 from clippedgossip.rules.bound import Bound, Seen, around_own, too_many
 
+NEVER_NONE = 1e-300  # of own weight 0: a node that drops all neighbours has itself left
+
 
 @dataclass(frozen=True)
 class IOS(LinearRule):
@@ -29,7 +31,8 @@ class IOS(LinearRule):
         enough_neighbors("IOS", self.faulty, neighbors, self.faulty, neighbors)
 
     def coefficients(self, near: Neighborhood) -> Tensor:
-        trusted = near.closed_weights
+        own, others = near.closed_weights.tensor_split([1], 1)
+        trusted = torch.cat([own.clamp(min=NEVER_NONE), others], 1)
         for _ in range(self.faulty):
             mean = trusted / trusted.sum(1, keepdim=True)
             doubtful = torch.where(trusted > 0, near.squared_to(mean), -1.0)

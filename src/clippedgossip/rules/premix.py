@@ -85,7 +85,7 @@ class Premix(LinearRule):
         premix, weights = self._through(near)
         layout, rule = near.inbox.layout.averages(f"{self} {near.group}", weights), self.innermost
         if isinstance(rule, CoordinateRule):
-            rule = rule.among(near.group)
+            rule = rule.among(near.group, len(near.inbox.models))
         output = torch.empty_like(near.inbox.models[near.group])
         # `near.slots` says which messages are finite. It is a sum over all ranks, so every rank computes it
         # here, also a rank that holds no coordinates.

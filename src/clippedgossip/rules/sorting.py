@@ -143,6 +143,13 @@ def rounding(weights: Tensor) -> Tensor:
     return torch.where(narrow, 1e-6, 1e-9)
 
 
+def beyond(weights: Tensor) -> Tensor:
+    """(b, k) the weight after each place of a row. It is summed from the end: beside 1, a weight below 1e-16
+    would be lost."""
+    after = torch.nn.functional.pad(weights, (0, 1))[:, 1:]
+    return after.flip(1).cumsum(1).flip(1)
+
+
 def halfway(low: Tensor, high: Tensor) -> Tensor:
     """Their mean, between them for any two numbers: a sum might overflow."""
     return torch.add(low * 0.5, high, alpha=0.5)

@@ -9,7 +9,10 @@ from clippedgossip.errors import RuleError
 from clippedgossip.mixing.slots import Layout
 from clippedgossip.rules.base import CoordinateRule, fraction, whole
 from clippedgossip.rules.bound import Bound, Seen, too_many
+from clippedgossip.rules.median import WeightedMedian
 from clippedgossip.rules.sorting import mean, middle, rounding, sorted_with_weights
+
+MOST = 0.5 - 1e-6  # of weight from either end: beyond it, what is left is rounding, and TM* is the median
 
 
 @dataclass(frozen=True)
@@ -32,14 +35,21 @@ class Trimmed(CoordinateRule):
             )
         return replace(self, trim=self.trim[node])
 
-    def among(self, rows: slice) -> CoordinateRule:
-        return replace(self, trim=self.trim[rows]) if isinstance(self.trim, tuple) else self
+    def among(self, rows: slice, nodes: int) -> CoordinateRule:
+        if not isinstance(self.trim, tuple):
+            return self
+        if len(self.trim) != nodes:
+            raise RuleError(
+                f"trim gives {len(self.trim)} values, and {nodes} nodes mix\n"
+                "give one for each regular node, in the order of the nodes, or a single number"
+            )
+        return replace(self, trim=self.trim[rows])
 
     def parts(self, layout: Layout) -> Iterator[tuple[CoordinateRule, int, Tensor]]:
         if not isinstance(self.trim, tuple):
             yield from super().parts(layout)
             return
-        self.at(len(layout.slots) - 1)
+        self.among(slice(None), len(layout.slots))
         for count, trim, nodes in layout.by_count_and(self.trim):
             yield replace(self, trim=trim), count, nodes
 
@@ -49,7 +59,7 @@ class TrimmedMean(Trimmed):
     """Per coordinate, the mean without the `trim` largest and smallest of own and received (§ existing robust
     aggregators).
 
-    Needs: a bound on the number of Byzantine neighbours: one, or one for each node.
+    Needs: a bound on the number of Byzantine neighbours: one, or one for each regular node.
     Fails: on sparse graphs, where too few values are left (2·trim must be below k + 1), and across a
     bottleneck, where the value from the other side is the one trimmed.
     Cost: O(kd log k).
@@ -82,7 +92,7 @@ class WeightedTrimmedMean(Trimmed):
     """TM*: per coordinate, the weighted mean without weight `trim` from either end, the boundary value in
     part.
 
-    Needs: a bound on the Byzantine weight δ_i around a node: one, or one for each node.
+    Needs: a bound on the Byzantine weight δ_i around a node: one, or one for each regular node.
     Fails: across a bottleneck, as the trimmed mean does, and where δ_i is ½ or more.
     Cost: O(kd log k).
     Origin: He, Karimireddy and Jaggi, 2022, arXiv:2202.01545.
@@ -96,8 +106,10 @@ class WeightedTrimmedMean(Trimmed):
             fraction("trim", trim, below=0.5 + 1e-12)
 
     def combine(self, values: list[Tensor], weights: Tensor) -> Tensor:
+        trim = self.trims[0]
+        if trim > MOST:
+            return WeightedMedian().combine(values, weights)
         ordered, mass = sorted_with_weights(values, weights)
-        trim = min(self.trims[0], 0.5 - 1e-4)  # ½ is the median
         above = mass.cumsum(1)
         kept = (above.clamp(max=1 - trim) - (above - mass).clamp(min=trim)).clamp(min=0)
         # A value kept with no more than the weights' rounding is one that goes: it counts as the next.
@@ -110,5 +122,7 @@ class WeightedTrimmedMean(Trimmed):
 
     def bound(self, seen: Seen) -> Bound:
         """Between regular values, if as much weight goes from either end as is Byzantine."""
-        trim = min(self.trims[0], 0.5 - 1e-4)
+        trim = self.trims[0]
+        if trim > MOST:
+            return WeightedMedian().bound(seen)
         return too_many(seen, trim, "Byzantine weight") if seen.outweighs(trim) else seen.range

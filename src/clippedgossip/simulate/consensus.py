@@ -14,6 +14,7 @@ from clippedgossip.mixing.inbox import Context, Inbox
 from clippedgossip.mixing.slots import RoundLayouts
 from clippedgossip.network import Network
 from clippedgossip.rules import Rule
+from clippedgossip.rules.base import whole
 from clippedgossip.settings import AttackConfig, RuleConfig, must_be
 from clippedgossip.simulate.engine import byzantine_rows
 from clippedgossip.simulate.setup import refuse_disconnected
@@ -45,6 +46,8 @@ def consensus(
     if isinstance(attack, str | Mapping):
         attack = AttackConfig.from_value(attack).build()
     must_be("rule", rule, Rule, "rules.ClippedGossip()")
+    must_be("initial", initial, Tensor, "torch.randn(10, 3)")
+    whole("rounds", rounds, 0)
     if attack is not None:
         must_be("attack", attack, Attack, "attacks.Dissensus()")
     refuse_disconnected(network, rounds, seed)
@@ -70,7 +73,7 @@ def trajectory(
     layouts = RoundLayouts(network, seed, initial.device)
     for count in set(layouts.at(0).counts) - {0}:
         rule.check(count)
-    models, shadows = _split(network, initial)
+    models, shadows = _split(network, initial.detach())
     return _rounds(network, layouts, rule, models, shadows, attack or Silence(), rounds, seed)
 
 
@@ -122,7 +125,8 @@ def _split(network: Network, initial: Tensor) -> tuple[Tensor, Tensor]:
             f"or of the {len(network.regular)} regular ones, is needed"
         )
     if not initial.is_floating_point() or not bool(torch.isfinite(initial).all()):
-        raise RunError(f"initial is {initial.dtype}, or not finite\ngive finite floating-point numbers")
+        found = "has NaN or infinite numbers" if initial.is_floating_point() else f"is {initial.dtype}"
+        raise RunError(f"initial {found}\ngive finite floating-point numbers")
     if len(initial) == network.n:
         return initial[network.regular.tolist()], initial[network.byzantine.tolist()]
     return initial, initial.mean(0, keepdim=True).expand(len(network.byzantine), -1)
