@@ -1,8 +1,10 @@
 """A page for each rule and each attack: its docstring, a picture, and a table that is measured when the site is built."""
 
 import inspect
+import json
 import re
 import warnings
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import torch
 from clouds import CLOUD, attack_picture, rule_picture
 
 from clippedgossip.attacks import ATTACKS, Attack, make_attack
+from clippedgossip.bench import SUITES, Ranked, Ranking
 from clippedgossip.cli.networks import build_network, load_graph
 from clippedgossip.errors import UserError
 from clippedgossip.randomness import generator
@@ -24,6 +27,12 @@ INNER = {"bucketing": "geometric-median", "nnm": "geometric-median"}
 NETWORKS = {
     "complete": ({"nodes": 12}, {"random_byzantine": 2}, "complete --nodes 12 --random-byzantine 2"),
     "dumbbell": ({"clique": 6}, {"pendants": "1,8"}, "dumbbell --clique 6 --pendants 1,8"),
+    "torus": (
+        {"rows": 4, "columns": 4},
+        {"random_byzantine": 2},
+        "torus --rows 4 --columns 4 --random-byzantine 2",
+    ),
+    "ring": ({"nodes": 9}, {"byzantine": "0"}, "ring --nodes 9 --byzantine 0"),
 }
 AGAINST = ("none", "dissensus", "alie", "mimic")
 COMPARED = ("gossip", "clipped-gossip", "geometric-median", "trimmed-mean", "krum")
@@ -37,6 +46,32 @@ def sections(thing: type) -> dict[str, str]:
     return {"": found[0].strip()} | dict(
         zip(found[1::2], (part.strip() for part in found[2::2]), strict=True)
     )
+
+
+RANKED = Path(__file__).parents[1] / "benchmarks" / "rules-mini.json"
+"""What `bench all` printed as JSON."""
+
+
+@cache
+def ranking(path: Path = RANKED) -> Ranking:
+    """Rules on the yardstick, from a file of `bench`."""
+    told = json.loads(path.read_text())
+    rules = [
+        Ranked(
+            rule=entry["rule"],
+            accuracies={tuple(key.split(", ", 1)): values for key, values in entry["accuracies"].items()},
+            notes=entry["notes"],
+        )
+        for entry in told["rules"]
+    ]
+    return Ranking(suite=SUITES[told["suite"]], rules=rules)
+
+
+def markdown(path: Path) -> str:
+    """Such a file as a table of a document."""
+    shown = ranking(path).table
+    lines = [shown.header, ["---"] * len(shown.header), *shown.texts]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def write(folder: Path) -> None:
@@ -83,10 +118,37 @@ def _page(name: str, thing: type, picture: str, table: str) -> str:
 
 
 def _rule_page(name: str) -> str:
-    shown = picture("rule", name)
-    if name == "mozi":
-        table = "\nConsensus has no losses, so nothing is measured here: `clippedgossip reproduce dumbbell` trains with it.\n"
-        return _page(name, RULES[name], shown, table)
+    return _page(name, RULES[name], picture("rule", name), _trained(name) + _agreed(name))
+
+
+def _trained(name: str) -> str:
+    """What the rule reaches on the yardstick, and where it falls furthest behind the best rule."""
+    every = ranking() if RANKED.exists() else None
+    me = next((rule for rule in every.rules if rule.rule["name"] == name), None) if every else None
+    if every is None or me is None:
+        return ""
+    mean = {cell: [_mean(rule.accuracies[cell]) for rule in every.rules] for cell in me.accuracies}
+    mine = {cell: _mean(values) for cell, values in me.accuracies.items()}
+    where, attack = lost = max(mine, key=lambda cell: max(mean[cell]) - mine[cell])
+    attacks = list(dict.fromkeys(attack for _, attack in mine))
+    rows = "\n".join(
+        f"| {place} | {' | '.join(f'{100 * mine[place, attack]:.0f}' for attack in attacks)} |"
+        for place in dict.fromkeys(place for place, _ in mine)
+    )
+    values = me.label.partition(" (")[2].rstrip(")")
+    return (
+        f"\nTrained on [the yardstick](../bench.md){f' with {values}' if values else ''}, it falls furthest behind the best "
+        f"rule on the network {where} under {'no attack' if attack == 'none' else attack}: {100 * mine[lost]:.0f} % of single "
+        f"nodes' answers are right, and {100 * max(mean[lost]):.0f} % with the best rule there. All its accuracies, in %:\n\n"
+        f"| network | {' | '.join(attacks)} |\n|---|{'---|' * len(attacks)}\n{rows}\n\n"
+        f"```\nclippedgossip bench {name}\n```\n"
+    )
+
+
+def _agreed(name: str) -> str:
+    """Errors of consensus under some attacks, and the command of the worst."""
+    if name == "mozi":  # consensus has no losses
+        return ""
     rows, worst = [], (0.0, "")
     for network in NETWORKS:
         errors = [error_of(network, name, attack) for attack in AGAINST]
@@ -94,33 +156,50 @@ def _rule_page(name: str) -> str:
         for attack, error in zip(AGAINST, errors, strict=True):
             if isinstance(error, float) and error >= worst[0]:
                 worst = (error, command(network, name, attack))
-    table = (
+    return (
         f"\nMean squared distance of the regular nodes to their average at the start (about {DIM} before the first "
         f"round), after {ROUNDS} rounds of mixing under some attacks:\n\n| network | {' | '.join(AGAINST)} |\n"
         f"|---|{'---|' * len(AGAINST)}\n{chr(10).join(rows)}\n\nThe worst of them:\n\n```\n{worst[1]}\n```\n"
     )
-    return _page(name, RULES[name], shown, table)
 
 
 def _attack_page(name: str) -> str:
-    attack = _made_attack(name)
     shown = picture("attack", name)
-    if attack.flips_labels or name == "tuned":
-        why = "It tries some thirty strengths a round" if name == "tuned" else "Consensus has no labels"
+    if name == "label-flipping":
         train = "`clippedgossip reproduce more-topologies`"
-        table = f"\n{why}, so nothing is measured here; {train} trains under it.\n"
+        table = (
+            f"\nConsensus has no labels, so nothing is measured here; {train} trains under it, and "
+            "[its table](../results/README.md) shows it beside the other attacks.\n"
+        )
         return _page(name, ATTACKS[name], shown, table)
-    rows = [
-        f"| [{rule}](../rules/{rule}.md) | {' | '.join(_number(error_of(network, rule, name)) for network in NETWORKS)} |"
-        for rule in COMPARED
-    ]
+    places = list(NETWORKS)[:2]
+    compared = COMPARED[:2] if name == "tuned" else COMPARED  # it tries some thirty strengths a round
+    errors = {
+        (rule, network): [error_of(network, rule, attack) for attack in (name, "none")]
+        for rule in compared
+        for network in places
+    }
+    rows = "\n".join(
+        f"| [{rule}](../rules/{rule}.md) | "
+        + " | ".join(" | ".join(map(_number, errors[rule, network])) for network in places)
+        + " |"
+        for rule in compared
+    )
+    known = {case: both for case, both in errors.items() if not isinstance(both[0], str)}
+    rule, network = least = min(known, key=lambda case: float(known[case][0]) / float(known[case][1]))
+    head = " | ".join(f"{network} | without it" for network in places)
     table = (
         f"\nMean squared distance of the regular nodes to their average at the start (about {DIM} before the first "
-        f"round), after {ROUNDS} rounds of mixing under this attack:\n\n| rule | {' | '.join(NETWORKS)} |\n"
-        f"|---|{'---|' * len(NETWORKS)}\n{chr(10).join(rows)}\n\nOne of these numbers:\n\n```\n"
-        f"{command('dumbbell', 'clipped-gossip', name)}\n```\n"
+        f"round), after {ROUNDS} rounds of mixing under this attack, and where Byzantine nodes follow the "
+        f"protocol:\n\n| rule | {head} |\n|---|{'---|' * 2 * len(places)}\n{rows}\n\nIt harms {rule} on the network "
+        f"{network} least: {_number(known[least][0])}, and {_number(known[least][1])} without it:\n\n```\n"
+        f"{command(network, rule, name)}\n```\n"
     )
     return _page(name, ATTACKS[name], shown, table)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
 
 
 def _number(error: float | str) -> str:

@@ -15,6 +15,7 @@ from clippedgossip.files import canonical
 from clippedgossip.rules import RULES
 from tests.report.pages import check_page
 
+DOCS = Path(__file__).parents[2] / "docs"
 TINY = replace(
     SUITES["mini"],
     data={"name": "digits", "samples": 200, "test_samples": 50},
@@ -50,6 +51,17 @@ def test_rules_are_searched_run_and_ranked_by_their_worst(tmp_path: Path) -> Non
     assert trimmed.worst.mean == pytest.approx(sum(lowest) / len(lowest))
     check_page(ranking.html("clippedgossip bench gossip trimmed-mean"))
     assert json.loads(json.dumps(ranking.to_json()))["version"] == VERSION
+
+
+@pytest.mark.parametrize(
+    "path", sorted((DOCS / "benchmarks").glob("rules-*.json")), ids=lambda path: path.stem
+)
+def test_the_documents_rank_the_rules_as_their_file_does(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(DOCS / "site")
+    import cards
+
+    assert json.loads(path.read_text())["version"] == VERSION
+    assert cards.markdown(path) in (DOCS / "bench.md").read_text()
 
 
 def test_a_rule_that_fits_no_network_is_refused(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from clippedgossip.bench.suite import (
@@ -81,7 +82,7 @@ class Ranking:
     def table(self) -> PageTable:
         rows: list[list[Cell]] = []
         for place, rule in enumerate(self.rules, 1):
-            cells = [f"{100 * estimate_mean(rule.attacked(where)[1]):.1f}" for where in NETWORKS]
+            cells = [f"{100 * fmean(rule.attacked(where)[1]):.1f}" for where in NETWORKS]
             rows.append([rule.label, place, rule.worst.text(scale=100), rule.clean.text(scale=100), *cells])
         header = ["rule", "place", "worst %", "clean %", *(f"{where} %" for where in NETWORKS)]
         caption = (
@@ -110,7 +111,7 @@ class Ranking:
             turned=len(names) > 4,
         )
         every: list[list[Cell]] = [
-            [rule.label, where, *(f"{100 * estimate_mean(rule.accuracies[where, a]):.1f}" for a in ATTACKS)]
+            [rule.label, where, *(f"{100 * fmean(rule.accuracies[where, a]):.1f}" for a in ATTACKS)]
             for rule in self.rules
             for where in NETWORKS
         ]
@@ -192,13 +193,9 @@ def _accuracy(config: RunConfig, root: Path) -> tuple[float, str]:
 
 def _mean(parts: Sequence[Sequence[float]]) -> Estimate:
     """Over networks for each seed, then over the seeds."""
-    found = estimate([sum(seed) / len(seed) for seed in zip(*parts, strict=True)], SHARE)
+    found = estimate([fmean(seed) for seed in zip(*parts, strict=True)], SHARE)
     assert found is not None
     return found
-
-
-def estimate_mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
 
 
 def _key(rule: Table) -> str:

@@ -77,22 +77,18 @@ def bench(
 
 def _parsed(text: str) -> dict[str, Any]:
     """A name, or a table of TOML."""
+    from clippedgossip.errors import unknown_name
+    from clippedgossip.rules import RULES
     from clippedgossip.runs.config import toml_value
     from clippedgossip.settings import RuleConfig
 
-    value = toml_value(text) if text.lstrip().startswith("{") else text
+    value = toml_value(text) if text.lstrip().startswith("{") else {"name": text}
     if not isinstance(value, dict):
-        if text.lstrip().startswith("{"):
-            raise ConfigError(
-                f"cannot read the rule {text}\nwrite a table of TOML: '{{name=\"krum\", faulty=1}}'"
-            )
-        value = {"name": value}
+        raise ConfigError(
+            f"cannot read the rule {text}\nwrite a table of TOML: '{{name=\"krum\", faulty=1}}'"
+        )
     if len(value) > 1 or ":" in str(value.get("name")):
         RuleConfig.from_value(value, Path.cwd()).checked()
-    else:
-        from clippedgossip.errors import unknown_name
-        from clippedgossip.rules import RULES
-
-        if value.get("name") not in RULES:
-            raise ConfigError(unknown_name("rule", str(value.get("name")), RULES))
+    elif value.get("name") not in RULES:
+        raise ConfigError(unknown_name("rule", str(value.get("name")), RULES))
     return value

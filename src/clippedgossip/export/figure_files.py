@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from clippedgossip.errors import RunError, UserError, unknown_name
 from clippedgossip.export.frame import Runs, data_frame, read
+from clippedgossip.export.tables import write_csv
 from clippedgossip.files import write_atomic
 from clippedgossip.report.figures.canvas import standalone, to_svg
 from clippedgossip.report.figures.plots import curves_drawn
@@ -93,8 +94,6 @@ def plot(runs: Runs = "runs", measure: str = "accuracy") -> list[Plot]:
 
 def write_figures(runs: Runs, folder: Path) -> list[Path]:
     """Every figure of a report as SVG, PDF and PNG, with its numbers as CSV; and the networks."""
-    import csv
-
     found, written = read(runs), []
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -105,10 +104,7 @@ def write_figures(runs: Runs, folder: Path) -> list[Path]:
                     for suffix in SUFFIXES:
                         _save(figure, stem.with_suffix(suffix), f"{one.title}: {one.measure}")
                         written.append(stem.with_suffix(suffix))
-                with stem.with_suffix(".csv").open("w", newline="", encoding="utf-8") as file:
-                    writer = csv.DictWriter(file, ["title", "line", "round", "mean", "low", "high"])
-                    writer.writeheader()
-                    writer.writerows({"title": one.title, **row} for row in one.rows)
+                write_csv([{"title": one.title, **row} for row in one.rows], stem.with_suffix(".csv"))
                 written.append(stem.with_suffix(".csv"))
         written += _networks(found, folder)
     except OSError as error:

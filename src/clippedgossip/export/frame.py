@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clippedgossip.errors import RunError
-from clippedgossip.report.grouping import Run, find
+from clippedgossip.report.grouping import Run, find, flattened
 
 if TYPE_CHECKING:
     import pandas
@@ -40,15 +40,9 @@ def rows(run: Run) -> Iterator[dict[str, Any]]:
         yield told | record.to_row()
 
 
-def settings(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """A config as one level of keys with dots. Lists become text."""
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            flat |= settings(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = str(value) if isinstance(value, list) else value
-    return flat
+    return {key: str(value) if isinstance(value, list) else value for key, value in flattened(config).items()}
 
 
 def data_frame(rows: Sequence[Mapping[str, Any]]) -> "pandas.DataFrame":

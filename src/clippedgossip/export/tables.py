@@ -1,7 +1,7 @@
 """Records for other tools: a CSV file, a Parquet file, or a folder for TensorBoard."""
 
 import csv
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,11 @@ def write_tables(runs: Runs, format: str, out: Path) -> int:
 
 
 def _csv(runs: list[Run], out: Path) -> None:
-    table = [row for run in runs for row in rows(run)]
+    write_csv([row for run in runs for row in rows(run)], out)
+
+
+def write_csv(table: Sequence[Mapping[str, Any]], out: Path) -> None:
+    """The rows under all their keys, whole or not at all."""
     names = list(dict.fromkeys(name for row in table for name in row))
     with replacing(out) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, names)

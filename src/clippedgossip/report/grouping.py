@@ -109,7 +109,7 @@ def differences(groups: Sequence[Group]) -> dict[str, dict[str, str]]:
     flats = {
         entry.setting: {
             field: _text(value)
-            for field, value in _flat(_seedless(entry.runs[0].config)).items()
+            for field, value in flattened(_seedless(entry.runs[0].config)).items()
             if field.partition(".")[0] not in ("rule", *_ALWAYS)
         }
         for entry in groups
@@ -126,13 +126,13 @@ def labels(key: str, configs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def seed_of(config: Mapping[str, Any]) -> str:
     """The seeds of a config, as text."""
-    return ", ".join(_text(value) for key, value in _flat(config).items() if _is_seed(key)) or "–"
+    return ", ".join(_text(value) for key, value in flattened(config).items() if _is_seed(key)) or "–"
 
 
 def _label(key: str, config: Mapping[str, Any], configs: Sequence[Mapping[str, Any]], *, always: bool) -> str:
     """The text for one entry of a config: its name, and the parameters in which those of this name differ."""
-    values = [_flat({key: other[key]}) if key in other else {} for other in configs]
-    mine = _flat({key: config[key]}) if key in config else {}
+    values = [flattened({key: other[key]}) if key in other else {} for other in configs]
+    mine = flattened({key: config[key]}) if key in config else {}
     name = _name(key, mine)
     namesakes = [value for value in values if _name(key, value) == name]
     varying = [
@@ -187,11 +187,12 @@ def _is_seed(key: str) -> bool:
     return key.rpartition(".")[2] == "seed"
 
 
-def _flat(config: Mapping[str, Any], prefix: str = "") -> Flat:
+def flattened(config: Mapping[str, Any], prefix: str = "") -> Flat:
+    """A config as one level of keys with dots."""
     flat: Flat = {}
     for key, value in config.items():
         if isinstance(value, Mapping):
-            flat |= _flat(value, f"{prefix}{key}.")
+            flat |= flattened(value, f"{prefix}{key}.")
         else:
             flat[f"{prefix}{key}"] = value
     return flat

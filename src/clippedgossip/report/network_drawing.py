@@ -1,6 +1,7 @@
 """Drawings of a network: regular and Byzantine nodes, the weakest cut, the worst placement, edges to add."""
 
 from collections.abc import Collection, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -183,33 +184,22 @@ def legend(
     network: Network, *, cut: Cut | None, worst: Collection[int], suggested: Sequence[tuple[int, int]]
 ) -> list[Line2D]:
     """The meaning of the marks that are used."""
-    dot: dict[str, Any] = {"linestyle": "none", "markersize": 8}
-    marks = [Line2D([], [], marker="o", color=SIDES[0], label="regular", **dot)]
+    line = partial(Line2D, [], [])
+    dot = partial(line, marker="o", linestyle="none", markersize=8)
+    marks = [dot(color=SIDES[0], label="regular")]
     if cut is not None:
-        marks.append(
-            Line2D([], [], marker="o", color=SIDES[1], label="regular, beyond the weakest cut", **dot)
-        )
+        marks.append(dot(color=SIDES[1], label="regular, beyond the weakest cut"))
     if len(network.byzantine):
-        marks.append(Line2D([], [], marker="s", color=BYZANTINE, label="Byzantine", **dot))
+        marks.append(dot(marker="s", color=BYZANTINE, label="Byzantine"))
     if cut is not None and cut.edges:
-        marks.append(Line2D([], [], color=CUT, linewidth=2.6, label="weakest cut"))
+        marks.append(line(color=CUT, linewidth=2.6, label="weakest cut"))
     if network.n > DETAILED:
         return marks
     if suggested:
-        marks.append(Line2D([], [], color=ADD, linewidth=1.8, linestyle=DASHES, label="edges to add"))
+        marks.append(line(color=ADD, linewidth=1.8, linestyle=DASHES, label="edges to add"))
     if worst:
-        marks.append(
-            Line2D(
-                [],
-                [],
-                marker="o",
-                color=WORST,
-                markerfacecolor="none",
-                markeredgewidth=2,
-                label="worst place for a Byzantine node",
-                **dot,
-            )
-        )
+        ring = {"color": WORST, "markerfacecolor": "none", "markeredgewidth": 2}
+        marks.append(dot(label="worst place for a Byzantine node", **ring))
     return marks
 
 

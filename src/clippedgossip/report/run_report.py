@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from clippedgossip.files import canonical
 from clippedgossip.records import ACCURACY, RunDirectory
@@ -143,27 +144,20 @@ def _views(groups: Sequence[Group]) -> Iterator[CurveView]:
     for metric in dict.fromkeys(r.metric for r in rounds):
         names = dict.fromkeys(name for r in rounds if r.metric == metric for name in r.score)
         percent, title = metric == ACCURACY, metric[:1].upper() + metric[1:]
-        limits: tuple[float, float | None] | None = (0, 1) if percent else None
+        look: dict[str, Any] = {"section": title, "y_label": metric, "any_sign": not percent}
+        look |= {"y_scale": "percent", "y_limits": (0, 1)} if percent else {}
         yield CurveView(
             name=metric,
-            section=title,
             measures={"" if list(names) == ["all"] else name: _of(metric, score_of(name)) for name in names},
             caption=f"Test {metric} of the model averaged over a group of regular nodes; "
             "for a peer, of its own.",
-            y_label=metric,
-            y_scale="percent" if percent else "linear",
-            y_limits=limits,
-            any_sign=not percent,
+            **look,
         )
         yield CurveView(
             name=f"worst_{metric}",
-            section=title,
             measures={"worst node": _of(metric, number("worst_score"))},
             caption=f"Test {metric} of the worst regular node, each with its own model.",
-            y_label=metric,
-            y_scale="percent" if percent else "linear",
-            y_limits=limits,
-            any_sign=not percent,
+            **look,
         )
     yield CurveView(
         name="consensus_distance",

@@ -86,13 +86,8 @@ def download_progress() -> Iterator[Callable[[str, int, int | None], None]]:
     from rich import filesize, progress
     from rich.console import Console
 
-    columns = (
-        progress.TextColumn("{task.description}"),
-        progress.BarColumn(bar_width=None),
-        progress.TextColumn("{task.fields[size]}"),
-        progress.TransferSpeedColumn(),
-        progress.TimeElapsedColumn(),
-    )
+    ends = (progress.TransferSpeedColumn(), progress.TimeElapsedColumn())
+    columns = ("{task.description}", progress.BarColumn(bar_width=None), "{task.fields[size]}", *ends)
     with progress.Progress(*columns, console=Console(stderr=True), transient=True) as bars:
         tasks: dict[str, progress.TaskID] = {}
 

@@ -99,17 +99,15 @@ def curve_panels(
     panels: Mapping[str, Sequence[Series]],
     *,
     caption: str = "",
-    x_label: str = "round",
-    y_label: str = "accuracy",
     y_scale: Scale = "percent",
-    x_limits: tuple[float, float] | None = None,
-    y_limits: tuple[float | None, float | None] | None = None,
     marks: Sequence[Mark] = (),
     marked: Collection[str] | None = None,
     names: Sequence[str] = (),
+    **look: Any,
 ) -> Panels:
     """One plot for each title, with one legend. Given all `names` of a page, a line looks the same in every
-    figure of the page. `marked` are the titles of the plots that have the marks; None is all."""
+    figure of the page. `marked` are the titles of the plots that have the marks; None is all. `look` is what
+    `curves_drawn` takes besides."""
     shown = dict.fromkeys(line.name for series in panels.values() for line in series)
     chosen = styles([*names, *shown])
     looks = {name: chosen[name] for name in shown}
@@ -117,16 +115,13 @@ def curve_panels(
         curves(
             series,
             title=title,
-            x_label=x_label,
-            y_label=y_label,
             y_scale=y_scale,
-            x_limits=x_limits,
-            y_limits=y_limits,
             marks=marks if marked is None or title in marked else (),
             looks=looks,
             legend=False,
             titled=False,
             size=(4.2, 2.7),
+            **look,
         )
         for title, series in panels.items()
     ]
