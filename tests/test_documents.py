@@ -118,6 +118,8 @@ def test_the_results_say_what_their_files_hold() -> None:
     place = ROOT / "docs" / "results"
     made = runpy.run_path(str(place / "tables.py"))
     assert (place / "README.md").read_text().endswith(made["MARK"] + made["tables"]())
+    for page in map(place.parent.joinpath, made["PAGES"]):
+        assert made["blocks"](page) == page.read_text(), page
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

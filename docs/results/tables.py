@@ -1,15 +1,22 @@
-"""Write the tables of README.md anew from the results beside it: `python docs/results/tables.py`."""
+"""Write the tables of README.md, and those of our own figures in the pages of docs, anew from the results
+beside this file: `python docs/results/tables.py`."""
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from textwrap import fill
+from typing import Any
 
 from clippedgossip.paper import page_parts
 from clippedgossip.paper.as_released import DEVIATIONS, AsReleased
-from clippedgossip.paper.base import load
+from clippedgossip.paper.base import SETS, load
+from clippedgossip.paper.many_networks import ManyNetworks
 from clippedgossip.paper.results import DISTANCE, Results
 from clippedgossip.paper.training_figure import TrainingExperiment
 from clippedgossip.report.claims import PLURALS, Claims
-from clippedgossip.report.page import Cell, Table
+from clippedgossip.report.figures import bars
+from clippedgossip.report.figures.canvas import standalone
+from clippedgossip.report.page import Cell, Figure, Panels, Table
 
 HERE = Path(__file__).parent
 MARK = "<!-- From here on written by tables.py. -->\n"
@@ -25,6 +32,7 @@ FIGURES = (
     "adaptive-radius",
     "newer-rules",
 )
+PAGES = ("changing-networks.md", "optimal-weights.md", "average-delta.md", "components.md")
 CLIQUES = {"cifar": ("all", "clique A", "clique B"), "delta-max": ("all", "clique A", "clique B")}
 """Figures that compare the model of all with those of the cliques."""
 
@@ -94,6 +102,50 @@ def _cell(result: Results, setting: str, rule: str, group: str) -> str:
     return accuracy.text(scale=100) + ("" if apart.diverged else f" (Ξ {apart.mean:.2g})")
 
 
+def ours(name: str) -> tuple[str, dict[str, str]]:
+    """Numbers, figures and claims of one of our own figures at the quick scale, and the figures' files."""
+    experiment, path = load(name), HERE / "quick" / f"{name}.json"
+    result: Any
+    if isinstance(experiment, ManyNetworks):
+        result = experiment.read(path)
+        parts = [part for part in experiment.figures(result).values() if isinstance(part, Figure | Panels)]
+        svgs = [svg for part in parts for svg in (part.svgs if isinstance(part, Panels) else [part.svg])]
+    else:
+        result = Results.load(path, name)
+        svgs = [_bars(result, result.settings[k : k + 6]) for k in range(0, len(result.settings), 6)]
+    files = {f"{name}-{number}.svg": standalone(svg) for number, svg in enumerate(svgs, 1)}
+    claims = [
+        [f"{claim.text}; {claim.note}" if claim.note else claim.text, claim.seen, claim.verdict]
+        for claim in experiment.claims(result).claims
+    ]
+    pictures = "\n".join(f"![{experiment.title}, {place}]({place})" for place in files)
+    judged = _table(Table(["claim", "here", "verdict"], claims))
+    return f"{_table(experiment.table(result))}\n\n{pictures}\n\n{judged}\n", files
+
+
+def _bars(result: Results, settings: Sequence[str]) -> str:
+    ran = [rule for rule in result.rules if any(result.line(setting, rule) for setting in settings)]
+    values = {rule: [result.estimate(setting, rule, "all") for setting in settings] for rule in ran}
+    named = [fill(setting, 16) for setting in settings]
+    return bars(named, values, y_scale="percent", y_limits=(0, 1), size=(8.4, 3.2))
+
+
+def blocks(page: Path) -> str:
+    """The page with the results of its figures, as far as they are here."""
+    text = page.read_text()
+    for name in re.findall(r"<!-- results of (\S+) -->", text):
+        if (HERE / "quick" / f"{name}.json").exists():
+            first, last = f"<!-- results of {name} -->", f"<!-- end of {name} -->"
+            head, _, rest = text.partition(first)
+            text = f"{head}{first}\n\n{ours(name)[0]}\n{last}{rest.partition(last)[2]}"
+    return text
+
+
 if __name__ == "__main__":
     page = HERE / "README.md"
     page.write_text(page.read_text().split(MARK)[0] + MARK + tables())
+    for page in map(HERE.parent.joinpath, PAGES):
+        page.write_text(blocks(page))
+    for path in (HERE / "quick").glob("*.json"):
+        for place, svg in ours(path.stem)[1].items() if path.stem in SETS["ours"] else ():
+            (HERE.parent / place).write_text(svg)

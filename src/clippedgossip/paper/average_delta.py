@@ -168,12 +168,12 @@ class AverageDelta(ManyNetworks[DeltaCase]):
                     y_label=y_label,
                     x_scale="linear",
                     looks=looks,
-                    legend=False,
+                    legend=measure == MEASURES[0],
                     size=(4.2, 3.0),
                 )
                 for measure in MEASURES
             ]
-            return Panels(svgs, words, looks)
+            return Panels(svgs, words)
 
         many = f"Each point is one of {len(result)} networks under its strongest attack"
         return {

@@ -67,7 +67,7 @@ class ManyNetworks(Experiment[list[Case]], Generic[Case]):
     def needs(self, options: Options) -> Needs[list[Case]]:
         if options.source is not None:
             path = found(options.source, self.name)
-            return Needs(lambda progress: self._read(path))
+            return Needs(lambda progress: self.read(path))
         return Needs(lambda progress: self._done(options, progress))
 
     def rows(self, result: list[Case]) -> list[dict[str, Any]]:
@@ -83,7 +83,8 @@ class ManyNetworks(Experiment[list[Case]], Generic[Case]):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, json.dumps(content, ensure_ascii=False, allow_nan=False) + "\n")
 
-    def _read(self, path: Path) -> list[Case]:
+    def read(self, path: Path) -> list[Case]:
+        """What `write` wrote."""
         try:
             raw = json.loads(path.read_text(encoding="utf-8"))
             if raw["format"] != FORMAT or raw["experiment"] != self.name:
@@ -105,7 +106,7 @@ class ManyNetworks(Experiment[list[Case]], Generic[Case]):
             for done, future in enumerate(as_completed(running), 1):
                 future.result()
                 progress(f"{self.name}, {len(seeds)} seeds", len(seeds) - len(open_) + done, len(seeds))
-        return [case for seed in seeds for case in self._read(paths[seed])]
+        return [case for seed in seeds for case in self.read(paths[seed])]
 
     def _one_seed(self, seed: int, path: Path) -> None:
         command = [sys.executable, "-m", __name__, self.name, str(seed), str(path)]
