@@ -3,7 +3,9 @@
 import ast
 import dataclasses
 import inspect
+import json
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 
 from clippedgossip.attacks import ATTACKS
+from clippedgossip.cli import main
 from clippedgossip.records import Round
 from clippedgossip.rules import RULES
 
@@ -95,6 +98,19 @@ def test_every_key_of_a_config_and_field_of_a_record_is_described(reference: Any
 def test_a_docstring_has_all_parts_of_a_page(thing: type) -> None:
     parts = re.findall(r"^(Needs|Fails|Cost|Origin): \S", inspect.getdoc(thing) or "", re.M)
     assert parts == ["Needs", "Fails", *(["Cost"] if thing in RULES.values() else []), "Origin"]
+
+
+@pytest.mark.parametrize("rule", ["clipped-gossip", "bucketing"])
+def test_the_command_of_a_page_gives_its_number(
+    rule: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(SITE)
+    import cards
+
+    for network in cards.NETWORKS:
+        with pytest.raises(SystemExit, match="0"):
+            main([*shlex.split(cards.command(network, rule, "alie"))[1:], "--json"])
+        assert json.loads(capsys.readouterr().out)["error"] == cards.error_of(network, rule, "alie")
 
 
 @pytest.mark.slow

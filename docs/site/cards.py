@@ -35,7 +35,7 @@ NETWORKS = {
     "ring": ({"nodes": 9}, {"byzantine": "0"}, "ring --nodes 9 --byzantine 0"),
 }
 AGAINST = ("none", "dissensus", "alie", "mimic")
-COMPARED = ("gossip", "clipped-gossip", "geometric-median", "trimmed-mean", "krum")
+COMPARED = ("gossip", "clipped-gossip", "geometric-median", "trimmed-mean", "gts", "krum")
 ROUNDS, DIM = 30, 10
 
 
