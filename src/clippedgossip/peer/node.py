@@ -62,6 +62,8 @@ class NeighbourState:
     reputation: Reputation
     row: Tensor
     """(d,) where its messages are received."""
+    kept: Tensor | None = None
+    """(d,) its newest message that was used, where that may be used again."""
     degree: int = 1
     greeted: bool = False
     used: Stamp | None = None
@@ -146,7 +148,7 @@ class Node:
         self.evidence = Evidence(folder and folder / "evidence", config.run)
         self.signed = SignedRounds(folder, config.run)
         self._transport = transport
-        self._received, self._kept = self._rows(config)
+        self._received = self._rows()
         self.neighbours = {
             n.name: self._meet(n, row) for n, row in zip(config.neighbours, self._received, strict=True)
         }
@@ -166,10 +168,9 @@ class Node:
         self._background: set[asyncio.Task[None]] = set()
         self._exclude_convicted()
 
-    def _rows(self, config: Config) -> tuple[Tensor, Tensor | None]:
-        """(k, d) where messages are received, and where used ones are kept."""
-        rows = torch.full((config.degree, self.length), torch.nan, dtype=torch.float32, device="cpu")
-        return rows, torch.full_like(rows, torch.nan) if config.staleness else None
+    def _rows(self) -> Tensor:
+        """(k, d) where messages are received."""
+        return torch.full((self.config.degree, self.length), torch.nan, dtype=torch.float32, device="cpu")
 
     def _meet(self, neighbour: Neighbour, row: Tensor) -> NeighbourState:
         return NeighbourState(
@@ -177,6 +178,7 @@ class Node:
             link=self._transport.link(neighbour),
             reputation=Reputation(self.config.limits, clock=_now),
             row=row,
+            kept=torch.full_like(row, torch.nan) if self.config.staleness else None,
         )
 
     def _know_network(self) -> None:
@@ -198,26 +200,22 @@ class Node:
         network = self.config.network if network is None else network
         config = self.config = replace(self.config, neighbours=neighbours, network=network)
         self._know_network()
-        before, (self._received, rows_kept) = dict(self.neighbours), self._rows(config)
-        places = {name: place for place, name in enumerate(before)}
-        found = {}
-        for place, n in enumerate(neighbours):
-            row, old = self._received[place], before.pop(n.name, None)
+        before, found, self._received = dict(self.neighbours), {}, self._rows()
+        for n, row in zip(neighbours, self._received, strict=True):
+            old = before.pop(n.name, None)
             if old is None or not {*n.fingerprints} & {*old.neighbour.fingerprints}:
                 if old is not None:
                     await self._part(old)
                 found[n.name] = self._meet(n, row)
                 continue
             await self._move(old, row)
-            if rows_kept is not None and self._kept is not None:
-                rows_kept[place].copy_(self._kept[places[n.name]])
             if old.neighbour != n:
                 await self._transport.unlink(n.name)
                 old.neighbour, old.link = n, self._transport.link(n)
                 old.reputation, old.fetch = Reputation(config.limits, clock=_now), None
             old.greeted = False
             found[n.name] = old
-        self.neighbours, self._kept = found, rows_kept
+        self.neighbours = found
         for old in before.values():
             await self._part(old)
         self.outbox.serve(self.neighbours)
@@ -566,14 +564,15 @@ class Node:
         # The same where not all are heard: a message that comes too late is used when its sender is next.
         busy = self.rounds is not None or any(not fetch.over and fetch.writing for fetch in fetches)
         received = torch.full_like(self._received, torch.nan) if busy else self._received
-        rows = dict(zip(self.neighbours, zip(received, self._kept_rows(), strict=True), strict=True))
+        rows = dict(zip(self.neighbours, received, strict=True))
         for fetch in fetches:
-            peer, name = fetch.peer, fetch.peer.name
-            row, kept = rows[name]
+            peer, name, kept = fetch.peer, fetch.peer.name, fetch.peer.kept
+            row = rows[name]
             if fetch.over:
                 peer.fetch = None
             if fetch.over and fetch.body is not None and fetch.finite is None:
-                fetch.finite = await asyncio.to_thread(self._unpack, fetch.body, peer.row)
+                await asyncio.to_thread(tensors.widen, fetch.body, self.config.wire.dtype, peer.row)
+                fetch.finite = await asyncio.to_thread(tensors.is_finite, peer.row)
             reason = self._judge(fetch)
             if reason is None:
                 assert fetch.header is not None
@@ -599,9 +598,6 @@ class Node:
                 row.fill_(torch.nan)
             missing[name] = reason
         return rounds, missing, received
-
-    def _kept_rows(self) -> Sequence[Tensor | None]:
-        return [None] * self.config.degree if self._kept is None else list(self._kept)
 
     def _use(self, peer: NeighbourState, fetch: _Fetch, round: int) -> None:
         assert fetch.header is not None
@@ -632,10 +628,6 @@ class Node:
         if self.config.on_conviction == "exclude":
             for name in self.convicted:
                 self.outbox.callers[name].excluded = True
-
-    def _unpack(self, body: memoryview, row: Tensor) -> bool:
-        tensors.widen(body, self.config.wire.dtype, row)
-        return tensors.is_finite(row)
 
     async def _greet_everyone(self) -> None:
         greetings = (self._greet_until_known(peer) for peer in self.neighbours.values())

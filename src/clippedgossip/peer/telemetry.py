@@ -106,12 +106,11 @@ class Metrics:
         status = self._status()
         for kind, metrics in ((GaugeMetricFamily, _GAUGES), (CounterMetricFamily, _COUNTERS)):
             for name, (key, words) in metrics.items():
-                yield kind(f"clippedgossip_{name}", words, value=status.get(key) or 0)
-        for kind, metrics in ((GaugeMetricFamily, _LINK_GAUGES), (CounterMetricFamily, _LINK_COUNTERS)):
-            for name, (key, words) in metrics.items():
-                family = kind(f"clippedgossip_{name}", words, labels=["neighbour"])
-                for neighbour, value in status.get(key, {}).items():
-                    family.add_metric([neighbour], value or 0)
+                by_neighbour = key in _BY_NEIGHBOUR
+                family = kind(f"clippedgossip_{name}", words, labels=["neighbour"] if by_neighbour else [])
+                values = status.get(key, {}) if by_neighbour else {"": status.get(key)}
+                for neighbour, value in values.items():
+                    family.add_metric([neighbour] if by_neighbour else [], value or 0)
                 yield family
         missing = CounterMetricFamily(
             "clippedgossip_missing", "Messages that did not count", labels=["neighbour", "reason"]
@@ -150,22 +149,19 @@ _GAUGES = {
     "suspicions": ("suspicions", "Contradictions between two starts of a peer"),
     "equivocations": ("equivocations", "Contradictions proved"),
     "calls_refused": ("refused_calls", "Calls above the rate limit"),
+    "link_up": ("links", "Whether the neighbour was heard this round"),
+    "last_exchange_timestamp_seconds": ("exchanged", "When a message was used last"),
+    "backoff_seconds": ("backoff", "How long the neighbour is still ignored for violations"),
 }
 """Prometheus's name -> the key of the status, and what it is."""
 _COUNTERS = {
     "clipped": ("clipped", "Messages beyond the clipping radius"),
     "checkpoint_errors": ("checkpoint_errors", "Checkpoints that failed"),
-}
-_LINK_GAUGES = {
-    "link_up": ("links", "Whether the neighbour was heard this round"),
-    "last_exchange_timestamp_seconds": ("exchanged", "When a message was used last"),
-    "backoff_seconds": ("backoff", "How long the neighbour is still ignored for violations"),
-}
-_LINK_COUNTERS = {
     "messages": ("messages", "Messages that were mixed"),
     "sent_bytes": ("sent_bytes", "Bytes of messages sent"),
     "received_bytes": ("received_bytes", "Bytes of messages received"),
 }
+_BY_NEIGHBOUR = ("links", "exchanged", "backoff", "messages", "sent_bytes", "received_bytes")
 
 
 def write_status(folder: Path, status: Mapping[str, Any]) -> None:
