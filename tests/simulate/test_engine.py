@@ -205,6 +205,34 @@ def test_label_flipping_spoils_byzantine_rows_only() -> None:
     assert torch.equal(flipped[5:], 2 - true[5:])
 
 
+@pytest.mark.parametrize(("width", "threads"), [(4, 1), (9000, 2)])
+def test_little_work_keeps_one_core_busy(width: int, threads: int) -> None:
+    """More threads would wait; whoever asks between two rounds finds as many as before."""
+    seen = set()
+
+    class Counts(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            seen.add(torch.get_num_threads())
+            return super().forward(x)
+
+    x, y = torch.randn(60, width), torch.arange(60) % 8
+    task = make_task(DataSet.of(x, y, x, y), partition(y, 4, seed=0), Counts(width, 8), seed=0)
+    training = Training(rounds=2, evaluate_every=1)
+    run = Setup(network=Network(nx.cycle_graph(4)), task=task, rule=Gossip(), training=training)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        seen.clear()
+        rounds = train(run)
+        next(rounds)
+        seen.clear()
+        next(rounds)
+        assert torch.get_num_threads() == 2
+        assert seen == {threads}
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_any_module_of_the_users_own() -> None:
     class Odd(nn.Module):
         def __init__(self) -> None:

@@ -11,7 +11,7 @@ from scipy import sparse
 from torch import Tensor
 
 from clippedgossip.attacks import Silence, View
-from clippedgossip.devices import CAPTURE, CapturedWork, aligned_zeros, find_device, trusted
+from clippedgossip.devices import CAPTURE, CapturedWork, aligned_zeros, find_device, threads_for, trusted
 from clippedgossip.errors import RunError
 from clippedgossip.metrics import RunMetrics, pair_distances, squared_distances
 from clippedgossip.mixing.inbox import Context, Inbox, Neighborhood
@@ -57,9 +57,11 @@ def train_together(
     what it would give alone, up to rounding.
     """
     stack = Stack(setups, device, states)
+    products = stack.models.numel() * stack.workers.task.batch
     while stack.round < stack.training.rounds:
-        stack.advance()
-        records = stack.evaluate() if stack.training.evaluates(stack.round) else [None] * len(setups)
+        with threads_for(products):
+            stack.advance()
+            records = stack.evaluate() if stack.training.evaluates(stack.round) else [None] * len(setups)
         yield [
             Moment(stack.round, record, partial(stack.state, index), stack.workers.tier)
             for index, record in enumerate(records)

@@ -117,10 +117,11 @@ def network_task(
         held: Sequence[Data | Sequence[int]] = [*shares, *copies][: len(training)]
     else:
         held = _given(network, training, partition)
-    fewest = min((len(share) for share in held), default=batch)
+    node, fewest = min(zip(training, map(len, held), strict=True), key=lambda pair: pair[1])
     if fewest < batch:
         warnings.warn(
-            f"a batch of {batch} is larger than the smallest share, {fewest} samples: batches repeat samples",
+            f"a batch of {batch} is larger than the smallest share, {fewest} samples of node "
+            f"{network.labels[node]}: batches repeat samples\ngive a smaller batch, or other shares",
             RuntimeWarning,
             stacklevel=2,
         )
