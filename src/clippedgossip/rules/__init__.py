@@ -11,7 +11,6 @@ from clippedgossip.errors import RuleError
 from clippedgossip.mixing.inbox import Context, Inbox, Neighborhood
 from clippedgossip.rules.balance import Balance
 from clippedgossip.rules.base import CoordinateRule, LinearRule, Rule
-from clippedgossip.rules.bucketing import Bucketing
 from clippedgossip.rules.centered_clipping import CenteredClipping
 from clippedgossip.rules.clipped_gossip import Adaptive, ClippedGossip, Fixed, Local, Oracle, Quantile, Radius
 from clippedgossip.rules.clipped_sum import CSPlus
@@ -23,8 +22,8 @@ from clippedgossip.rules.median import Median, WeightedMedian
 from clippedgossip.rules.minimum_diameter import MDA
 from clippedgossip.rules.mozi import Mozi
 from clippedgossip.rules.nearest_neighbor_averaging import NNA
-from clippedgossip.rules.nearest_neighbor_mixing import NNM
 from clippedgossip.rules.outlier_scissor import IOS
+from clippedgossip.rules.premix import NNM, Bucketing
 from clippedgossip.rules.trimmed_mean import TrimmedMean, WeightedTrimmedMean
 from clippedgossip.rules.trimmed_sum import GTS
 
