@@ -91,7 +91,7 @@ def test_float32_stays_float32() -> None:
             "initial has NaN or infinite numbers",
         ),
         (
-            lambda: consensus(Network(nx.cycle_graph(4)), Gossip(), np.zeros((4, 1))),  # type: ignore[arg-type]
+            lambda: consensus(Network(nx.cycle_graph(4)), Gossip(), np.zeros((4, 1))),  # type: ignore[arg-type]  # the wrong type is what is tested
             ConfigError,
             "initial is",
         ),
