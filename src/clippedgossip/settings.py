@@ -312,9 +312,9 @@ class ModelConfig(Named):
         """The name of one that is built in, as `make_task` takes it; else the module itself."""
         from clippedgossip.tasks.models import seeded
 
-        if not self.parameters:
-            return self.name
         thing = self.thing
+        if not self.parameters and thing.origin is None:
+            return self.name
         return seeded(self.name, lambda: thing.build(given=(shape, classes)), seed)
 
 

@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 
 import torch
 from torch import nn
 
 from clippedgossip.decode import Kind
-from clippedgossip.errors import DataError, unknown_name
+from clippedgossip.devices import free_memory
+from clippedgossip.errors import DataError, RunError, unknown_name
 from clippedgossip.randomness import generator, key
 
 Shape = tuple[int, ...]
@@ -103,9 +105,22 @@ def seeded(name: str, make: Callable[[], nn.Module], seed: int) -> nn.Module:
     """A model with parameters drawn from `seed` alone: of one that is built in as in `build`, of a user's own
     as its constructor draws them."""
     with torch.random.fork_rng(devices=[]):
+        _refuse_too_large(name, make)
         torch.manual_seed(key(seed, "init"))
         module = make()
     return initialise(module, seed, he=HE.get(name, ())) if name in MODELS else module
+
+
+def _refuse_too_large(name: str, make: Callable[[], nn.Module]) -> None:
+    """Before memory is taken. A user's own that cannot be made without its numbers is not refused here."""
+    count, free = 0, free_memory("cpu")
+    with suppress(Exception), torch.device("meta"):
+        count = sum(parameter.numel() for parameter in make().parameters())
+    if 4 * count > free:
+        raise RunError(
+            f"one {name!r} has {count:,} parameters, {4 * count:,} bytes; this machine has {free:,} free\n"
+            "take a smaller model"
+        )
 
 
 @torch.no_grad()

@@ -244,6 +244,13 @@ METRICS: Mapping[str, Callable[[int | None], Metric]] = {
     "f1": lambda classes: Metric("f1", _f1_sums(classes or 2), _f1),
 }
 """Metrics by name, each made for a number of classes."""
+METRIC = replace(
+    LOSS,
+    word="metric",
+    names=METRICS,
+    group="clippedgossip.metrics",
+    fix="make it a function (outputs, y) -> the mean of a batch",
+)
 MetricLike = str | Metric | Callable[[Any, Any], Any] | None
 
 
@@ -257,9 +264,8 @@ def find_metric(said: MetricLike, loss: Loss, classes: int | None) -> Metric:
     if callable(said):
         return mean_metric(getattr(said, "__name__", "own"), said)
     if said not in METRICS:
-        from clippedgossip.errors import unknown_name
-
-        raise DataError(unknown_name("metric", str(said), METRICS))
+        thing = decode(METRIC, said, ("metric",))
+        return mean_metric(thing.name.rpartition(":")[2], thing.make)
     return replace(METRICS[said](classes), source=(said, classes))
 
 

@@ -1,0 +1,70 @@
+"""A model, a loss and a metric of one's own from a config."""
+
+from pathlib import Path
+
+import pytest
+
+from clippedgossip.errors import RunError
+from clippedgossip.runs.budget import plan
+from clippedgossip.runs.config import load_config
+from clippedgossip.runs.execute import execute
+
+CODE = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.inner, self.norm, self.last = nn.Linear(64, 9), nn.LayerNorm(9), nn.Linear(9, classes)
+
+    def forward(self, x):
+        return self.last(torch.relu(self.norm(self.inner(x.flatten(1)))))
+
+def wide(shape, classes, width=10**9):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.Linear(width, classes))
+
+def smooth(outputs, y, by: float = 0.1):
+    return nn.functional.cross_entropy(outputs, y, label_smoothing=by)
+
+def top2(outputs, y):
+    return (outputs.topk(2).indices == y[:, None]).any(1).double().mean()
+"""
+CONFIG = """
+network = {name = "ring", nodes = 4}
+data = {name = "digits", samples = 200, test_samples = 50}
+model = "of_this_test:Net"
+rule = "gossip"
+device = "cpu"
+[training]
+rounds = 4
+batch = 4
+evaluate_every = 2
+loss = {name = "of_this_test:smooth", by = 0.2}
+metric = "of_this_test:top2"
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "of_this_test.py").write_text(CODE)
+    path = tmp_path / "own.toml"
+    path.write_text(CONFIG)
+    monkeypatch.chdir(tmp_path)
+    return path
+
+
+def test_a_config_names_a_model_a_loss_and_a_metric_of_ones_own(config: Path) -> None:
+    loaded = load_config(config)
+    assert plan(loaded).parameters == 64 * 9 + 9 + 2 * 9 + 10 * 9 + 10
+    run = execute(loaded, "runs")
+    assert run.summary is not None
+    assert 0 <= run.summary["top2"] <= 1
+    assert run.summary["tier"] == "vmap"
+
+
+def test_a_model_that_does_not_fit_is_refused_before_memory_is_taken(config: Path) -> None:
+    large = load_config(config, ["model=of_this_test:wide"])
+    assert plan(large).memory_bytes > 7 * 75e9 * 4
+    with pytest.raises(RunError, match=r"75,000,000,010 parameters, 300,000,000,040 bytes; this machine has"):
+        large.build()
