@@ -180,7 +180,7 @@ class AverageDelta(ManyNetworks[DeltaCase]):
             "What predicts the damage": panels("oracle", "error at the end / at the start", f"{many}."),
             "What predicts the loss in training": panels(
                 "training",
-                "share of test images that are wrong",
+                "share of test errors",
                 f"{many} of {len(TRAINED)}, {TRAINING.rounds} rounds on digits sorted by label.",
             ),
         }
