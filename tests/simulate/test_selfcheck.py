@@ -150,7 +150,7 @@ def test_a_loss_near_zero_is_not_compared_by_its_digits() -> None:
     for found in (reference.plain, reference.exact):
         found[-1] = torch.full_like(found[-1], 1e-6)
     *gradients, losses = reference.plain
-    assert reference.wrong_gradients(gradients, losses + 1e-7) is None
+    assert reference.wrong_gradients(gradients, losses + 1e-4) is None
     assert reference.wrong_gradients(gradients, losses + 1e-3) is not None
 
 
