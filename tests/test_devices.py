@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from clippedgossip.devices import find_device, hides_tiles
+from clippedgossip.devices import CapturedWork, find_device, hides_tiles
 from clippedgossip.errors import RunError
 
 CPU = "processor\t: 0\nmodel name\t: Some CPU\ncpuid level\t: {level}\nwp\t\t: yes\nflags\t\t: {flags}\n"
@@ -68,3 +68,18 @@ def test_a_gpu_that_is_not_there_is_refused(
 def pretend(monkeypatch: pytest.MonkeyPatch, gpus: int) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that PyTorch can use")
+def test_work_that_cannot_be_captured_is_done_anew_and_said() -> None:
+    total = torch.zeros(1, device="cuda")
+
+    def work() -> None:
+        total.add_(float(total.sum()) + 1)  # reads a value on the CPU
+
+    captured = CapturedWork(work, lambda: [total])
+    with pytest.warns(RuntimeWarning, match="a CUDA graph cannot hold these rounds"):
+        captured()
+    captured()
+    assert not captured.replays
+    assert float(total) == 3

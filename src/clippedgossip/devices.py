@@ -4,6 +4,7 @@ import logging
 import os
 import re
 import sys
+import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -153,12 +154,14 @@ def capturing() -> bool:
 class CapturedWork:
     """Work on a GPU. The first call does it and captures it as a CUDA graph; later calls replay the graph.
 
-    `changed` lists the tensors that the work changes: capturing must leave them as they are.
+    `changed` lists the tensors that the work changes: capturing must leave them as they are. Work that cannot
+    be captured is done anew in each call, and a warning says so.
     """
 
     def __init__(self, work: Callable[[], None], changed: Callable[[], Sequence[Tensor]]) -> None:
         self.work, self.changed = work, changed
         self._graph: torch.cuda.CUDAGraph | None = None
+        self._refused = False
 
     @property
     def replays(self) -> bool:
@@ -170,13 +173,24 @@ class CapturedWork:
             self._graph.replay()
             return
         self.work()  # compiles and allocates what must exist before the capture
+        if self._refused:
+            return
         saved = [tensor.clone() for tensor in self.changed()]
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self.work()
+        try:
+            with torch.cuda.stream(torch.cuda.current_stream()), torch.cuda.graph(graph):
+                self.work()
+            self._graph = graph
+        except RuntimeError as error:
+            self._refused = True
+            why = (str(error).splitlines() or [type(error).__name__])[0]
+            warnings.warn(
+                f"a CUDA graph cannot hold these rounds, so they are slower, but correct: {why}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
         for tensor, value in zip(self.changed(), saved, strict=True):
             tensor.copy_(value)
-        self._graph = graph
 
 
 def usable_cores() -> int:
