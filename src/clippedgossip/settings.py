@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from clippedgossip.tasks import DataSet, Poison
 
 Precision = Literal["float32", "tf32", "bfloat16"]
+Keep = Literal["auto", "device", "host"]
 LEAST = {"rounds": 1, "local_steps": 1, "evaluate_every": 1, "evaluate_last": 0, "evaluate_last_every": 1}
 
 
@@ -105,7 +106,8 @@ class TrainingConfig(Schedule):
     weight_decay: float = 0.0  # λ: g ← g + λx
     clip_gradient: float | None = None  # the largest norm of a worker's gradient
     loss: str | Mapping[str, Any] | None = None  # a name, or a table with its parameters
-    metric: str | None = None  # what the models are tested by
+    metric: str | Mapping[str, Any] | None = None  # what the models are tested by
+    folder: Path | None = field(default=None, compare=False, repr=False, metadata={"of_python": True})
 
     def __post_init__(self) -> None:
         for name, least in {"batch": 1, "lr_warmup": 0, **LEAST}.items():
@@ -150,12 +152,43 @@ class TrainingConfig(Schedule):
         """An optimizer other than Algorithm 1's momentum."""
         if self.optimizer is None or self.optimizer == "momentum":
             return None
-        return decode.decode(OPTIMIZER, self.optimizer, ("training", "optimizer"))
+        return decode.decode(OPTIMIZER, self.optimizer, ("training", "optimizer"), self.folder)
+
+    def checked(self) -> Self:
+        """The same in its canonical form: code of the user's own has its digest."""
+        return dataclasses.replace(self, **{name: thing.plain() for name, thing in self._objective.items()})
+
+    @property
+    def origins(self) -> "list[Origin]":
+        """Where what is the user's own comes from."""
+        things = [*self._objective.values(), *([] if self._other is None else [self._other])]
+        return [origin for thing in things for origin in thing.origins]
+
+    @property
+    def _objective(self) -> dict[str, Thing]:
+        """Loss and metric, where they are the user's own."""
+        from clippedgossip.tasks.objective import LOSS, METRIC, own_thing
+
+        things = {
+            kind.word: own_thing(kind, getattr(self, kind.word), self.folder, ("training", kind.word))
+            for kind in (LOSS, METRIC)
+        }
+        return {word: thing for word, thing in things.items() if thing is not None}
+
+    def objective(self) -> dict[str, Any]:
+        """Loss and metric as `make_task` takes them."""
+        from clippedgossip.tasks.objective import find_loss, own_metric
+
+        return {
+            "loss": None if self.loss is None else find_loss(self.loss, self.folder),
+            "metric": None if self.metric is None else own_metric(self.metric, self.folder),
+        }
 
     def to_mapping(self) -> dict[str, Any]:
         """What version 0.1 had is always there; what came later stands only where it is not the default, so
         that a run keeps its name."""
         said = present(self)
+        said.pop("folder", None)
         return {key: value for key, value in said.items() if key not in LATER or value != LATER[key]}
 
 
@@ -332,6 +365,9 @@ class DataConfig:
     samples: int | None = None
     """Train on this many, drawn at random, the same for every seed."""
     test_samples: int | None = None  # test on this many
+    keep: Keep = "auto"
+    """Where samples are: on the device, or in host memory; "auto": on the device, if they take at most half
+    of its free memory. No part of the run's identity: the batches are the same."""
     augment: bool = False  # random crops and flips
     byzantine_share: bool = False
     """Byzantine nodes hold a share even if the attack does not train on it, so that under every attack the
@@ -373,7 +409,9 @@ class DataConfig:
     def to_mapping(self) -> dict[str, Any]:
         """What identifies the data."""
         said = {
-            key: value for key, value in present(self).items() if key not in ("root", "parameters", "folder")
+            key: value
+            for key, value in present(self).items()
+            if key not in ("root", "keep", "parameters", "folder")
         }
         return said | dict(self.parameters)
 
@@ -383,7 +421,7 @@ class DataConfig:
         return dataclasses.replace(
             self,
             name=data.name,
-            parameters=data.parameters,
+            parameters=data.parameters | self._digest(data),
             partition=scheme.name if scheme.origin is None else scheme.plain(),
             poison=None if poison is None else poison.plain(),
         )
@@ -399,9 +437,29 @@ class DataConfig:
         from clippedgossip.tasks.datasets import load_part
 
         if not self.parameters:
-            return load_part(self.name, self.where, self.samples, self.test_samples)
-        key = json.dumps({"name": self.name, **self.parameters}, sort_keys=True)
-        return _own_data(key, self.folder, self.samples, self.test_samples)
+            data = load_part(self.name, self.where, self.samples, self.test_samples)
+        else:
+            key = json.dumps({"name": self.name, **self.parameters}, sort_keys=True)
+            data = _own_data(key, self.folder, self.samples, self.test_samples)
+        return data if self.keep == data.keep else dataclasses.replace(data, keep=self.keep)
+
+    def _digest(self, data: Thing) -> dict[str, str]:
+        """Of files of the user's own."""
+        from clippedgossip.tasks.datasets import FILES
+
+        if data.name != FILES:
+            return {}
+        from clippedgossip.tasks.large_data import files_digest
+
+        folder = (self.folder or Path()) / data.parameters["path"]
+        found = files_digest(folder)
+        if data.parameters.get("digest", found) != found:
+            raise KeyProblem(
+                ("data", "digest"),
+                f"the files in {folder} are not the data of this config: their content differs\n"
+                "drop the key `digest` to run with them as they are now",
+            )
+        return {"digest": found}
 
     def scheme(self) -> "str | Callable[..., Any]":
         """The partition as `tasks.partition` takes it."""
@@ -439,7 +497,8 @@ class DataConfig:
 def _own_data(key: str, folder: Path | None, samples: int | None, test_samples: int | None) -> "DataSet":
     from clippedgossip.tasks.datasets import DATASET
 
-    data: DataSet = decode.decode(DATASET, json.loads(key), ("data",), folder).build()
+    thing = decode.decode(DATASET, json.loads(key), ("data",), folder)
+    data: DataSet = thing.build(offered={"config_folder": folder})
     return data.part(samples, test_samples)
 
 

@@ -334,6 +334,8 @@ class LocalStep:
         """Go to step h of a round; `done` steps were taken, if it is not all that came before."""
         step = round * self.steps + h
         self.clock.set(round, step, lr, self.optimizer.numbers(step if done is None else done))
+        if self.workers.feed is not None:
+            self.workers.feed.go_to(step, round)
 
     def __call__(self, models: "Tensor", half: "Tensor", losses: "Tensor") -> None:
         """One step: x½ ← x − η · direction(g(x)), written into `half`. The mean of the round's losses grows

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from clippedgossip.errors import RunError
+from clippedgossip.errors import RunError, UserError
 from clippedgossip.runs.budget import plan
-from clippedgossip.runs.config import load_config
+from clippedgossip.runs.config import RunConfig, load_config
 from clippedgossip.runs.execute import execute
 
 CODE = """
@@ -46,21 +46,35 @@ metric = "of_this_test:top2"
 
 
 @pytest.fixture
-def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def config(tmp_path: Path) -> Path:
     (tmp_path / "of_this_test.py").write_text(CODE)
     path = tmp_path / "own.toml"
     path.write_text(CONFIG)
-    monkeypatch.chdir(tmp_path)
     return path
 
 
 def test_a_config_names_a_model_a_loss_and_a_metric_of_ones_own(config: Path) -> None:
     loaded = load_config(config)
     assert plan(loaded).parameters == 64 * 9 + 9 + 2 * 9 + 10 * 9 + 10
-    run = execute(loaded, "runs")
+    run = execute(loaded, config.parent / "runs")
     assert run.summary is not None
     assert 0 <= run.summary["top2"] <= 1
     assert run.summary["tier"] == "vmap"
+
+
+@pytest.mark.parametrize("was", ["label_smoothing=by", "topk(2)"], ids=["loss", "metric"])
+def test_another_loss_or_metric_is_another_run(config: Path, was: str) -> None:
+    before = load_config(config)
+    said = before.to_mapping()["training"]
+    assert len(said["loss"]["code"]) == len(said["metric"]["code"]) == 16
+    again = RunConfig.from_mapping(before.to_mapping(), folder=config.parent)
+    assert again.to_mapping() == before.to_mapping()
+    code = config.parent / "of_this_test.py"
+    code.write_text(CODE.replace(was, was.replace("by", "by / 2").replace("2)", "3)")))
+    after = load_config(config)
+    assert after.run("runs").path != before.run("runs").path
+    with pytest.raises(UserError, match="is not the code of this config"):
+        RunConfig.from_mapping(before.to_mapping(), folder=config.parent)
 
 
 def test_a_model_that_does_not_fit_is_refused_before_memory_is_taken(config: Path) -> None:

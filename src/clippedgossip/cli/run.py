@@ -276,7 +276,7 @@ def _plan(config: "RunConfig", ranks: int, as_json: bool) -> None:
     rows = [
         ("models, momentum, buffers", planned.models_bytes),
         ("activations", planned.activations_bytes),
-        ("data", planned.data_bytes),
+        ("a step's data (rest on host)" if planned.data_on_host else "data", planned.data_bytes),
         (f"memory per {rank}", planned.memory_bytes),
         ("free here now", free),
     ]

@@ -78,5 +78,6 @@ def _digest(*arrays: np.ndarray | Tensor) -> str:
     total = blake2b(digest_size=8)
     for array in arrays:
         numbers = array.detach().cpu().numpy() if isinstance(array, Tensor) else array
-        total.update(f"{numbers.shape} {numbers.dtype}".encode() + np.ascontiguousarray(numbers).tobytes())
+        total.update(f"{numbers.shape} {numbers.dtype}".encode())
+        total.update(np.ascontiguousarray(numbers).data)  # not copied: files may be larger than memory
     return total.hexdigest()

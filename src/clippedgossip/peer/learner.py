@@ -128,8 +128,7 @@ def task_of(config: Config) -> Task:
         model.build(data.shape, data.classes, seed=config.seed),
         seed=config.seed,
         batch=config.training.batch,
-        loss=config.training.loss,
-        metric=config.training.metric,
+        **config.training.objective(),
         nodes=[node],
         augment=wanted.augment,
     )

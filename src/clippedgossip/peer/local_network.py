@@ -59,7 +59,7 @@ def write_network(edges: Iterable[tuple[int, int]], nodes: int, out: Path, templ
     folders = []
     rule = RuleConfig.from_value(template.rule, template.folder)
     schedule = schedule_thing(template.network, template.folder)
-    origins = [*template.data.origins, *template.model.origins, *rule.origins]
+    origins = [*template.data.origins, *template.model.origins, *template.training.origins, *rule.origins]
     origins += [] if schedule is None else schedule.origins
     for i, me in enumerate(identities):
         folder = out / str(i)

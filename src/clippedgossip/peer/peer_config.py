@@ -241,6 +241,7 @@ def _look_up(config: Config) -> None:
     if not config.learner:
         config.data.checked()
         config.model.checked()
+        config.training.checked()
 
 
 UNUSED = {
@@ -269,6 +270,7 @@ def _read(said: dict[str, Any], folder: Path) -> Config:
     sections = {
         "data": DataConfig.from_value(said.pop("data", {}), folder),
         "model": ModelConfig.from_value(said.pop("model", "mlp"), folder),
+        "training": decode.section(TrainingConfig, said.pop("training", {}), ("training",), folder=folder),
         "former_task": said.pop("former_task", {}),
     }
     return decode.section(Config, said, (), folder=folder, **sections)

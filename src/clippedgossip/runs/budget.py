@@ -15,7 +15,7 @@ from clippedgossip.rules.premix import Premix
 from clippedgossip.runs.config import RunConfig
 from clippedgossip.simulate.setup import checked_counts, messages, models_bytes, refuse_disconnected
 from clippedgossip.tasks import DataSet
-from clippedgossip.tasks.datasets import at, leaves
+from clippedgossip.tasks.datasets import FILES, at, leaves, stays_on_host
 from clippedgossip.tasks.module_function import batched_on_cpu, cost
 from clippedgossip.tasks.task import ParameterLayout, usual_loss
 
@@ -49,6 +49,9 @@ class Plan:
     models_bytes: int
     activations_bytes: int
     data_bytes: int
+    """Of all samples; of a step's, if the samples stay in host memory."""
+    data_on_host: bool
+    """Whether samples stay in host memory or in files, and are drawn ahead of each step."""
     traffic_bytes: int
     """Sent by the rank in a round: two transposes, inner products, and what Mozi and tuned attacks add."""
     gathered_bytes: int
@@ -87,9 +90,14 @@ def plan(config: RunConfig, *, ranks: int = 1, device: str = "cpu") -> Plan:
         x, y = data.normalise(at(data.train_x, slice(0, 2))), at(data.train_y, slice(0, 2))
         each = sum(leaf[0].numel() * leaf.element_size() for leaf in leaves((data.train_x, data.train_y)))
     train, test = config.data.samples or train, config.data.test_samples or test
+    held, in_files = (train + test) * each, config.data.name == FILES and device == "cpu"
+    on_host = in_files or stays_on_host(held, config.data.keep, torch.device(device))
     with torch.device("meta"):
         module = config.model.thing.build(given=(shape, classes))
-    on_gpu, loss = device.startswith("cuda"), usual_loss(config.training.loss, classes, config.model.name)
+    on_gpu, loss = (
+        device.startswith("cuda"),
+        usual_loss(config.training.objective()["loss"], classes, config.model.name),
+    )
     try:
         kept, products = cost(module, loss, x, y, on_gpu=on_gpu)
     except Exception as error:  # a module of the user's own may do anything with its inputs
@@ -112,7 +120,8 @@ def plan(config: RunConfig, *, ranks: int = 1, device: str = "cpu") -> Plan:
         ranks=ranks,
         models_bytes=math.ceil(copies / ranks),
         activations_bytes=at_once * batch * kept * itemsize // 4,
-        data_bytes=(train + test) * each,
+        data_bytes=mine * batch * each if on_host else held,
+        data_on_host=on_host,
         traffic_bytes=_traffic(rule, attack, network, rows, mine * d * 4, ranks),
         gathered_bytes=(1 + slots) * n * d * 4 if ranks > 1 else 0,
         operations=steps * mine * gradient + 2 * 2 * rows * n * d / ranks,

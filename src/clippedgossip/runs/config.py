@@ -245,7 +245,7 @@ class RunConfig:
             raise KeyProblem(("device",), message)
         if not 0 <= self.seed < 1 << 63:
             raise KeyProblem(("seed",), f"seed is {self.seed}; it must be at least 0 and below 2^63")
-        for name in ("data", "model", "rule", "attack"):
+        for name in ("data", "model", "rule", "attack", "training"):
             section = getattr(self, name)
             object.__setattr__(self, name, None if section is None else section.checked())
 
@@ -263,7 +263,7 @@ class RunConfig:
             model=ModelConfig.from_value(raw["model"], folder),
             rule=RuleConfig.from_value(raw["rule"], folder),
             attack=None if attack is None else AttackConfig.from_value(attack, folder),
-            training=decode.section(TrainingConfig, raw.get("training", {}), ("training",)),
+            training=decode.section(TrainingConfig, raw.get("training", {}), ("training",), folder=folder),
             seed=seed,
             device=decode.value(str, raw.get("device", "auto"), ("device",)),
         )
@@ -304,8 +304,7 @@ class RunConfig:
             byzantine_copies=wanted.byzantine_copies,
             seed=self.seed,
             batch=self.training.batch,
-            loss=self.training.loss,
-            metric=self.training.metric,
+            **self.training.objective(),
             augment=wanted.augment,
             poison=wanted.build_poison(data.classes),
         )

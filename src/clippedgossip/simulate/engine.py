@@ -88,7 +88,7 @@ class Stack:
                 torch.cuda.set_device(self.device)  # kernels and graphs go to the current device
             set_product_precision(self.training.precision)
         self.setups = [replace(setup, task=setup.task.to(self.device)) for setup in setups]
-        self.workers = Workers([setup.task for setup in self.setups], self.training.precision)
+        self.workers = Workers([setup.task for setup in self.setups], self.training.precision, ahead=True)
         self.parts = self.workers.parts  # each run's rows
         refuse_what_does_not_fit(self.workers, self.setups, self.device)
         rows, size = len(self.workers), self.workers.task.layout.size

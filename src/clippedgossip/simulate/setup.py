@@ -286,13 +286,14 @@ def refuse_what_does_not_fit(
 ) -> None:
     """Raise if the workers of this process need more memory than is free. `ranks` is None on one device."""
     task, size = workers.task, workers.task.layout.size
+    tested = task.data.test_x if workers.feed is None else ()
     written = sum(messages(setup.network, setup.rule, setup.attack) for setup in setups)
     slots = len(setups[0].training.optimizer.slots)
     needed = (
         models_bytes(len(workers), size, over_ranks=ranks is not None, slots=slots)
         + models_bytes(0, size, written) // (ranks or 1)
         + sum(kept_bytes(setup.network, size) for setup in setups) // (ranks or 1)
-        + sum(x.numel() * x.element_size() for x in leaves((task.data.train_x, task.data.test_x)))
+        + sum(x.numel() * x.element_size() for x in leaves((workers.shares.train_x, tested)))
         + (len(workers) if workers.stacks else 1) * task.batch * workers.activation_bytes
     )
     free = free_memory(device)

@@ -1,5 +1,6 @@
 """Data sets as tensors: the embedded digits, the fetched ones from the cache, and a user's own."""
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -12,7 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from clippedgossip.decode import Kind
-from clippedgossip.errors import DataError
+from clippedgossip.devices import free_memory
+from clippedgossip.errors import DataError, unknown_name
 from clippedgossip.randomness import generator
 from clippedgossip.tasks.sources.cache import cache_dir
 from clippedgossip.tasks.sources.catalog import CATALOG, File, Spec
@@ -20,6 +22,12 @@ from clippedgossip.tasks.sources.fetch import EMBEDDED, fetch_spec, file_state, 
 from clippedgossip.tasks.sources.formats import read_cifar, read_idx
 
 Data = Tensor | NDArray[Any]
+TENSORS = ("train_x", "train_y", "test_x", "test_y", "mean", "std")
+KEEP = ("auto", "device", "host")
+FILES = "npy"
+"""The name of data in files of the user's own."""
+CHECKED = 1 << 24
+"""Numbers that are looked at together."""
 IGNORED = -100
 """A label that no loss and no metric counts, as in PyTorch: padding of a sequence."""
 
@@ -42,6 +50,10 @@ class DataSet:
     classes: int | None
     mean: Tensor | None = None
     std: Tensor | None = None
+    keep: str = "auto"
+    """Where the samples are: on the device that trains, or in host memory, drawn ahead of each step."""
+    in_files: bool = False
+    """Whether the training data are files that are mapped into memory."""
 
     def __repr__(self) -> str:
         shape = "×".join(map(str, self.shape))
@@ -51,6 +63,8 @@ class DataSet:
         )
 
     def __post_init__(self) -> None:
+        if self.keep not in KEEP:
+            raise DataError(unknown_name("keep", str(self.keep), KEEP))
         for part, x, y in (("train", self.train_x, self.train_y), ("test", self.test_x, self.test_y)):
             counts = [len(leaf) for leaf in leaves((x, y))]
             if len(set(counts)) != 1 or not counts[0]:
@@ -98,6 +112,7 @@ class DataSet:
 
             data = cg.tasks.DataSet.of(x, y, x_test, y_test)
         """
+        in_files = any(isinstance(leaf, np.memmap) for leaf in leaves((train_x, train_y)))
         train_x, test_x = _inputs(train_x, "train"), _inputs(test_x, "test")
         train_y, test_y = _inputs(train_y, "train", "targets"), _inputs(test_y, "test", "targets")
         whole = [y for y in leaves((train_y, test_y)) if not y.is_floating_point()]
@@ -110,7 +125,24 @@ class DataSet:
             train_y, test_y = train_y.long(), test_y.long()
             if classes is None:
                 classes = 1 + max((int(y.max()) for y in whole if y.numel()), default=0)
-        return cls(name=name, train_x=train_x, train_y=train_y, test_x=test_x, test_y=test_y, classes=classes)
+        return cls(
+            name=name,
+            train_x=train_x,
+            train_y=train_y,
+            test_x=test_x,
+            test_y=test_y,
+            classes=classes,
+            in_files=in_files,
+        )
+
+    @classmethod
+    def from_files(cls, folder: Path | str) -> Self:
+        """train_x.npy, train_y.npy, test_x.npy and test_y.npy of a folder. They may be larger than memory:
+        samples are read when they are drawn."""
+        from clippedgossip.tasks.large_data import open_files
+
+        train_x, train_y, test_x, test_y = open_files(Path(folder))
+        return cls.of(train_x, train_y, test_x, test_y, Path(folder).name)
 
     @property
     def count(self) -> int:
@@ -138,9 +170,23 @@ class DataSet:
         return x if self.mean is None or self.std is None else (x - self.mean) / self.std
 
     def to(self, device: torch.device | str) -> "DataSet":
-        """The same data on another device."""
-        held = {name: value for name, value in vars(self).items() if name not in ("name", "classes")}
+        """The same data on another device; samples that stay in host memory are not moved."""
+        parts = ("mean", "std") if self.on_host(torch.device(device)) else TENSORS
+        held = {name: getattr(self, name) for name in parts}
         return replace(self, **{name: mapped(lambda x: x.to(device), value) for name, value in held.items()})
+
+    def on_host(self, device: torch.device) -> bool:
+        """Whether samples stay in host memory, or in files, and are drawn ahead of each step."""
+        if self.in_files and device.type == "cpu":
+            return self.keep != "device"
+        size = sum(x.numel() * x.element_size() for x in leaves([getattr(self, n) for n in TENSORS[:4]]))
+        return stays_on_host(size, self.keep, device)
+
+    def samples(self, rows: Tensor, device: torch.device) -> tuple[Any, Any]:
+        """These training samples on a device: inputs, normalised, and targets."""
+        held = self.train_x, self.train_y
+        x, y = mapped(lambda leaf: leaf[rows.to(leaf.device)].to(device), held)
+        return self.normalise(x), y
 
     def normalised(self) -> tuple[Any, Any, Any, Any]:
         """train_x, train_y, test_x, test_y with the inputs normalised."""
@@ -168,6 +214,14 @@ class DataSet:
         if samples is None and test_samples is None:
             return self
         return self.take(self.count if samples is None else samples, test_samples)
+
+
+def stays_on_host(size: int, keep: str, device: torch.device) -> bool:
+    """Whether so many bytes of samples stay in host memory: if they would take more than half of what a GPU
+    has free, or if `keep` says so."""
+    if keep != "auto":
+        return keep == "host"
+    return device.type == "cuda" and size > free_memory(device) // 2
 
 
 def leaves(tree: Any) -> list[Tensor]:
@@ -210,17 +264,15 @@ def _inputs(x: Any, part: str, what: str = "inputs") -> Any:
     inputs = _tensor(x, f"{part} {what}")
     if not inputs.is_floating_point():
         return inputs
-    finite = torch.isfinite(inputs)
-    if not bool(finite.all()):
-        row = (
-            int((~finite).flatten(1).any(1).int().argmax())
-            if inputs.ndim > 1
-            else int((~finite).int().argmax())
-        )
-        raise DataError(
-            f"some {part} {what} are NaN or infinite, the first in row {row}\n"
-            "leave those samples out, or fill the gaps"
-        )
+    step = max(1, CHECKED // max(1, inputs[0].numel() if len(inputs) else 1))
+    for start in range(0, len(inputs), step):  # files may be larger than the memory
+        bad = ~torch.isfinite(inputs[start : start + step])
+        if bool(bad.any()):
+            row = start + int(bad.reshape(len(bad), -1).any(1).int().argmax())
+            raise DataError(
+                f"some {part} {what} are NaN or infinite, the first in row {row}\n"
+                "leave those samples out, or fill the gaps"
+            )
     return inputs.float()
 
 
@@ -228,6 +280,10 @@ def _tensor(values: Data, what: str) -> Tensor:
     """A tensor from anything that PyTorch or numpy can read; copied only if necessary."""
     if isinstance(values, Tensor):
         return values.detach()
+    if isinstance(values, np.memmap):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # files are not written to, and nobody does
+            return torch.from_numpy(values)
     try:
         return torch.from_numpy(np.require(values, requirements=["C", "W"]))
     except (TypeError, ValueError) as error:
@@ -250,9 +306,16 @@ def _loader(name: str) -> Callable[[], DataSet]:
     return lambda: load(name)
 
 
+def _npy(path: str, digest: str | None = None, config_folder: Path | None = None) -> DataSet:
+    """The .npy files of a folder, beside the config or by its whole path. The digest of a run's config was
+    compared before."""
+    return DataSet.from_files((config_folder or Path()) / path)
+
+
 DATASET = Kind(
     word="data set",
-    names={name: _loader(name) for name in (EMBEDDED, *CATALOG)},
+    names={name: _loader(name) for name in (EMBEDDED, *CATALOG)} | {FILES: _npy},
+    offered=("config_folder",),
     base=DataSet,
     group="clippedgossip.datasets",
     fix="make it a function that returns clippedgossip.tasks.DataSet.of(x, y, x_test, y_test)",
@@ -266,6 +329,7 @@ DATASET = Kind(
         "byzantine_share",
         "byzantine_copies",
         "poison",
+        "keep",
     ),
     error=DataError,
 )

@@ -3,13 +3,14 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from clippedgossip.decode import Kind, decode
+from clippedgossip.decode import Kind, Thing, decode
 from clippedgossip.errors import DataError
 from clippedgossip.tasks.datasets import IGNORED, at, leaves, mapped
 
@@ -123,17 +124,25 @@ LOSS = Kind(
 LossLike = str | Mapping[str, Any] | Loss | Callable[..., Tensor] | None
 
 
-def find_loss(said: LossLike) -> Loss:
-    """The loss of a name or a table, or the user's own function of (outputs, y)."""
+def own_thing(kind: Kind, said: object, folder: Path | None, path: tuple[str, ...] = ()) -> Thing | None:
+    """The loss or metric of the user's own that words name; None for others."""
+    name = said.get("name") if isinstance(said, Mapping) else said
+    if not isinstance(said, str | Mapping) or name in kind.names:
+        return None
+    return decode(kind, said, path or (kind.word,), folder)
+
+
+def find_loss(said: LossLike, folder: Path | None = None) -> Loss:
+    """The loss of a name or a table, or the user's own function of (outputs, y). What words name is looked
+    for in `folder` first."""
     if isinstance(said, Loss):
         return said
     if callable(said):
         return Loss(said, getattr(said, "__name__", "own"))
-    table = {"name": said} if isinstance(said, str) else dict(said or {})
-    if str(table.get("name")) in LOSSES:
-        made: Loss = decode(replace(LOSS, given=0), table, ("loss",)).build()
+    thing = own_thing(LOSS, said, folder)
+    if thing is None:
+        made: Loss = decode(replace(LOSS, given=0), said, ("loss",)).build()
         return made
-    thing = decode(LOSS, table, ("loss",))
     function = thing.make if not thing.values else lambda outputs, y: thing.build(given=(outputs, y))
     return Loss(function, thing.name)
 
@@ -251,7 +260,7 @@ METRIC = replace(
     group="clippedgossip.metrics",
     fix="make it a function (outputs, y) -> the mean of a batch",
 )
-MetricLike = str | Metric | Callable[[Any, Any], Any] | None
+MetricLike = str | Mapping[str, Any] | Metric | Callable[[Any, Any], Any] | None
 
 
 def find_metric(said: MetricLike, loss: Loss, classes: int | None) -> Metric:
@@ -263,10 +272,16 @@ def find_metric(said: MetricLike, loss: Loss, classes: int | None) -> Metric:
         return said
     if callable(said):
         return mean_metric(getattr(said, "__name__", "own"), said)
-    if said not in METRICS:
-        thing = decode(METRIC, said, ("metric",))
-        return mean_metric(thing.name.rpartition(":")[2], thing.make)
-    return replace(METRICS[said](classes), source=(said, classes))
+    name = own_metric(said)
+    return replace(METRICS[name](classes), source=(name, classes)) if isinstance(name, str) else name
+
+
+def own_metric(said: str | Mapping[str, Any], folder: Path | None = None) -> str | Metric:
+    """The metric of the user's own that words name, or the name of one that is built in."""
+    thing = own_thing(METRIC, said, folder)
+    if thing is None:
+        return said if isinstance(said, str) else str(said["name"])
+    return mean_metric(thing.name.rpartition(":")[2], thing.make)
 
 
 def chunks(tree: Any, size: int) -> Sequence[Any]:

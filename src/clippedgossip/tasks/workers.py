@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate, pairwise
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,9 @@ from clippedgossip.tasks.datasets import at, cast, leaves, mapped
 from clippedgossip.tasks.module_function import ModuleFunction, batched_on_cpu, channels_last, cost
 from clippedgossip.tasks.objective import chunks
 from clippedgossip.tasks.task import Task
+
+if TYPE_CHECKING:
+    from clippedgossip.tasks.large_data import Feed
 
 DTYPES = {"float32": torch.float32, "tf32": torch.float32, "bfloat16": torch.bfloat16}
 """Of the gradients' products, for each `training.precision`."""
@@ -50,6 +53,15 @@ class WorkerShares(NamedTuple):
     constants: Mapping[str, Tensor]  # of the model: frozen parameters, buffers that never change
     poisoned: tuple[Tensor, ...] = ()  # for each poison, the rows of the workers that it poisons
 
+    def drawn_from(self, purpose: str | None) -> Tensor:
+        """(n,) what a purpose's draws come from; no purpose means training."""
+        return self.seeds if purpose is None else hash_bits(self.seeds, purpose)
+
+    def rows(self, round: Word, purpose: str | None, batch: int) -> Tensor:
+        """(n, batch) rows of the training set that a round draws."""
+        places = batch_indices(self.drawn_from(purpose), self.nodes, round, self.sizes, batch)
+        return self.table.gather(1, places)
+
     def some(self, rows: slice | Tensor) -> "WorkerShares":
         """The shares of some of the workers."""
         places = torch.arange(len(self.nodes), device=self.nodes.device)[rows]
@@ -68,7 +80,8 @@ class Workers:
     `draw` and `gradients` take the shares to work on: those of all workers (`workers.shares`) or of some.
     """
 
-    def __init__(self, tasks: Sequence[Task], precision: str = "float32") -> None:
+    def __init__(self, tasks: Sequence[Task], precision: str = "float32", *, ahead: bool = False) -> None:
+        """With `ahead`, a step's samples are drawn before it, where the data are larger than the device."""
         first = tasks[0]
         if not all(_shape(task) == _shape(first) and _same_data(task, first) for task in tasks[1:]):
             raise RunError(
@@ -98,6 +111,12 @@ class Workers:
             constants=self.function.constants(),
             poisoned=tuple(task.poisoned + start for task, start in poisoned if task.poisoned is not None),
         )
+        self.feed: Feed | None = None
+        if ahead and first.data.on_host(first.device):
+            from clippedgossip.tasks import large_data
+
+            self.feed = large_data.Feed(self.shares, first.batch)
+            self.shares = self.feed.shares
         self._threads = threading.local()
 
     @cached_property
@@ -109,7 +128,7 @@ class Workers:
         on_gpu = task.device.type == "cuda"
         batched = on_gpu or batched_on_cpu(task.module)
         rows = torch.arange(2 * task.batch, device=task.device).view(2, -1) % task.data.count
-        x, y = task.data.normalise(at(task.data.train_x, rows)), at(task.data.train_y, rows)
+        x, y = task.data.samples(rows, task.device)
         start = task.initial().to(self.dtype).expand(2, -1)
         self.function.try_once(task.layout.views(start), x, y, batched=batched)
         if batched and self.function.obstacle is not None:
@@ -155,7 +174,7 @@ class Workers:
         """What two compiled methods must have in common to be one."""
         draws = repr(self.poisons) if name == "draw" else None
         identity = () if name == "draw" else self.function.identity()
-        return (name, self.precision, draws, *_shape(self.task), identity)
+        return (name, self.precision, draws, self.feed is None, *_shape(self.task), identity)
 
     def in_float64(self) -> "Workers":
         """The same workers, with products in float64."""
@@ -169,13 +188,15 @@ class Workers:
         Every (seed, node, round, purpose) draws a batch of its own, the same in every engine and peer. No
         purpose means training.
         """
-        seeds = shares.seeds if purpose is None else hash_bits(shares.seeds, purpose)
-        places = batch_indices(seeds, shares.nodes, round, shares.sizes, self.task.batch)
-        rows = shares.table.gather(1, places)
-        x = at(shares.train_x, rows)
+        held = shares.train_x, shares.train_y
+        if self.feed is None:
+            rows = shares.rows(round, purpose, self.task.batch)
+        else:
+            rows, held = shares.table, held if purpose is None else self.feed.window(purpose)
+        x, y = at(held, rows)
         if self.task.augment:
-            x = crop_flip(x, seeds[:, None], shares.nodes, round)
-        x, y = self.data.normalise(x), at(shares.train_y, rows)
+            x = crop_flip(x, shares.drawn_from(purpose)[:, None], shares.nodes, round)
+        x = self.data.normalise(x)
         for poison, which in zip(self.poisons, shares.poisoned, strict=True):
             if not len(which):
                 continue
@@ -238,7 +259,8 @@ class Workers:
         if buffers is None:
             buffers = torch.stack([self._estimated(model) for model in models])
         with self.function.evaluating():
-            for inputs, targets in chunks((self.data.test_x, self.data.test_y), 5000 if on_gpu else 1000):
+            for part in chunks((self.data.test_x, self.data.test_y), 5000 if on_gpu else 1000):
+                inputs, targets = mapped(lambda leaf: leaf.to(models.device), part)
                 x = mapped(lambda leaf: cast(leaf, dtype), self.data.normalise(inputs))
                 for place, model in enumerate(models):
                     found[place] += sums(self.shares, model.to(dtype), buffers[place], x, targets).double()
@@ -265,10 +287,11 @@ class Workers:
 
     def statistics_batches(self) -> list[Any]:
         """A few batches of inputs, drawn from all of the training data, the same in every round and run."""
-        data, nodes = self.data, torch.arange(STATISTICS, device=self.task.device)
-        sizes = torch.full_like(nodes, data.count)
+        device = self.task.device
+        nodes = torch.arange(STATISTICS, device=device)
+        sizes = torch.full_like(nodes, self.data.count)
         rows = batch_indices(purpose_word("statistics"), nodes, 0, sizes, self.task.batch)
-        return [data.normalise(at(data.train_x, some)) for some in rows]
+        return [self.data.samples(some, device)[0] for some in rows]
 
     @torch.no_grad()
     def one_by_one(
@@ -323,8 +346,7 @@ class Workers:
 def activation_bytes(task: Task) -> int:
     """What one sample's forward pass leaves for the backward pass, in float32; 0 for modules that meta
     tensors cannot pass."""
-    few = slice(0, 2)
-    x, y = task.data.normalise(at(task.data.train_x, few)), at(task.data.train_y, few)
+    x, y = task.data.samples(torch.arange(2) % task.data.count, task.device)
     try:
         return cost(task.module, task.loss, x, y, on_gpu=task.device.type == "cuda")[0]
     except Exception:  # a module of the user's own may do anything with its inputs
@@ -334,7 +356,7 @@ def activation_bytes(task: Task) -> int:
 def _same_data(one: Task, other: Task) -> bool:
     a, b = one.data, other.data
     pairs = zip(leaves((a.train_x, a.train_y)), leaves((b.train_x, b.train_y)), strict=True)
-    return a is b or all(torch.equal(one, other) for one, other in pairs)
+    return all(one is other or torch.equal(one, other) for one, other in pairs)
 
 
 def _same_constants(one: nn.Module, other: nn.Module) -> bool:

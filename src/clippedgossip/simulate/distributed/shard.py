@@ -123,7 +123,7 @@ class Shard:
         self.transpose = Transpose(workers, size, ranks)
         self.initial = setup.task.initial()
         task = setup.task.some(self.transpose.own_rows).to(device)
-        self.workers = Workers([task], setup.training.precision)
+        self.workers = Workers([task], setup.training.precision, ahead=True)
         refuse_what_does_not_fit(self.workers, [setup], device, ranks=ranks.size)
         self.mixer = SliceMixer(setup, self.workers, self.transpose)
         self.evaluation = SliceEvaluation(self.mixer.metrics, self.workers, self.transpose)
