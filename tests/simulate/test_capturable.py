@@ -117,7 +117,7 @@ PAIRS = [("clipped-gossip", attack) for attack in cases.ATTACK_CASES] + [
 def test_capturable_rounds_never_synchronise_with_the_cpu(rule: str, attack: str, dense: bool) -> None:
     stack = Stack([cases.setup(rule, attack, network=None if dense else cases.sparse())], CPU, None)
     stack.advance()  # computes what is computed once
-    assert stack.mixers[0].capturable is (attack != "tuned" and rule != "mda")
+    assert stack.mixers[0].capturable is (rule != "mda")
     with torch.no_grad(), no_synchronisation():
         stack.mix(capturable=True)
 

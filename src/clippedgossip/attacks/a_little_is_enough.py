@@ -39,7 +39,7 @@ class ALIE(FreeAttack):
 
     def _z(self, view: View, regular: Tensor) -> Tensor:
         if self.z is not None:
-            return torch.full_like(regular, self.z)
+            return torch.zeros_like(regular) + self.z  # a tensor, if a search gave it
         b = view.byzantine_count
         n = regular + b
         supporters = torch.floor(n / 2 + 1) - b

@@ -117,7 +117,7 @@ class Attack(ABC):
 
     def __post_init__(self) -> None:
         value = None if self.strength is None else getattr(self, self.strength)
-        if value is not None and not math.isfinite(value):
+        if value is not None and not isinstance(value, Tensor) and not math.isfinite(value):
             raise AttackError(f"{self.strength} is {value}; it must be a finite number")
 
     @property
@@ -134,8 +134,8 @@ class Attack(ABC):
     def inbox(self, view: View) -> Inbox:
         """What every regular node receives in this round."""
 
-    def with_strength(self, value: float) -> "Attack":
-        """The same attack with another strength."""
+    def with_strength(self, value: float | Tensor) -> "Attack":
+        """The same attack with another strength, a number or a tensor of one."""
         if self.strength is None:
             raise AttackError(
                 f"{type(self).__name__} has no strength; tune one that has, such as IPM or dissensus"

@@ -1,6 +1,9 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
+from torch import Tensor
+
 from clippedgossip.attacks.base import Attack, View
 from clippedgossip.errors import AttackError
 from clippedgossip.mixing.inbox import Inbox
@@ -37,26 +40,29 @@ class Tuned(Attack):
 
     @property
     def capturable(self) -> bool:
-        return False
+        return super().capturable and self.attack.capturable
 
     def inbox(self, view: View) -> Inbox:
         return self.attack.with_strength(self.best(view)).inbox(view)
 
-    def best(self, view: View) -> float:
-        """The most harmful strength: the best of a geometric grid of both signs, refined."""
+    def best(self, view: View) -> Tensor:
+        """The most harmful strength: the best of a geometric grid of both signs, refined. It stays on the
+        device of the models."""
         ratio = (self.high / self.low) ** (1 / (self.steps - 1))
         grid = [self.low * ratio**k for k in range(self.steps)]
         given = getattr(self.attack, str(self.attack.strength))
-        tried = [*([] if given is None else [given]), *grid, *(-size for size in grid)]
-        harm = {value: self.harm(view, value) for value in tried}
+        first = [*([] if given is None else [given]), *grid, *(-size for size in grid)]
+        tried = [view.models.new_full((1,), value, dtype=torch.float64) for value in first]
+        harm = [self.harm(view, value) for value in first]
         for _ in range(self.refinements):
-            best = max(harm, key=harm.__getitem__)
+            best = _most_harmful(tried, harm)
             ratio **= 0.5
             for value in (best * ratio, best / ratio):
-                harm[value] = self.harm(view, value)
-        return float(max(harm, key=harm.__getitem__))
+                tried.append(value)
+                harm.append(self.harm(view, value[0]))
+        return _most_harmful(tried, harm)[0]
 
-    def harm(self, view: View, strength: float) -> float:
+    def harm(self, view: View, strength: float | Tensor) -> Tensor:
         """Mean squared distance of the mixed models to the mean before mixing."""
         if view.rule is None:
             raise AttackError(
@@ -64,5 +70,9 @@ class Tuned(Attack):
             )
         mixed = view.rule.mix(self.attack.with_strength(strength).inbox(view))
         apart = (mixed - view.models.mean(0)).double().square().sum(1)
-        value = float(view.context.reduce(apart).mean())
-        return value if value == value else float("inf")
+        return view.context.reduce(apart).mean().nan_to_num(nan=torch.inf, posinf=torch.inf)
+
+
+def _most_harmful(tried: list[Tensor], harm: list[Tensor]) -> Tensor:
+    """(1,) the first of those that do most harm."""
+    return torch.cat(tried).index_select(0, torch.stack(harm).argmax().view(1))
