@@ -57,7 +57,7 @@ def load(reference: str, folder: Path | None = None) -> tuple[Callable[..., Any]
     sys.path.insert(0, str(folder))
     try:
         importlib.invalidate_caches()
-        origin = _origin(module_name, folder if beside else None)
+        origin = _origin(module_name, folder if beside else None, wanted_in=folder)
         old = _LOADED.get(module_name)
         if old != origin:
             _forget(origin, old, folder if beside else None)
@@ -167,7 +167,7 @@ def _forget(origin: Origin, old: Origin | None, folder: Path | None) -> None:
             del sys.modules[name]
 
 
-def _origin(module_name: str, folder: Path | None) -> Origin:
+def _origin(module_name: str, folder: Path | None, wanted_in: Path) -> Origin:
     """Without importing it: its file, and the digest of what it is made of."""
     try:
         spec = importlib.util.find_spec(module_name) if folder is None else None
@@ -178,10 +178,9 @@ def _origin(module_name: str, folder: Path | None) -> Origin:
     else:
         file = None if spec is None or spec.origin is None else Path(spec.origin)
     if file is None or file.suffix != ".py":
-        where = Path().resolve() if folder is None else folder
         raise ConfigError(
             f"cannot be imported: there is no module {module_name!r}\n"
-            f"put {module_name.replace('.', '/')}.py beside the config ({where}), or install it"
+            f"put {module_name.replace('.', '/')}.py beside the config ({wanted_in}), or install it"
         )
     root = folder if folder is not None else file.parents[module_name.count(".") + (file.stem == "__init__")]
     if folder is None and not _is_own(str(file)):  # of this package: the rest of it has no digest either

@@ -1,6 +1,7 @@
 """The `peer` command: a first network, three machines, and mistakes."""
 
 import contextlib
+import errno
 import io
 import json
 import os
@@ -119,6 +120,9 @@ def test_a_simulated_runs_config_becomes_a_network(
         (["up", "NET", "--rounds", "0"], "training.rounds is 0; it must be at least 1"),
         (["start", "NET/0", "--rounds", "0"], "training.rounds is 0; it must be at least 1"),
         (["evidence", "NET/0/peer.toml"], "is not evidence"),
+        (["evidence", "/dev/zero"], "is not evidence"),
+        (["health", "NET", "--age", "nan"], "--age nan is not an age; give more than 0 seconds"),
+        (["network", "ring", "--out", "new", "--radius", "nan"], "radius is nan"),
         (["drill", "kil"], "did you mean 'kill'"),
         (["drill", "--network", "rnig"], "did you mean 'ring'"),
         (["drill", "--peers", "2"], "at least 5 peers"),
@@ -135,6 +139,41 @@ def test_mistakes_are_two_lines(
         main(["peer", *(re.sub("NET|ALONE|OWN", lambda word: places[word[0]], a) for a in arguments)])
     assert ended.value.code == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["init", "FILE/new"],
+        ["network", "ring", "--out", "FILE/new"],
+        ["add", "x", "127.0.0.1:7", "ab" * 32, "--dir", "NET/0"],
+        ["remove", "1", "--dir", "NET/0"],
+    ],
+    ids=" ".join,
+)
+def test_what_cannot_be_written_is_an_error_of_two_lines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    """Root may write everywhere: so a file is where a folder should be, and opening fails as on a disk that
+    is mounted read-only."""
+    write_network([(0, 1), (1, 2), (0, 2)], 3, tmp_path / "net", Config(name="t", run="r"))
+    (tmp_path / "file").touch()
+    places = {"NET": str(tmp_path / "net"), "FILE": str(tmp_path / "file")}
+    opened = os.open
+
+    def read_only(path: Any, flags: int, *more: Any, **options: Any) -> int:
+        if flags & os.O_CREAT and str(path).endswith(".tmp"):
+            raise OSError(errno.EROFS, "Read-only file system", str(path))
+        return opened(path, flags, *more, **options)
+
+    monkeypatch.setattr(os, "open", read_only)
+    with pytest.raises(SystemExit) as ended:
+        main(["peer", *(re.sub("NET|FILE", lambda word: places[word[0]], a) for a in command)])
+    assert ended.value.code == 2
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 2
+    assert said[0].startswith("error: cannot use ")
+    assert "tmp:" not in said[0]
 
 
 def test_own_code_that_raises_is_named_with_its_file(

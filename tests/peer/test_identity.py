@@ -30,10 +30,26 @@ def test_never_overwrites_a_key(tmp_path: Path) -> None:
         identity.save(identity.create(), tmp_path)
 
 
+def test_a_pair_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    (tmp_path / identity.CERTIFICATE_FILE).mkdir()
+    with pytest.raises(OSError, match=identity.CERTIFICATE_FILE):
+        identity.save(identity.create(), tmp_path)
+    (tmp_path / identity.CERTIFICATE_FILE).rmdir()
+    identity.save(identity.create(), tmp_path)
+
+
 def test_refuses_a_key_others_can_read(tmp_path: Path) -> None:
     identity.save(identity.create(), tmp_path)
     (tmp_path / identity.KEY_FILE).chmod(0o644)
     with pytest.raises(PeerError, match="chmod 600"):
+        identity.load(tmp_path)
+
+
+@pytest.mark.parametrize("name", [identity.KEY_FILE, identity.CERTIFICATE_FILE])
+def test_a_damaged_file_is_named(tmp_path: Path, name: str) -> None:
+    identity.save(identity.create(), tmp_path)
+    (tmp_path / name).write_text("x")
+    with pytest.raises(PeerError, match=f"{name} is damaged.*\nrestore it from a backup"):
         identity.load(tmp_path)
 
 

@@ -323,6 +323,23 @@ def test_a_server_with_gzip_bombs_is_refused_too() -> None:
     asyncio.run(scenario())
 
 
+def test_a_long_answer_is_refused_before_it_is_parsed() -> None:
+    """A megabyte of empty headers takes sixty once it is parsed."""
+
+    async def scenario() -> None:
+        async with pair() as (alice, bob, box, a, _):
+            await alice.pins.learn("bob")
+            link, hello = bob.link(a), pb.HelloRequest(terms=terms().encode())
+            assert not (await link.hello(hello)).refusal
+            box.headers = lambda round: [pb.Header()] * 40_000
+            with pytest.raises(Rejected) as refused:
+                await link.witness(pb.WitnessRequest(run="r", round=0))
+            assert refused.value.reason is Rejection.MALFORMED
+            assert "at most 65536 are read" in str(refused.value)
+
+    asyncio.run(scenario())
+
+
 def test_a_removed_key_and_an_old_one_are_outsiders() -> None:
     """Over connections that are open, and over new ones."""
     new = identity.create()

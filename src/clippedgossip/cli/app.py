@@ -79,6 +79,11 @@ def _options(
     """Options of the command itself."""
 
 
+FULL = (errno.ENOSPC, errno.EDQUOT)
+REFUSED = (*FULL, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
+"""What a file system answers where a command may not read or write: no error of the program."""
+
+
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Entry point of the `clippedgossip` command."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
@@ -114,8 +119,15 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         sys.stderr.close()
         sys.exit(0)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno not in REFUSED or (error.filename is None and error.errno not in FULL):
             raise
+        if error.filename is not None:
+            print(
+                f"error: cannot use {error.filename}: {error.strerror}\n"
+                "make room there, get the right to write there, or name another place",
+                file=sys.stderr,
+            )
+            sys.exit(2)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes the rest at exit
         print(f"error: cannot write the output: {error.strerror}; send it elsewhere", file=sys.stderr)
         sys.exit(2)

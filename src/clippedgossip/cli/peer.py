@@ -205,6 +205,7 @@ def init(
     run: Annotated[str, typer.Option(help="The name of the run, the same for all its peers.")] = "first-run",
 ) -> None:
     """Make a key and certificate, a config to edit, and print the fingerprint for the neighbours."""
+    from clippedgossip.files import write_atomic
     from clippedgossip.peer import identity
     from clippedgossip.peer import peer_config as config
     from clippedgossip.settings import TrainingConfig
@@ -223,7 +224,7 @@ def init(
     identity.save(me, folder)
     path = folder / config.CONFIG_FILE
     if not path.exists():
-        path.write_text(text)
+        write_atomic(path, text)
     print(f"config      {path}\nfingerprint {identity.format_fingerprint(me.fingerprint)}")
 
 
@@ -372,8 +373,11 @@ def health(
     as_json: Json = False,
 ) -> None:
     """Exit code 0 if the peer runs, does rounds and receives messages, or has finished; else 1, and why."""
+    from clippedgossip.errors import PeerError
     from clippedgossip.peer.telemetry import unhealthy
 
+    if not longest > 0:  # nan as well: nothing is older than that
+        raise PeerError(f"--age {longest:g} is not an age; give more than 0 seconds")
     found = {name: unhealthy(row, longest) for name, row in _statuses(folder).items()}
     if as_json:
         print(json.dumps([{"peer": name, "healthy": not why, "why": why} for name, why in found.items()]))

@@ -18,6 +18,7 @@ log = bounded_logger(__name__)
 _HELD = 64
 """Headers of each sender: two models for one round can be many rounds apart."""
 _MOST_FILES = 1000
+_LARGEST_FILE = 1 << 16
 
 
 class Evidence:
@@ -92,13 +93,14 @@ class Proof:
 def verify(path: Path) -> Proof:
     """Checks a file of evidence; anyone can. Raises `PeerError` where it proves nothing."""
     try:
-        data = json.loads(path.read_text())
+        with path.open("rb") as file:
+            data = json.loads(file.read(_LARGEST_FILE))
         certificate = read_certificate(data["certificate"].encode())
         first, second = (pb.Header.FromString(base64.b64decode(text)) for text in data["headers"])
     except Exception as error:  # whatever an outsider's file may contain
+        why = error.strerror if isinstance(error, OSError) else type(error).__name__
         raise PeerError(
-            f"{path} is not evidence: {type(error).__name__}\n"
-            "give a file from the `evidence` folder of a peer of this version"
+            f"{path} is not evidence: {why}\ngive a file from the `evidence` folder of a peer of this version"
         ) from None
     if not (wire.verify_header(first, certificate) and wire.verify_header(second, certificate)):
         raise PeerError(f"{path}: a signature is wrong; it proves nothing")

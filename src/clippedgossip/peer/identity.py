@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from clippedgossip.errors import PeerError
+from clippedgossip.files import write_atomic
 
 HOST = "peer.clippedgossip"
 """The name in every certificate. Identity is the fingerprint; TLS wants a name, so all share one."""
@@ -135,10 +136,15 @@ def save(identity: Identity, folder: Path) -> None:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         raise PeerError(f"{path} exists; remove it yourself if this peer shall become someone else") from None
-    with os.fdopen(descriptor, "wb") as file:
-        os.fchmod(file.fileno(), 0o600)
-        file.write(identity.key_pem)
-    (folder / CERTIFICATE_FILE).write_bytes(identity.certificate.pem)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(file.fileno(), 0o600)
+            file.write(identity.key_pem)
+        write_atomic(folder / CERTIFICATE_FILE, identity.certificate.pem)
+    except OSError as error:  # half a pair would stand in the way of the next trial
+        path.unlink()
+        error.filename = error.filename or str(path)
+        raise
 
 
 def load(folder: Path) -> Identity:
@@ -147,7 +153,7 @@ def load(folder: Path) -> Identity:
     try:
         mode = path.stat().st_mode & 0o777
         pem = path.read_bytes()
-        certificate = read_certificate((folder / CERTIFICATE_FILE).read_bytes())
+        shown = (folder / CERTIFICATE_FILE).read_bytes()
     except OSError as error:
         reason = error.strerror
         raise PeerError(
@@ -157,8 +163,15 @@ def load(folder: Path) -> Identity:
         raise PeerError(f"{path} has mode {mode:04o}, at most 0600 is safe; run `chmod 600 {path}`")
     try:
         key = serialization.load_pem_private_key(pem, password=None)
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise PeerError(f"{path} is not a private key: {error}\nrestore it from a backup") from None
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise PeerError(f"{path} is damaged: it is not a private key\nrestore it from a backup") from None
+    try:
+        certificate = read_certificate(shown)
+    except PeerError:
+        raise PeerError(
+            f"{folder / CERTIFICATE_FILE} is damaged: it is not a certificate that `peer init` makes\n"
+            "restore it from a backup"
+        ) from None
     if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key:
         raise PeerError(
             f"{path} does not belong to {folder / CERTIFICATE_FILE}; restore the pair from a backup"

@@ -18,6 +18,7 @@ from clippedgossip.peer.identity import CERTIFICATE_FILE, KEY_FILE, Identity, fo
 from clippedgossip.peer.peer_config import CONFIG_FILE, Address, Config, Neighbour
 from clippedgossip.peer.peer_folder import in_use
 from clippedgossip.peer.telemetry import bounded_logger
+from clippedgossip.peer.transport.pins import Pins
 
 log = bounded_logger(__name__)
 NEXT_KEY = "next-key"
@@ -55,14 +56,16 @@ def remove(folder: Path, name: str) -> Config:
 
 
 def rekey(folder: Path, name: str, fingerprint: str, *, at_once: bool = False) -> Config:
-    """Pins the new key of a neighbour. Its old one stays valid until it has shown the new one, or no longer
-    at all."""
+    """Pins the new key of a neighbour. The one that it uses stays valid until it has shown the new one, or no
+    longer at all."""
     mine = configs.load(folder, look_up=False)
     old, mark = _known(mine, name), identities.parse_fingerprint(fingerprint)
     _refuse_own(folder, mine, name, mark)
     _refuse_convicted(folder, mine, old)
-    former = b"" if at_once else old.former if mark == old.fingerprint else old.fingerprint
-    new = replace(old, fingerprint=mark, former=former)
+    # Where the new key is the second one in a row, the neighbour may still have the key before both.
+    shown = Pins([old], folder / "neighbours").certificates.get(name)
+    used = shown.fingerprint if shown else old.former or old.fingerprint
+    new = replace(old, fingerprint=mark, former=b"" if at_once or used == mark else used)
     return _write(folder, replace(mine, neighbours=tuple(new if n is old else n for n in mine.neighbours)))
 
 

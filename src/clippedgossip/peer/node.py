@@ -322,7 +322,7 @@ class Node:
         self._rows_free.set()
         fetches = [self._go_on(n, started + patience) for n in self.neighbours.values()]
         hurry = asyncio.create_task(self.hurry.wait())
-        all_came = asyncio.gather(*(fetch.task for fetch in fetches if fetch.task))
+        all_came = asyncio.gather(*(fetch.task for fetch in fetches if fetch.task), return_exceptions=True)
         waits: list[asyncio.Future[Any]] = [all_came, hurry]
         await asyncio.wait(waits, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
         hurry.cancel()

@@ -423,8 +423,9 @@ def read_overrides(overrides: Sequence[str]) -> dict[str, Any]:
         if not equals or not re.fullmatch(r"[\w-]+(\.[\w-]+)*", key.strip()):
             raise ConfigError(f"cannot read the override {text!r}; write key=value, such as training.lr=0.1")
         key, value = key.strip(), toml_value(said.strip())
-        if given.setdefault(key, value) != value:
-            raise ConfigError(f"{key} is given twice, as {given[key]} and as {value}; give it once")
+        first = given.setdefault(key, value)
+        if first != value and str(first) != str(value):  # nan is not equal to itself
+            raise ConfigError(f"{key} is given twice, as {first} and as {value}; give it once")
     return given
 
 
@@ -447,7 +448,7 @@ def _says_still(raw: Any, key: Sequence[str], value: Any) -> bool:
     if isinstance(raw, Mapping):
         value = {"name": value} if isinstance(value, str) else value
         return isinstance(value, Mapping) and value.items() <= raw.items()
-    return bool(raw == value)
+    return [raw] == [value]  # in lists also nan, which is not equal to itself
 
 
 KEPT: Mapping[str, tuple[str, ...]] = {

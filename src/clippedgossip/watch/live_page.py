@@ -4,6 +4,7 @@ Another site's script can reach a server on loopback. It cannot read an answer, 
 origins; and a name of its own that it points at this machine (DNS rebinding) is refused by the Host header.
 """
 
+import errno
 import hmac
 import ipaddress
 import secrets
@@ -216,6 +217,7 @@ def _bind(host: str, port: int | None) -> socket.socket:
             bound.listen()
             return bound
         except OSError as error:
-            why = error.strerror
+            why, taken = error.strerror, error.errno == errno.EADDRINUSE
     bound.close()
-    raise UserError(f"cannot listen on {host}, port {port}: {why}\n--port 0 takes a free one")
+    fix = "--port 0 takes a free one" if taken else "give an address of this machine, and a port above 1023"
+    raise UserError(f"cannot listen on {host}, port {wanted}: {why}\n{fix}")

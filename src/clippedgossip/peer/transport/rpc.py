@@ -233,6 +233,9 @@ class RpcLink:
         channel = await self._open()
         with _translated():
             raw = await channel.unary_unary(f"/{_SERVICE}/{method}")(request.SerializeToString())
+        if len(raw) > _SMALL:  # a megabyte of empty fields would take sixty when it is parsed
+            detail = f"the answer to {method} has {len(raw)} bytes; at most {_SMALL} are read"
+            raise Rejected(Rejection.MALFORMED, detail)
         try:
             return reply.FromString(raw)
         except DecodeError:
