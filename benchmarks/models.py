@@ -3,14 +3,16 @@
     python benchmarks/models.py --device cuda --precision bfloat16 tf32 --models cnn resnet transformer
 
 20 workers on a dumbbell, batch 32, ClippedGossip. It prints, for each model and precision: the tier, the wait
-for the first round (compilation and self-check), a round without evaluation, its gradients and half-step
-alone, and a plain loop of modules without mixing.
+for the first round (compilation and self-check), a round of one run without evaluation, its gradients and
+half-step alone, and a plain loop of modules without mixing. With `--together 5`, five runs are one stack.
 """
 
 import argparse
 import copy
+import itertools
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -23,8 +25,10 @@ from clippedgossip.rules import ClippedGossip
 from clippedgossip.simulate import Setup, Training
 from clippedgossip.simulate.engine import Stack
 from clippedgossip.tasks import DataSet, build, make_task, partition
+from clippedgossip.tasks.module_function import ShiftedConv
 
 WORKERS, BATCH = 20, 32
+LARGE = 64  # the batch of VGG-11
 
 
 class Convolutional(nn.Module):
@@ -116,19 +120,21 @@ MODELS: dict[str, Callable[[], tuple[nn.Module, DataSet, Any]]] = {
     "cnn": lambda: (Convolutional(), images(1, 28, 28), None),
     "resnet": lambda: (ResNet(), images(3, 32, 32), None),
     "transformer": lambda: (Transformer(), sequences(), None),
+    "vgg11": lambda: (build("vgg11", (3, 32, 32), 10, seed=0), images(3, 32, 32), None),
 }
 
 
 def loop(setup: Setup, device: str) -> Work:
     """Gradients and steps of a list of modules, as one writes it first."""
     task = setup.task.to(device)
-    modules = [copy.deepcopy(task.module) for _ in range(WORKERS)]
+    modules = [copy.deepcopy(task.module) for _ in range(len(task.nodes))]
     optimizers = [torch.optim.SGD(module.parameters(), lr=0.01, momentum=0.9) for module in modules]
-    x, y = task.data.train_x[: WORKERS * BATCH], task.data.train_y[: WORKERS * BATCH]
+    whole, batch = len(task.nodes) * task.batch, task.batch
+    x, y = task.data.train_x[:whole], task.data.train_y[:whole]
 
     def one_round() -> None:
         for i, (module, optimizer) in enumerate(zip(modules, optimizers, strict=True)):
-            part = slice(i * BATCH, (i + 1) * BATCH)
+            part = slice(i * batch, (i + 1) * batch)
             optimizer.zero_grad()
             torch.autograd.backward(task.loss(module, x[part], y[part]))
             optimizer.step()
@@ -143,19 +149,27 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--precision", nargs="*", default=["float32"])
     parser.add_argument("--models", nargs="*", default=list(MODELS), choices=list(MODELS))
+    parser.add_argument("--together", type=int, nargs="*", default=[1], help="runs in one stack")
+    parser.add_argument("--grouped", action="store_true", help="convolutions as vmap makes them of nn.Conv2d")
+    parser.add_argument("--keep", default="auto", choices=["auto", "host"], help="where the data are")
+    parser.add_argument("--workers", type=int, default=WORKERS)
     parser.add_argument("--no-loop", action="store_true", help="leave the slow loop out")
     chosen = parser.parse_args()
-    network = Network(graphs.dumbbell(clique=WORKERS // 2))
-    print("model          precision  tier     first round   round  gradients and step   plain loop, ms")
+    if chosen.grouped:
+        ShiftedConv.fits = staticmethod(lambda part: False)  # type: ignore[method-assign]  # here alone
+    network = Network(graphs.dumbbell(clique=chosen.workers // 2))
+    print("model          precision  runs  tier     first round   round  gradients and step   plain loop, ms")
     for name in chosen.models:
         module, data, loss = MODELS[name]()
-        shares = partition(data.labels, WORKERS, "iid", seed=0)
-        task = make_task(data, shares, module, seed=0, batch=BATCH, loss=loss)
-        for precision in chosen.precision:
+        data = replace(data, keep=chosen.keep)
+        shares = partition(data.labels, network.n, "iid", seed=0)
+        batch = LARGE if name == "vgg11" else BATCH
+        task = make_task(data, shares, module, seed=0, batch=batch, loss=loss)
+        for precision, runs in itertools.product(chosen.precision, chosen.together):
             training = Training(rounds=10**6, precision=precision)
             setup = Setup(network=network, task=task, rule=ClippedGossip(1.0), training=training)
             began = time.perf_counter()
-            stack = Stack([setup], chosen.device)
+            stack = Stack([setup] * runs, chosen.device)
             stack.advance()
             if chosen.device == "cuda":
                 torch.cuda.synchronize()
@@ -166,8 +180,12 @@ def main() -> None:
             if not chosen.no_loop and precision == chosen.precision[0]:
                 work["loop"] = loop(setup, chosen.device)
             found = interleaved(work, chosen.device)
+            found = {key: seconds / (1 if key == "loop" else runs) for key, seconds in found.items()}
             times = "  ".join(f"{1e3 * found[key]:9.2f}" for key in ("round", "step", "loop") if key in found)
-            print(f"{name:14} {precision:10} {stack.workers.tier:8} {first:8.1f} s  {times}", flush=True)
+            print(
+                f"{name:14} {precision:10} {runs:4}  {stack.workers.tier:8} {first:8.1f} s  {times}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

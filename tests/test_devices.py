@@ -3,11 +3,12 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
-from clippedgossip.devices import CapturedWork, find_device, hides_tiles
+from clippedgossip.devices import WAIT, CapturedWork, compiled, find_device, hides_tiles
 from clippedgossip.errors import RunError
 
 CPU = "processor\t: 0\nmodel name\t: Some CPU\ncpuid level\t: {level}\nwp\t\t: yes\nflags\t\t: {flags}\n"
@@ -83,3 +84,36 @@ def test_work_that_cannot_be_captured_is_done_anew_and_said() -> None:
     captured()
     assert not captured.replays
     assert float(total) == 3
+
+
+def test_a_user_who_waits_for_the_compiler_is_told_once(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for rank in ("0", "1"):
+        monkeypatch.setenv("RANK", rank)
+        for _ in range(2):
+            compiled(("of this test", rank), abs, told="Net")
+    compiled(("of this test", "unnamed"), abs)
+    assert capsys.readouterr().err == f"compiling Net for the GPU: {WAIT}\n"
+
+
+COMPILE = """
+import torch
+from torch._dynamo.utils import counters
+from clippedgossip.devices import compiled
+call = compiled("x", lambda x: (x.sin() * 3).cumsum(0))
+call(torch.ones(7))
+print(counters["aot_autograd"]["autograd_cache_hit"] + counters["inductor"]["fxgraph_cache_hit"])
+"""
+
+
+@pytest.mark.slow
+def test_another_process_reuses_compiled_code(tmp_path: Path) -> None:
+    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", COMPILE], env=environment, check=True, capture_output=True, text=True
+        ).stdout
+        for _ in range(2)
+    ]
+    assert [int(line) > 0 for line in said] == [False, True]

@@ -31,6 +31,8 @@ _CONSTANT: list[Callable[..., Any]] = [purpose_word]
 LITTLE = 1 << 23
 """Products of a forward pass of all workers up to which one thread computes a round. 20 workers with 4,810
 parameters and a batch of 32 make 3 million."""
+WAIT = "about 10 to 40 s the first time, less if it was compiled before"
+"""For a first round on an H200: 8 s of the paper's CNN to 38 s of the first model of a process."""
 _TILE_LEAF = 0x1D
 """Where a CPU states the sizes of its AMX tiles (the number of a `cpuid` leaf)."""
 
@@ -125,11 +127,13 @@ def trusted(kind: Hashable) -> bool:
 
 
 def compiled(
-    kind: Hashable, function: Callable[..., Any], *, dynamic: bool | None = None
+    kind: Hashable, function: Callable[..., Any], *, dynamic: bool | None = None, told: str = ""
 ) -> Callable[..., Any]:
     """The compiled form of the first function of this kind; all functions of a kind must do the same.
 
     With `dynamic`, sizes are symbolic from the start; if it is None, a size becomes symbolic when it changes.
+    PyTorch keeps compiled code in a folder, for other runs and processes. A user who waits for what is
+    compiled anew is `told` its name.
     """
     if kind in _DISTRUST:
         return function
@@ -142,6 +146,8 @@ def compiled(
             config.recompile_limit, 64
         )  # PyTorch counts other kinds as recompilations
         logging.getLogger("torch.utils._sympy.interp").setLevel(logging.ERROR)  # of no use to a user
+        if told and os.environ.get("RANK", "0") == "0":
+            print(f"compiling {told} for the GPU: {WAIT}", file=sys.stderr, flush=True)
         _COMPILED[kind] = torch.compile(function, dynamic=dynamic)
     return _COMPILED[kind]
 

@@ -12,7 +12,7 @@ import numpy as np
 import pandas
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import clippedgossip as cg
 from clippedgossip.errors import ClippedGossipError, RunError, UserError
@@ -392,3 +392,34 @@ def test_data_that_cannot_be_used_is_told_with_a_fix(
     with pytest.raises(UserError, match=message) as told:
         start(network, (*change(data.train_x, data.train_y), test_x, data.test_y), model)
     assert len(str(told.value).splitlines()) <= 2
+
+
+class Shrinks(nn.Module):
+    """Its outputs lose classes after so many calls."""
+
+    def __init__(self, after: int) -> None:
+        super().__init__()
+        self.inner, self.left = nn.Linear(64, 10), after
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.left -= 1
+        scores: Tensor = self.inner(x.flatten(1))
+        return scores if self.left > 0 else scores[:, :2]
+
+
+@pytest.mark.parametrize("after", range(2, 40, 4))
+def test_a_module_that_changes_shape_in_training_is_named(after: int) -> None:
+    network = Network(nx.cycle_graph(3))
+    data = {"name": "digits", "samples": 200, "test_samples": 20}
+    with pytest.raises(UserError) as caught:
+        cg.train(network, data, Shrinks(after), rounds=60, batch=8, device="cpu", progress=False).finish()
+    assert len(str(caught.value).splitlines()) == 2
+    assert "shape" in str(caught.value)
+
+
+def test_what_does_not_fit_is_refused_when_it_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clippedgossip.simulate.setup.free_memory", lambda device: 1000)
+    with pytest.raises(
+        RunError, match=r"3 workers with [\d,]+ parameters need about [\d,]+ bytes, .* 1,000 free"
+    ):
+        cg.train(Network(nx.cycle_graph(3)), device="cpu")

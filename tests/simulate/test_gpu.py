@@ -27,7 +27,7 @@ from clippedgossip.rules import (
     TrimmedMean,
 )
 from clippedgossip.simulate import Setup, Training, train, train_together
-from clippedgossip.simulate.engine import Stack
+from clippedgossip.simulate.engine import Stack, set_product_precision
 from clippedgossip.step import LearningRate
 from clippedgossip.tasks import DataSet, make_task, partition
 from clippedgossip.tasks.module_function import ModuleFunction
@@ -176,15 +176,21 @@ def by_clique(clique: int, precision: str) -> Setup:
     )
 
 
-@pytest.mark.parametrize(("precision", "rounding"), [(torch.float32, 1e-3), (torch.bfloat16, 0.2)])
+@pytest.mark.parametrize(("precision", "rounding"), [(torch.float32, 1e-5), (torch.bfloat16, 0.05)])
 @pytest.mark.parametrize("shape", [(6, 8, 1, 8), (6, 8, 1, 28), (5, 32, 1, 28), (20, 9, 1, 28), (6, 8, 3, 9)])
 def test_compiled_convolutions_agree_with_float64(
     shape: tuple[int, int, int, int], precision: torch.dtype, rounding: float
 ) -> None:
-    """Of few images and many: a compiler treats them differently. A ReLU that rounding switches changes a
-    gradient by more than rounding."""
+    """Of few images and many: a compiler treats them differently.
+
+    The layers are smooth: a ReLU or the place of a maximum that rounding switches would change a gradient by
+    more than rounding. Without that a CPU is off by at most 3e-7 and 0.007, two units of rounding. Here the
+    bounds are 84 and 6 units: a GPU adds up to 21,632 products in another order, and 4 layers round forth and
+    back.
+    """
+    set_product_precision("float32")  # another test may have left TF32
     n, batch, channels, side = shape
-    module = nn.Sequential(nn.Conv2d(channels, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.MaxPool2d(2))
+    module = nn.Sequential(nn.Conv2d(channels, 8, 3), nn.Tanh(), nn.Conv2d(8, 8, 3), nn.AvgPool2d(2))
     generator = torch.Generator("cuda").manual_seed(0)
     parameters = {
         name: 0.3 * torch.randn(n, *value.shape, device="cuda", generator=generator)

@@ -37,7 +37,7 @@ def test_labels_and_inputs_must_fit() -> None:
         DataSet.of(x, y.float(), x, y)
     with pytest.raises(DataError, match="first in row 2\nleave those samples out"):
         DataSet.of(torch.tensor([0.0, 1.0, torch.nan, 3.0])[:, None], y, x[:, :1], y)
-    with pytest.raises(DataError, match="go from -1 to 2; 4 classes"):
+    with pytest.raises(DataError, match=r"go from -1 to 2; 4 classes.*\nnumber the classes from 0"):
         DataSet.of(x, y - 1, x, y)
     assert DataSet.of(x, y.to(torch.uint8), x, y.int()).train_y.dtype == torch.long
     assert DataSet.of(x, y, x, y, classes=9).classes == 9

@@ -29,6 +29,7 @@ from clippedgossip.report.statistics import over_seeds
 from clippedgossip.report.terminal import progress as progress_line
 from clippedgossip.runs.execute import Attempt, rounds_in_folder
 from clippedgossip.settings import Precision
+from clippedgossip.simulate.setup import refuse_what_does_not_fit
 from clippedgossip.simulate.state import Moment, State
 from clippedgossip.step import LearningRate, Momentum
 from clippedgossip.tasks import ParameterLayout, unflatten
@@ -92,6 +93,7 @@ def train(
     """
     choices = Choices.of(**locals())
     recorded = choices.recorded(choices.setup(rule, attack, seed))
+    refuse_what_does_not_fit([recorded.setup.task], [recorded.setup], torch.device(choices.device))
     folder = None if out is None else run_folder(recorded, out, choices.device)
     return TrainingRun(recorded, device=choices.device, progress=progress, folder=folder)
 

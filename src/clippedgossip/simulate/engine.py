@@ -59,7 +59,7 @@ def train_together(
     stack = Stack(setups, device, states)
     products = stack.models.numel() * stack.workers.task.batch
     while stack.round < stack.training.rounds:
-        with threads_for(products):
+        with threads_for(products), stack.workers.named_errors(f"in round {stack.round + 1}"):
             stack.advance()
             records = stack.evaluate() if stack.training.evaluates(stack.round) else [None] * len(setups)
         yield [
@@ -87,10 +87,10 @@ class Stack:
             if self.device.index is not None:
                 torch.cuda.set_device(self.device)  # kernels and graphs go to the current device
             set_product_precision(self.training.precision)
+        refuse_what_does_not_fit([setup.task for setup in setups], setups, self.device)
         self.setups = [replace(setup, task=setup.task.to(self.device)) for setup in setups]
         self.workers = Workers([setup.task for setup in self.setups], self.training.precision, ahead=True)
         self.parts = self.workers.parts  # each run's rows
-        refuse_what_does_not_fit(self.workers, self.setups, self.device)
         rows, size = len(self.workers), self.workers.task.layout.size
         self.models, self.half = (aligned_zeros(rows, size, self.device) for _ in range(2))
         self.losses = torch.zeros(rows, device=self.device)

@@ -22,10 +22,11 @@ from clippedgossip.settings import must_be
 from clippedgossip.tasks import DataSet, FlipLabels, Task, make_task
 from clippedgossip.tasks import partition as share_out
 from clippedgossip.tasks.datasets import Data, leaves
+from clippedgossip.tasks.module_function import batched_on_cpu
 from clippedgossip.tasks.objective import LossLike, MetricLike
 from clippedgossip.tasks.partitions import Scheme
 from clippedgossip.tasks.poison import Poison
-from clippedgossip.tasks.workers import Workers, activation_bytes
+from clippedgossip.tasks.workers import DTYPES, activation_bytes
 
 Shares = Data | Sequence[Data | Sequence[int]] | Mapping[Hashable, Data | Sequence[int]]
 """The rows of each node that trains: in the order of the nodes, or by their labels."""
@@ -259,7 +260,7 @@ def models_bytes(
 def setup_bytes(setup: Setup) -> int:
     """The memory of one run in a stack, roughly: its models, messages and activations."""
     task = setup.task
-    kept = len(task.nodes) * task.batch * activation_bytes(task)
+    kept = len(task.nodes) * task.batch * activation_bytes(task, task.device)
     written = messages(setup.network, setup.rule, setup.attack)
     slots = len(setup.training.optimizer.slots)
     late = kept_bytes(setup.network, task.layout.size)
@@ -282,25 +283,32 @@ def messages(network: Network, rule: Rule, attack: Attack | None) -> int:
 
 
 def refuse_what_does_not_fit(
-    workers: Workers, setups: Sequence[Setup], device: torch.device, *, ranks: int | None = None
+    tasks: Sequence[Task], setups: Sequence[Setup], device: torch.device, *, ranks: int | None = None
 ) -> None:
-    """Raise if the workers of this process need more memory than is free. `ranks` is None on one device."""
-    task, size = workers.task, workers.task.layout.size
-    tested = task.data.test_x if workers.feed is None else ()
+    """Raise if the workers of these tasks need more memory than is free, before any is taken. `ranks` is None
+    on one device."""
+    task, size, workers = tasks[0], tasks[0].layout.size, sum(len(task.nodes) for task in tasks)
     written = sum(messages(setup.network, setup.rule, setup.attack) for setup in setups)
-    slots = len(setups[0].training.optimizer.slots)
+    training = setups[0].training
+    held = leaves((task.data.train_x, task.data.train_y, task.data.test_x, task.data.test_y))
+    taken = 0  # of the data; on a CPU they are there already
+    if task.data.on_host(device):
+        taken = workers * task.batch * sum(x[0].numel() * x.element_size() for x in held)
+    elif device.type == "cuda":
+        taken = sum(x.numel() * x.element_size() for x in held)
+    kept = activation_bytes(task, device) * DTYPES[training.precision].itemsize // 4
     needed = (
-        models_bytes(len(workers), size, over_ranks=ranks is not None, slots=slots)
+        models_bytes(workers, size, over_ranks=ranks is not None, slots=len(training.optimizer.slots))
         + models_bytes(0, size, written) // (ranks or 1)
         + sum(kept_bytes(setup.network, size) for setup in setups) // (ranks or 1)
-        + sum(x.numel() * x.element_size() for x in leaves((workers.shares.train_x, tested)))
-        + (len(workers) if workers.stacks else 1) * task.batch * workers.activation_bytes
+        + taken
+        + (workers if device.type == "cuda" or batched_on_cpu(task.module) else 1) * task.batch * kept
     )
     free = free_memory(device)
     if needed > free:
         where = "the GPU" if device.type == "cuda" else "this machine"
         raise RunError(
-            f"{len(workers)} workers with {size:,} parameters need about {needed:,} bytes, "
+            f"{workers} workers with {size:,} parameters need about {needed:,} bytes, "
             f"{where} has {free:,} free\n"
             "use fewer workers, a smaller batch, or more ranks with torchrun"
         )

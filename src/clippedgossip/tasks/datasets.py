@@ -92,7 +92,8 @@ class DataSet:
         if counted.numel() and (int(counted.min()) < 0 or int(counted.max()) >= (self.classes or 0)):
             raise DataError(
                 f"{self.name}: {part} labels go from {counted.min()} to {counted.max()}; "
-                f"{self.classes} classes are whole numbers from 0 to {(self.classes or 0) - 1}"
+                f"{self.classes} classes are whole numbers from 0 to {(self.classes or 0) - 1}\n"
+                "number the classes from 0, or give DataSet.of(…, classes=…) as many as there are"
             )
 
     @classmethod
@@ -218,10 +219,11 @@ class DataSet:
 
 def stays_on_host(size: int, keep: str, device: torch.device) -> bool:
     """Whether so many bytes of samples stay in host memory: if they would take more than half of what a GPU
-    has free, or if `keep` says so."""
+    has free, or if `keep` says so. A GPU that is only planned for is taken to have enough."""
     if keep != "auto":
         return keep == "host"
-    return device.type == "cuda" and size > free_memory(device) // 2
+    here = device.type == "cuda" and torch.cuda.is_available()
+    return here and size > free_memory(device) // 2
 
 
 def leaves(tree: Any) -> list[Tensor]:

@@ -7,8 +7,10 @@ depends on the model alone.
 
 import copy
 import threading
+import traceback
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -18,12 +20,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import clippedgossip.devices as devices
-from clippedgossip.errors import RunError
+from clippedgossip.errors import RunError, UserError
+from clippedgossip.own import blamed
 from clippedgossip.randomness import Word, batch_indices, hash_bits, key, purpose_word
 from clippedgossip.tasks.augment import crop_flip
 from clippedgossip.tasks.datasets import at, cast, leaves, mapped
 from clippedgossip.tasks.module_function import ModuleFunction, batched_on_cpu, channels_last, cost
-from clippedgossip.tasks.objective import chunks
+from clippedgossip.tasks.objective import Loss, called, chunks
 from clippedgossip.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -34,6 +37,8 @@ DTYPES = {"float32": torch.float32, "tf32": torch.float32, "bfloat16": torch.bfl
 Take = Callable[[int, Sequence[Tensor]], None]
 """(row of the worker, its gradient in pieces that lie side by side in the vector)"""
 Tier = Literal["vmap", "each"]
+CALLS = (called.__code__, Loss.of_outputs.__code__, Loss.__call__.__code__)
+"""What calls a user's model and loss."""
 STATISTICS = 8
 """Batches from which the statistics of an averaged model's batch normalisation are estimated."""
 
@@ -130,7 +135,8 @@ class Workers:
         rows = torch.arange(2 * task.batch, device=task.device).view(2, -1) % task.data.count
         x, y = task.data.samples(rows, task.device)
         start = task.initial().to(self.dtype).expand(2, -1)
-        self.function.try_once(task.layout.views(start), x, y, batched=batched)
+        with self.named_errors("before round 1"):
+            self.function.try_once(task.layout.views(start), x, y, batched=batched)
         if batched and self.function.obstacle is not None:
             warnings.warn(
                 f"the model trains worker by worker, since vmap cannot batch {self.function.obstacle}: "
@@ -139,6 +145,24 @@ class Workers:
                 stacklevel=2,
             )
         return "vmap" if batched and self.function.obstacle is None else "each"
+
+    @contextmanager
+    def named_errors(self, when: str) -> Iterator[None]:
+        """Two lines that name the model, where it or its loss raises what it did not raise when tried."""
+        try:
+            yield
+        except (UserError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:
+            theirs = any(frame.f_code in CALLS for frame, _ in traceback.walk_tb(error.__traceback__))
+            if not theirs or blamed(error) is not None:  # of ours, or of a file that is known to be the cause
+                raise
+            said = (str(error).splitlines() or [""])[0]
+            raise RunError(
+                f"{type(self.module).__name__} with loss {self.task.loss.name!r} raised {when}: "
+                f"{type(error).__name__}: {said}\n"
+                "its outputs must keep their shape and their kind from call to call"
+            ) from error
 
     @property
     def stacks(self) -> bool:
@@ -155,7 +179,7 @@ class Workers:
     @cached_property
     def activation_bytes(self) -> int:
         """What one sample's forward pass leaves for the backward pass; 0 where it is not known."""
-        return activation_bytes(self.task) * self.dtype.itemsize // 4
+        return activation_bytes(self.task, self.task.device) * self.dtype.itemsize // 4
 
     @property
     def compiles(self) -> bool:
@@ -168,7 +192,8 @@ class Workers:
         if not self.compiles:
             return function
         # Not with symbolic sizes: `vmap` of a convolution fails to compile with them.
-        return devices.compiled(self.kind(name), function, dynamic=False)
+        told = type(self.module).__name__ if name == "gradients" else ""
+        return devices.compiled(self.kind(name), function, dynamic=False, told=told)
 
     def kind(self, name: str) -> tuple[object, ...]:
         """What two compiled methods must have in common to be one."""
@@ -343,12 +368,12 @@ class Workers:
         return devices.each if self.task.device.type == "cpu" and not self.function.random else map
 
 
-def activation_bytes(task: Task) -> int:
-    """What one sample's forward pass leaves for the backward pass, in float32; 0 for modules that meta
-    tensors cannot pass."""
+def activation_bytes(task: Task, device: torch.device) -> int:
+    """What one sample's forward pass on a device leaves for the backward pass, in float32; 0 for modules that
+    meta tensors cannot pass."""
     x, y = task.data.samples(torch.arange(2) % task.data.count, task.device)
     try:
-        return cost(task.module, task.loss, x, y, on_gpu=task.device.type == "cuda")[0]
+        return cost(task.module, task.loss, x, y, on_gpu=device.type == "cuda")[0]
     except Exception:  # a module of the user's own may do anything with its inputs
         return 0
 

@@ -122,9 +122,10 @@ class Shard:
         self.ranks, self.device, self.training = ranks, device, setup.training
         self.transpose = Transpose(workers, size, ranks)
         self.initial = setup.task.initial()
-        task = setup.task.some(self.transpose.own_rows).to(device)
+        task = setup.task.some(self.transpose.own_rows)
+        refuse_what_does_not_fit([task], [setup], device, ranks=ranks.size)
+        task = task.to(device)
         self.workers = Workers([task], setup.training.precision, ahead=True)
-        refuse_what_does_not_fit(self.workers, [setup], device, ranks=ranks.size)
         self.mixer = SliceMixer(setup, self.workers, self.transpose)
         self.evaluation = SliceEvaluation(self.mixer.metrics, self.workers, self.transpose)
         self.local_step: LocalStep
