@@ -148,6 +148,7 @@ def test_mistakes_are_two_lines(
         ["network", "ring", "--out", "FILE/new"],
         ["add", "x", "127.0.0.1:7", "ab" * 32, "--dir", "NET/0"],
         ["remove", "1", "--dir", "NET/0"],
+        ["init", "/proc/none"],
     ],
     ids=" ".join,
 )

@@ -81,6 +81,7 @@ def _options(
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 REFUSED = (*FULL, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
+REFUSED += (errno.ENOENT, errno.ENAMETOOLONG, errno.ELOOP)
 """What a file system answers where a command may not read or write: no error of the program."""
 
 
