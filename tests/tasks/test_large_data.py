@@ -13,6 +13,7 @@ from clippedgossip import Network, attacks, graphs, rules, simulate
 from clippedgossip.errors import ConfigError, DataError
 from clippedgossip.records import Round
 from clippedgossip.rules import Rule
+from clippedgossip.runs.budget import plan
 from clippedgossip.runs.config import RunConfig
 from clippedgossip.runs.execute import execute
 from clippedgossip.simulate.setup import Setup, Training, network_task
@@ -119,6 +120,9 @@ def test_a_config_names_a_folder_of_files(digits: DataSet, tmp_path: Path) -> No
     mapping = config.to_mapping()
     assert len(mapping["data"]["digest"]) == 16
     assert "keep" not in mapping["data"]
+    planned = plan(config)
+    assert planned.data_on_host
+    assert planned.data_bytes == 4 * 4 * (64 * 4 + 8)  # workers, batch, and a sample
     done = execute(config, tmp_path / "runs")
     (first,) = (tmp_path / "runs").glob("*/records.jsonl")
     lines = [json.loads(line) for line in first.read_text().splitlines()]
