@@ -411,7 +411,9 @@ def find(
 
 @cache
 def parameters(make: Callable[..., Any], kind: Kind) -> Mapping[str, Parameter]:
-    """What a class or function takes beside what the program gives, in order."""
+    """What a class or function takes beside what the program gives, in order; an object is made already."""
+    if dataclasses.is_dataclass(make) and not isinstance(make, type):
+        return {}
     plain = isinstance(make, type) and not dataclasses.is_dataclass(make)
     hinted: Any = make.__init__ if plain else make
     hints = get_type_hints(hinted, include_extras=True)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import networkx as nx
 import numpy as np
@@ -106,6 +106,50 @@ def test_a_nodes_model_and_the_average_are_loaded_by_label(data: DataSet, model:
         run.load(model, node="an")
     with pytest.raises(RunError, match="does not have the 82 parameters"):
         run.load(nn.Linear(2, 2))
+
+
+def test_a_loaded_model_gives_what_was_tested(network: Network, data: DataSet) -> None:
+    def net(seed: int) -> nn.Module:
+        torch.manual_seed(seed)
+        made = nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 2))
+        made[0].requires_grad_(False)
+        return made
+
+    run = start(network, data, net(0), attack="alie").finish()
+    found = {
+        node: float((run.load(net(1), node).eval()(data.test_x).argmax(1) == data.test_y).float().mean())
+        for node in (None, *network.regular.tolist())
+    }
+    assert found.pop(None) == pytest.approx(run.accuracy)
+    last = run.records[-1]
+    assert min(found.values()) == pytest.approx(last.worst_accuracy)
+    assert sum(found.values()) / len(found) == pytest.approx(last.mean_accuracy)
+
+
+@pytest.mark.parametrize("layer", [nn.Identity(), nn.Conv1d(1, 1, 1)], ids=["vmap", "each"])
+def test_a_parameter_that_the_model_does_not_use_stays(
+    layer: nn.Module, network: Network, data: DataSet
+) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.layer, self.spare = nn.Linear(2, 2), layer, nn.Linear(3, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return cast(torch.Tensor, self.used(self.layer(x[:, None])[:, 0]))
+
+    model = Net()
+    run = start(network, data, model).finish()
+    before, after = model.state_dict(), run.load(deepcopy(model)).state_dict()
+    assert not torch.equal(after["used.weight"], before["used.weight"])
+    torch.testing.assert_close(after["spare.weight"], before["spare.weight"])
+
+
+def test_a_loss_that_depends_on_no_parameter_is_refused(
+    network: Network, data: DataSet, model: nn.Module
+) -> None:
+    with pytest.raises(UserError, match=r"the loss depends on no parameter of the model.*\n"):
+        start(network, data, model, loss=lambda outputs, y: outputs.detach().square().mean())
 
 
 def test_a_run_that_has_not_begun_trains_when_it_is_asked(

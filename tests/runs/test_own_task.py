@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from clippedgossip.errors import RunError, UserError
+from clippedgossip.errors import DataError, RunError, UserError
 from clippedgossip.runs.budget import plan
 from clippedgossip.runs.config import RunConfig, load_config
 from clippedgossip.runs.execute import execute
@@ -82,3 +82,22 @@ def test_a_model_that_does_not_fit_is_refused_before_memory_is_taken(config: Pat
     assert plan(large).memory_bytes > 7 * 75e9 * 4
     with pytest.raises(RunError, match=r"75,000,000,010 parameters, 300,000,000,040 bytes; this machine has"):
         large.build()
+
+
+def test_a_config_names_a_metric_with_a_direction_and_a_loss_that_calls_the_module(config: Path) -> None:
+    more = """
+from clippedgossip.tasks import mean_metric, of_module
+WRONG = mean_metric("wrong", lambda outputs, y: 1 - top2(outputs, y), higher_is_better=False)
+WHOLE = of_module(lambda module, x, y: smooth(module(x), y))
+"""
+    (config.parent / "of_this_test.py").write_text(CODE + more)
+    said = load_config(config, ["training.loss=of_this_test:WHOLE", "training.metric=of_this_test:WRONG"])
+    task = said.build().task
+    assert (task.metric.name, task.metric.higher_is_better, task.loss.of_module) == ("wrong", False, True)
+
+
+def test_a_metric_that_cannot_take_the_outputs_is_refused_before_a_run(config: Path) -> None:
+    config.write_text("".join(line for line in CONFIG.splitlines(True) if not line.startswith("loss")))
+    said = load_config(config, ["model=linear", "training.metric=r2"])
+    with pytest.raises(DataError, match="metric 'r2' cannot take outputs"):
+        said.build()

@@ -34,6 +34,7 @@ from clippedgossip.simulate.state import Moment, State
 from clippedgossip.step import LearningRate, Momentum
 from clippedgossip.tasks import ParameterLayout, unflatten
 from clippedgossip.tasks.objective import LossLike, MetricLike
+from clippedgossip.tasks.workers import Workers
 
 if TYPE_CHECKING:
     import pandas
@@ -193,19 +194,32 @@ class TrainingRun:
         return self
 
     def load(self, model: nn.Module, node: Hashable | None = None) -> nn.Module:
-        """Copy the trained parameters of a regular node into `model` and return it; without `node`, the
-        average of the regular nodes' models.
+        """Copy the model of a regular node into `model` and return it; without `node`, the average of the
+        regular nodes' models. Frozen parameters and buffers are copied too: it gives what was tested.
 
             run.load(model, node=0)
         """
-        expected = self.setup.task.layout
-        if not isinstance(model, nn.Module) or ParameterLayout.of(model).shapes != expected.shapes:
+        task, expected = self.setup.task, self.setup.task.layout
+        whole = task.module.state_dict()
+        shapes = {key: held.shape for key, held in whole.items()}
+        if (
+            not isinstance(model, nn.Module)
+            or ParameterLayout.of(model).shapes != expected.shapes
+            or {key: held.shape for key, held in model.state_dict().items()} != shapes
+        ):
             raise RunError(
                 f"the model does not have the {expected.size:,} parameters that were trained\n"
                 "give a module built in the same way as the one given to train"
             )
-        models = self.models
-        return unflatten(models.mean(0) if node is None else models[self._row(node)], model)
+        models, row = self.models, None if node is None else self._row(node)
+        vector = models.mean(0) if row is None else models[row]
+        model.load_state_dict(whole)
+        unflatten(vector, model)
+        if any(True for _ in model.buffers()):
+            assert self._state is not None  # its models are there
+            buffers = None if row is None else self._state.tensors.get("buffers", models[:, :0])[row]
+            model.load_state_dict(Workers([task]).named_buffers(vector, buffers), strict=False)
+        return model
 
     def frame(self) -> "pandas.DataFrame":
         """A pandas DataFrame with a row for each record."""

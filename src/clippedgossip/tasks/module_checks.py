@@ -69,6 +69,7 @@ def check_poison(poison: Poison, data: DataSet) -> None:
 
 
 def _check_outputs(module: nn.Module, data: DataSet, loss: Loss, metric: Metric, batch: int) -> None:
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     count = 3 if data.classes == 2 else 2  # not the number of classes, so that swapped dimensions are noticed
     rows = torch.arange(count) % data.count
     x, y = data.normalise(at(data.train_x, rows)), at(data.train_y, rows)
@@ -80,7 +81,14 @@ def _check_outputs(module: nn.Module, data: DataSet, loss: Loss, metric: Metric,
         raise DataError(f"the loss of a batch has shape {shape}; it must be one number\nreturn its mean")
     rows = torch.arange(max(2, batch)) % data.count
     whole = data.normalise(at(data.train_x, rows)), at(data.train_y, rows)
-    value = _loss(module.train(), loss, *whole, "train")
+    with torch.enable_grad():
+        value = _loss(module.train(), loss, *whole, "train")
+        graded = value.requires_grad and torch.autograd.grad(value.sum(), trained, allow_unused=True)
+    if not graded or all(gradient is None for gradient in graded):
+        raise DataError(
+            "the loss depends on no parameter of the model, so that nothing would be learnt\n"
+            "compute it from the outputs without detach(), and keep the model's parameters in its calls"
+        )
     if not bool(torch.isfinite(value)):
         raise DataError(
             f"the loss of the first {len(rows)} samples is {float(value)} before training\n"

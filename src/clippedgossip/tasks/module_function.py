@@ -218,7 +218,7 @@ class ModuleFunction:
         leaf = {name: value.detach().requires_grad_() for name, value in parameters.items()}
         with torch.enable_grad(), batching():  # half the calls of `grad_and_value`, so faster on a CPU
             losses, after = self.losses(leaf, buffers, keys, constants, x, y)
-            found = torch.autograd.grad(losses.sum(), list(leaf.values()))
+            found = torch.autograd.grad(losses.sum(), list(leaf.values()), materialize_grads=True)
         return list(found), losses.detach(), after.detach()
 
     @torch.no_grad()

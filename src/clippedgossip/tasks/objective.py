@@ -143,8 +143,13 @@ def find_loss(said: LossLike, folder: Path | None = None) -> Loss:
     if thing is None:
         made: Loss = decode(replace(LOSS, given=0), said, ("loss",)).build()
         return made
-    function = thing.make if not thing.values else lambda outputs, y: thing.build(given=(outputs, y))
-    return Loss(function, thing.name)
+    if isinstance(thing.make, Loss):
+        return thing.make
+    return Loss(_of_batch(thing), thing.name)
+
+
+def _of_batch(thing: Thing) -> Callable[..., Any]:
+    return thing.make if not thing.values else lambda outputs, y: thing.build(given=(outputs, y))
 
 
 @dataclass(frozen=True)
@@ -161,6 +166,10 @@ class Metric:
 
     source: object = field(default_factory=object, repr=False)
     """Equal for metrics that compute the same."""
+
+    def __call__(self, outputs: Any, y: Any) -> Tensor:
+        """Of one batch."""
+        return self.value(self.sums(outputs, y))
 
     @property
     def percent(self) -> bool:
@@ -281,7 +290,9 @@ def own_metric(said: str | Mapping[str, Any], folder: Path | None = None) -> str
     thing = own_thing(METRIC, said, folder)
     if thing is None:
         return said if isinstance(said, str) else str(said["name"])
-    return mean_metric(thing.name.rpartition(":")[2], thing.make)
+    if isinstance(thing.make, Metric):
+        return thing.make
+    return mean_metric(thing.name.rpartition(":")[2], _of_batch(thing))
 
 
 def chunks(tree: Any, size: int) -> Sequence[Any]:

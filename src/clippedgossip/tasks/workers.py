@@ -303,6 +303,10 @@ class Workers:
         found, _ = self.function(views, buffers, none, shares.constants, x, y if metric.of_loss else None)
         return metric.sums(found, y)
 
+    def named_buffers(self, model: Tensor, buffers: Tensor | None = None) -> dict[str, Tensor]:
+        """The buffers (B,) that a model (d,) is tested with, by name."""
+        return self.function.buffers.views(self._estimated(model) if buffers is None else buffers)
+
     def _estimated(self, model: Tensor) -> Tensor:
         if not self.function.buffers.size:
             return torch.zeros(0, device=model.device)
@@ -335,7 +339,7 @@ class Workers:
                 loss, after = self._called(parameters, buffers[i], keys[i], shares.constants, *batch)
                 buffers[i] = after.detach()
             with torch.no_grad():
-                take(i, torch.autograd.grad(loss, list(parameters.values())))
+                take(i, torch.autograd.grad(loss, list(parameters.values()), materialize_grads=True))
             return loss.detach()
 
         return torch.stack(list(self._each(one, range(len(models)))))
