@@ -80,6 +80,11 @@ def test_worst_byzantine_puts_nodes_where_they_do_most_harm(capsys: pytest.Captu
     [
         (["consensus", "ring", "--rule", "trimmed-mean", "--rule-option", "trim=3"], "trim at most 1"),
         (["consensus", "ring", "--rule", "krum", "--rule-option", "faulty=3"], "needs at least 5 neighbours"),
+        (["consensus", "ring", "--rule", "{name = 'krum', faulty = 3}"], "needs at least 5 neighbours"),
+        (
+            ["consensus", "ring", "--rule", "{name = 'krum', faulty = 0}", "--rule-option", "faulty=1"],
+            "--rule-option faulty is given twice",
+        ),
         (["consensus", "line", "--byzantine", "4"], "cannot agree"),
         (["consensus", "rnig"], "did you mean 'ring'"),
         (["consensus", "ring", "--rule", "medan"], "did you mean 'median'"),

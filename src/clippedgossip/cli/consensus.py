@@ -145,8 +145,15 @@ def _refuse_training(rule: "Rule", attack: "Attack") -> None:
 
 def _checked(kind: type[T], name: str, options: list[str] | None, flag: str) -> T:
     """A rule or an attack in its canonical form. If a parameter is missing, the error names its option."""
+    from clippedgossip.runs.config import toml_value
+
+    table, more = toml_value(name), _pairs(options, flag)
+    said = table if isinstance(table, dict) else {"name": name}
+    twice = next((key for key in more if key in said), None)
+    if twice is not None:
+        raise ConfigError(f"{flag} {twice} is given twice; give it once")
     try:
-        return kind(name, _pairs(options, flag)).checked()
+        return kind.from_value({**said, **more}).checked()
     except UserError as error:
         if not error.missing:
             raise
