@@ -80,8 +80,8 @@ def _options(
 
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
-REFUSED = (*FULL, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
-REFUSED += (errno.ENOENT, errno.ENAMETOOLONG, errno.ELOOP)
+_THERE = (errno.ENOENT, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
+REFUSED = (*FULL, *_THERE, errno.EROFS, errno.EACCES, errno.EPERM)
 """What a file system answers where a command may not read or write: no error of the program."""
 
 
