@@ -298,7 +298,7 @@ def test_mistakes_are_two_lines(tmp_path: Path, capsys: pytest.CaptureFixture[st
         f"{damaged / '2' / 'status.json'} is damaged": [str(damaged)],
         "the token has 5 characters": [str(net), "--token", "short"],
         "cannot listen on 'not a host'": [str(net), "--host", "not a host"],
-        "cannot listen on 192.0.2.1, port None": [str(net), "--host", "192.0.2.1"],
+        "cannot listen on 192.0.2.1, port 0": [str(net), "--host", "192.0.2.1"],
         "two peers are called '0'": [str(net), str(damaged / "0")],
     }
     (damaged / "0" / "status.json").unlink(missing_ok=True)
