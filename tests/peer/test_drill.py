@@ -76,6 +76,7 @@ def test_told_to_end_a_drill_leaves_nothing_behind(tmp_path: Path, told: str) ->
     )
 
 
+@pytest.mark.slow
 def test_many_faults_at_once() -> None:
     faults = [
         Fault.KILL,

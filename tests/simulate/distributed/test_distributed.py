@@ -51,7 +51,15 @@ def near(value: Any, other: Any) -> bool:
     return bool(value == pytest.approx(other, rel=2e-5, abs=1e-9))
 
 
-@pytest.mark.parametrize(("size", "share_memory"), [(1, True), (2, True), (3, False), (4, True)])
+@pytest.mark.parametrize(
+    ("size", "share_memory"),
+    [
+        pytest.param(1, True, marks=pytest.mark.slow),
+        (2, True),
+        (3, False),
+        pytest.param(4, True, marks=pytest.mark.slow),
+    ],
+)
 def test_every_rule_and_attack_gives_the_stacked_engine_s_numbers(
     size: int, share_memory: bool, tmp_path: Path
 ) -> None:
@@ -255,6 +263,7 @@ evaluate_last_every = 50
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
 
+@pytest.mark.slow
 def test_torchrun_goes_on_after_a_rank_was_killed(tmp_path: Path) -> None:
     config = tmp_path / "run.toml"
     config.write_text(CONFIG)
