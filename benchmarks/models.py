@@ -156,7 +156,7 @@ def main() -> None:
     parser.add_argument("--no-loop", action="store_true", help="leave the slow loop out")
     chosen = parser.parse_args()
     if chosen.grouped:
-        ShiftedConv.fits = staticmethod(lambda part: False)  # type: ignore[method-assign]  # here alone
+        ShiftedConv.fits = staticmethod(lambda part: False)  # type: ignore[method-assign]  # to time plain convolutions beside it
     network = Network(graphs.dumbbell(clique=chosen.workers // 2))
     print("model          precision  runs  tier     first round   round  gradients and step   plain loop, ms")
     for name in chosen.models:

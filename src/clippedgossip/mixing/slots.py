@@ -263,7 +263,7 @@ class RoundLayouts:
         self._place, views = first.views(device=self.device)
         parts: dict[str, Any] = dict(views)
         for _ in range(COPIES if self._thread else 1):
-            event = torch.cuda.Event() if self._thread else None  # type: ignore[no-untyped-call]  # PyTorch's
+            event = torch.cuda.Event() if self._thread else None  # type: ignore[no-untyped-call]  # PyTorch leaves it untyped
             self._staged.append((*first.views(pin_memory=event is not None), event))
         return replace(first, **parts, known_counts=known, any_of=None if known else counts, memo={})
 

@@ -89,7 +89,7 @@ class ManyNetworks(Experiment[list[Case]], Generic[Case]):
             raw = json.loads(path.read_text(encoding="utf-8"))
             if raw["format"] != FORMAT or raw["experiment"] != self.name:
                 raise KeyError(f"it holds results of {raw['experiment']!r}")
-            return [self.case(**row) for row in raw["cases"]]  # type: ignore[misc]  # a Case
+            return [self.case(**row) for row in raw["cases"]]  # type: ignore[misc]  # a subclass's dataclass, with its own fields
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RunError(
                 f"cannot read results of {self.name!r} from {path}: {error}\ngive a results.json of reproduce"
@@ -190,4 +190,4 @@ def worst(
 if __name__ == "__main__":
     experiment = load(sys.argv[1])
     torch.set_num_threads(1)
-    experiment.write(experiment.simulate(int(sys.argv[2])), Path(sys.argv[3]))  # type: ignore[attr-defined]  # ManyNetworks
+    experiment.write(experiment.simulate(int(sys.argv[2])), Path(sys.argv[3]))  # type: ignore[attr-defined]  # only a ManyNetworks starts this

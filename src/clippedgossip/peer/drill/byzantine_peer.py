@@ -55,9 +55,9 @@ class ByzantinePeer(Node):
 
     async def start(self) -> None:
         if self.how in _STREAMS:
-            self.outbox._stream = _STREAMS[self.how]  # type: ignore[method-assign]  # a violation
+            self.outbox._stream = _STREAMS[self.how]  # type: ignore[method-assign]  # this peer breaks the protocol
         if self.how == "false-round":  # by its own count it would have nothing new after its first message
-            self.outbox._new_to = lambda request: max(self.outbox._messages, default=None)  # type: ignore[method-assign]  # a violation
+            self.outbox._new_to = lambda request: max(self.outbox._messages, default=None)  # type: ignore[method-assign]  # this peer breaks the protocol
         if self.how == "gzip-bomb":
             from clippedgossip.peer.drill.gzip_bomb import arm
 
@@ -164,7 +164,7 @@ async def _late_stalling(peer: ByzantinePeer, vector: Tensor) -> Messages:
     """Forty rounds as a regular peer; then it says that it is far ahead, and ends no message."""
     if peer.round < _GOOD_ROUNDS:
         return _to_all(peer, vector)
-    peer.outbox._stream = _silent_stream  # type: ignore[method-assign]  # a violation
+    peer.outbox._stream = _silent_stream  # type: ignore[method-assign]  # this peer breaks the protocol
     return await _false_round(peer, vector)
 
 
