@@ -4,7 +4,6 @@ import logging
 import os
 import re
 import sys
-import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -16,7 +15,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from clippedgossip.errors import RunError
+from clippedgossip.errors import RunError, warn_user
 from clippedgossip.randomness import purpose_word
 
 _In = TypeVar("_In")
@@ -190,11 +189,7 @@ class CapturedWork:
         except RuntimeError as error:
             self._refused = True
             why = (str(error).splitlines() or [type(error).__name__])[0]
-            warnings.warn(
-                f"a CUDA graph cannot hold these rounds, so they are slower, but correct: {why}",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+            warn_user(f"a CUDA graph cannot hold these rounds, so they are slower, but correct: {why}")
         for tensor, value in zip(self.changed(), saved, strict=True):
             tensor.copy_(value)
 

@@ -1,5 +1,7 @@
 """The exception tree. Every error a user can cause says the value, the bound and the fix."""
 
+import sys
+import warnings
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -52,6 +54,14 @@ class PeerError(UserError):
     """A peer whose identity, configuration or neighbours do not fit."""
 
 
+def warn_user(message: str) -> None:
+    """A RuntimeWarning that points at the user's own line, the innermost one outside this package."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(__package__):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, RuntimeWarning, stacklevel=level)
+
+
 def kind_of(value: object) -> str:
     """What a value is, for a message: "an int", "a Network", "the class Network itself"."""
     if value is None:
@@ -59,6 +69,11 @@ def kind_of(value: object) -> str:
     if isinstance(value, type):
         return f"the class {value.__name__} itself"
     return article(type(value).__name__)
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 sample`, `2 samples`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def article(noun: str) -> str:

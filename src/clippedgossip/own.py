@@ -74,7 +74,11 @@ def load(reference: str, folder: Path | None = None) -> tuple[Callable[..., Any]
     found: Any = module
     for part in name.split("."):
         if not hasattr(found, part):
-            known = [key for key, value in vars(found).items() if callable(value) and key[0] != "_"]
+            known = [
+                key
+                for key, value in vars(found).items()
+                if callable(value) and key[0] != "_" and value.__module__ == module_name
+            ]
             raise ConfigError(f"is not in {origin.file}: {unknown_name('name', part, known)}")
         found = getattr(found, part)
     return found, origin

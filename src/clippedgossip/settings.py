@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
 
 import clippedgossip.decode as decode
 from clippedgossip.decode import KeyProblem, Kind, Thing
-from clippedgossip.errors import ConfigError, RuleError, article, kind_of, unknown_name
+from clippedgossip.errors import ConfigError, RuleError, article, kind_of, unknown_name, warn_user
 from clippedgossip.step import (
     OPTIMIZER,
     SHARED,
@@ -116,8 +116,23 @@ class TrainingConfig(Schedule):
                 raise KeyProblem(
                     ("training", name), f"training.{name} is {count}; it must be at least {least}"
                 )
+        for name, by, useful in (
+            ("lr_factor", "lr_drops", self.lr_drops),
+            ("evaluate_last_every", "evaluate_last", self.evaluate_last),
+        ):
+            if not useful and getattr(self, name) != getattr(type(self), name):
+                raise KeyProblem(
+                    ("training", name), f"training.{name} has no effect without training.{by}; drop it"
+                )
         if self.lr_schedule == "constant" and not self.lr_drops:
             object.__setattr__(self, "lr_schedule", "drops")  # without drops it is constant
+        if self._other is None and isinstance(self.optimizer, Mapping) and "beta" in self.optimizer:
+            if self.momentum is not None:
+                raise KeyProblem(
+                    ("training", "momentum"),
+                    "training.momentum and training.optimizer.beta say the same thing; drop one of them",
+                )
+            object.__setattr__(self, "momentum", float(self.optimizer["beta"]))
         for name, default in MOMENTUM.items():
             if self._other is None:
                 said = getattr(self, name)
@@ -150,9 +165,10 @@ class TrainingConfig(Schedule):
     @property
     def _other(self) -> Thing | None:
         """An optimizer other than Algorithm 1's momentum."""
-        if self.optimizer is None or self.optimizer == "momentum":
+        if self.optimizer is None:
             return None
-        return decode.decode(OPTIMIZER, self.optimizer, ("training", "optimizer"), self.folder)
+        thing = decode.decode(OPTIMIZER, self.optimizer, ("training", "optimizer"), self.folder)
+        return None if thing.name == "momentum" else thing
 
     def checked(self) -> Self:
         """The same in its canonical form: code of the user's own has its digest."""
@@ -435,7 +451,10 @@ class DataConfig:
     def load(self) -> "DataSet":
         """The data, or so much of it as is asked for; kept, so that runs of one process share one copy."""
         from clippedgossip.tasks.datasets import load_part
+        from clippedgossip.tasks.sources.fetch import EMBEDDED
 
+        if self.root is not None and (self.parameters or self.name == EMBEDDED):
+            warn_user(f"data.root has no effect: {self.name} takes nothing from a folder; drop it")
         if not self.parameters:
             data = load_part(self.name, self.where, self.samples, self.test_samples)
         else:

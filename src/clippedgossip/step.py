@@ -199,18 +199,25 @@ SHARED = ("weight_decay", "clip_gradient")
 """What every optimizer has; keys of [training] beside its name."""
 OPTIMIZER = Kind(
     word="optimizer",
-    names={"sgd": SGD, "adamw": AdamW},
+    names={"momentum": HeavyBall, "sgd": SGD, "adamw": AdamW},
     base=Optimizer,
     group="clippedgossip.optimizers",
     fix="make it a subclass of clippedgossip.step.Optimizer",
     offered=SHARED,
 )
-"""Those beside the default, Algorithm 1's momentum, which `training.momentum` says."""
+"""`training.momentum` says β of the default, Algorithm 1's momentum."""
 
 
 def momentum_of(form: str, weight: float, **more: Any) -> Momentum:
     """The momentum of a form; `weight` is that of the old momentum, so the paper's α is 1 − weight."""
     return HeavyBall(weight, **more) if form == "pytorch" else Averaged(round(1 - weight, 12), **more)
+
+
+def momentum_words(momentum: HeavyBall | Averaged) -> dict[str, Any]:
+    """What [training] says to get this momentum."""
+    if isinstance(momentum, HeavyBall):
+        return {"momentum": momentum.beta, "momentum_form": "pytorch"}
+    return {"momentum": round(1 - momentum.alpha, 12), "momentum_form": "paper"}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -50,6 +50,10 @@ WRONG: dict[str, tuple[str, ...]] = {  # the command -> what its error must say
     "audit ring --nodes 5 --nodes 6": ("--nodes", "twice", "5", "6"),
     "audit hypercube --dimension 200": ("200", "GB", "smaller"),
     "consensus ring --dim 1000000000": ("1000000000", "GB", "smaller"),
+    "consensus ring --delay 1000000000": ("1,000,000,000 rounds", "bytes", "lower network.delay"),
+    "audit ring --schedule {name='churn'": ("{name='churn'", "Unclosed", "close every {"),
+    f"run {EXAMPLE} network.byzantine=[1,2": ("[1,2", "Unclosed", "close every {"),
+    f"run {EXAMPLE} training.lr_factor=0.5": ("training.lr_factor", "no effect without training.lr_drops"),
     "consensus ring --rule-option radius=1 --rule-option radius=2": ("radius", "twice"),
     "reproduce consensus --from nowhere": ("nowhere", "does not exist", "results.json"),
     "examples nothing.toml": ("nothing.toml", "dumbbell.toml"),
@@ -141,13 +145,21 @@ def test_names_beside_the_nearest_match_are_cut_to_a_line() -> None:
 
 
 def test_a_disconnected_network_is_diagnosed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert code_of("audit parts.csv") == 0
+    assert code_of("audit parts.csv") == 1
     assert "CONSENSUS IS IMPOSSIBLE" in capsys.readouterr().out
-    assert code_of("audit parts.csv --json") == 0
+    assert code_of("audit parts.csv --json") == 1
     diagnosis = json.loads(capsys.readouterr().out)
     assert diagnosis["connected"] is False
     assert diagnosis["consensus_guaranteed"] is False
     assert diagnosis["suggested_edges"]
+
+
+def test_a_schedule_that_never_connects_is_diagnosed(capsys: pytest.CaptureFixture[str]) -> None:
+    never = "audit ring --schedule {name='phases',phases=[{rounds=1,edges=[[0,1]]}]}"
+    assert code_of(never) == 1
+    assert "CONSENSUS IS IMPOSSIBLE" in capsys.readouterr().out
+    assert code_of(f"{never} --json") == 1
+    assert json.loads(capsys.readouterr().out)["consensus_guaranteed"] is False
 
 
 def test_a_disconnected_network_is_not_trained_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

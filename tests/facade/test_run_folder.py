@@ -12,6 +12,8 @@ import clippedgossip as cg
 from clippedgossip.facade.training_run import TrainingRun
 from clippedgossip.records import RunDirectory
 from clippedgossip.report.run_report import report
+from clippedgossip.runs.config import load_config
+from clippedgossip.runs.execute import execute
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -82,3 +84,37 @@ def test_other_data_weights_or_code_are_another_run(tmp_path: Path) -> None:
         run(tmp_path, rule="gossip"),
     ]
     assert len({made.path for made in runs}) == len(runs)
+
+
+def test_runs_from_python_and_from_a_config_have_the_same_columns(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(
+        'network = {name = "ring", nodes = 4}\ndata = {name = "digits", samples = 80}\nmodel = "linear"\n'
+        'rule = "gossip"\n[training]\nrounds = 2\nlr = 0.5\nlr_schedule = "cosine"\noptimizer = "sgd"\n'
+    )
+    execute(load_config(tmp_path / "mine.toml"), tmp_path / "runs")
+    data = {"name": "digits", "samples": 80}
+    words: dict[str, Any] = {"rounds": 2, "lr": 0.5, "lr_schedule": "cosine", "optimizer": "sgd"}
+    ring = cg.Network(nx.cycle_graph(4))
+    cg.train(ring, data, "linear", rule="gossip", out=tmp_path / "runs", **words).finish()
+    frame = cg.results(tmp_path / "runs")
+    both = frame.drop(columns=[name for name in frame if name.startswith(("network.", "given.", "run"))])
+    assert len(both) == 2
+    assert len(both.drop_duplicates()) == 1
+    assert both["training.lr"].tolist() == [0.5, 0.5]
+
+
+def test_a_schedule_of_ones_own_is_part_of_the_run(tmp_path: Path) -> None:
+    def ring(network: cg.Network, round: int, seed: int) -> list[tuple[int, int]]:
+        return [(0, 1), (1, 2), (2, 3)]
+
+    def path(network: cg.Network, round: int, seed: int) -> list[tuple[int, int]]:
+        return [(0, 1), (1, 2), (3, 0)]
+
+    path.__qualname__ = ring.__qualname__
+    names = {scheduled(tmp_path, said).path for said in (ring, ring, path)}
+    assert len(names) == 2
+
+
+def scheduled(out: Path, schedule: Any) -> TrainingRun:
+    network = cg.Network(nx.cycle_graph(4), schedule=schedule)
+    return cg.train(network, {"name": "digits", "samples": 80}, "linear", rounds=2, out=out)

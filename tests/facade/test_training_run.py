@@ -19,7 +19,7 @@ from clippedgossip.errors import ClippedGossipError, RunError, UserError
 from clippedgossip.facade import TrainingRun
 from clippedgossip.network import Network
 from clippedgossip.simulate.setup import network_task
-from clippedgossip.step import Averaged, HeavyBall, LearningRate
+from clippedgossip.step import AdamW, Averaged, HeavyBall, LearningRate
 from clippedgossip.tasks import DataSet, flatten
 from tests.facade.interrupting import Interrupting
 
@@ -222,6 +222,12 @@ def test_a_run_that_diverges_ends_with_a_warning_and_keeps_its_records(
         ({"attack": "label-flipping"}, {"attack": cg.attacks.LabelFlipping()}),
         ({"lr": 0.3}, {"lr": LearningRate(initial=0.3)}),
         ({"momentum": Averaged(0.1)}, {"optimizer": Averaged(alpha=0.1)}),
+        (
+            {"lr_schedule": "cosine", "lr_warmup": 2},
+            {"lr": LearningRate(initial=0.3, schedule="cosine", warmup=2)},
+        ),
+        ({"optimizer": {"name": "momentum", "beta": 0.5}}, {"momentum": 0.5}),
+        ({"optimizer": "adamw", "weight_decay": 0.1}, {"optimizer": AdamW(weight_decay=0.1)}),
         ({"partition": "dirichlet"}, {"partition": {"name": "dirichlet", "alpha": 0.5}}),
     ],
     ids=str,
@@ -336,6 +342,12 @@ def test_a_factory_starts_every_seed_from_other_weights(network: Network, data: 
         ({"partition": 3}, "partition is 3"),
         ({"lr": "fast"}, "lr is 'fast'; it must be a number"),
         ({"lr": -1.0}, "must be above 0"),
+        ({"lr_schedule": "cosin"}, "did you mean 'cosine'"),
+        ({"lr_shedule": "cosine"}, "unknown argument 'lr_shedule'; did you mean 'lr_schedule'"),
+        ({"lr": LearningRate(), "lr_warmup": 3}, "lr_warmup is given beside a LearningRate"),
+        ({"lr_factor": 0.5}, "lr_factor has no effect without lr_drops"),
+        ({"optimizer": "adam"}, "known: adamw, momentum, sgd"),
+        ({"optimizer": "sgd", "momentum": 0.5}, "momentum goes with the optimizer 'momentum'"),
         ({"momentum": 1.5}, "below 1"),
         ({"rounds": 0}, "rounds is 0"),
         ({"batch": 0}, "batch is 0"),
@@ -467,3 +479,20 @@ def test_what_does_not_fit_is_refused_when_it_is_called(monkeypatch: pytest.Monk
         RunError, match=r"3 workers with [\d,]+ parameters need about [\d,]+ bytes, .* 1,000 free"
     ):
         cg.train(Network(nx.cycle_graph(3)), device="cpu")
+
+
+def test_models_are_tested_when_a_configs_run_would_test_them(
+    network: Network, data: DataSet, model: nn.Module
+) -> None:
+    options = {name: said for name, said in SHORT.items() if name != "evaluate_every"}
+    run = cg.train(network, data, model, attack="none", **options)
+    assert run.setup.training.evaluate_every == cg.Training().evaluate_every
+    assert run.setup.training.evaluate_last == cg.Training().evaluate_last
+    assert start(network, data, model).setup.training.evaluate_last == 0  # said: every 2 rounds
+
+
+def test_a_warning_points_at_the_users_line(network: Network, data: DataSet, model: nn.Module) -> None:
+    rows = [[0, 1]] * 8 + [[2]]
+    with pytest.warns(RuntimeWarning, match="larger than the smallest share, 1 sample of node 9") as seen:
+        cg.train(network, data, model, attack=cg.attacks.Dissensus(), partition=rows, **SHORT)
+    assert seen[0].filename == __file__

@@ -182,6 +182,31 @@ def test_a_schedule_of_one_s_own_is_a_function_or_a_class(tmp_path: Path) -> Non
     assert [len(built.at(round).indices) // 2 for round in range(3)] == [2, 2, 1]
 
 
+class WithoutPairs(GraphSchedule):
+    pass
+
+
+def raises(network: Network, round: int, seed: int) -> list[tuple[Any, Any]]:
+    return {0: [(0, 1)], 1: [(1, 2)]}[round]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "says"),
+    [
+        (WithoutPairs(), r"WithoutPairs has no method pairs\(network, round, seed\)"),
+        (raises, r"round 3 of the schedule raises raised KeyError: 2\nsee .*test_schedule.py, line"),
+        (lambda network, round, seed: 7, r"round 1 of the schedule .* is 7\nreturn the links"),
+        (lambda network: [], r"round 1 of the schedule .* raised TypeError"),
+        (lambda network, round, seed: [(0, 1, 2)], r"round 1 of the schedule .* has the link \(0, 1, 2\)"),
+    ],
+)
+def test_what_ones_own_schedule_does_wrong_is_said_with_its_name_and_round(schedule: Any, says: str) -> None:
+    network = Network(nx.complete_graph(4), schedule=schedule)
+    with pytest.raises(NetworkError, match=says) as caught:
+        survey(network, 5, 0)
+    assert len(str(caught.value).splitlines()) == 2 or "has the link" in says
+
+
 @pytest.mark.parametrize(
     ("said", "says"),
     [

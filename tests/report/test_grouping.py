@@ -110,5 +110,11 @@ def test_a_rule_of_a_rule_is_named_with_what_differs(tmp_path: Path) -> None:
     assert {setting for setting, rule in found if rule == "median"} == {"tuned(ipm)", "tuned(dissensus)"}
 
 
+def test_a_digest_of_code_is_no_label(tmp_path: Path) -> None:
+    one: dict[str, Any] = {"rule": {"name": "mine:Half", "share": 1, "code": "ab"}}
+    other: dict[str, Any] = {"rule": {"name": "mine:Half", "share": 2, "code": "cd"}}
+    assert {rule for _, rule in labels(tmp_path, one, other)} == {"Half share=1", "Half share=2"}
+
+
 def test_a_bare_config_still_has_a_name(tmp_path: Path) -> None:
     assert labels(tmp_path, {"seed": 0}, {"seed": 1}) == [("all runs", "run")]

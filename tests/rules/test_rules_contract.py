@@ -333,7 +333,13 @@ def test_a_smoothing_whose_square_is_no_number_is_refused(smoothing: float) -> N
 @rules
 def test_weights_that_are_none_are_refused(rule: Rule) -> None:
     own, received, weights = neighbourhood()
-    for wrong, says in ((-weights, "at least 0"), (weights * torch.nan, "nan"), (weights + 0.5, "at most 1")):
+    full = weights / weights.sum(-1, keepdim=True)
+    wrong_ones = {
+        "at least 0": -weights,
+        "nan": weights * torch.nan,
+        "sum to 1.01; .* at most 1": full * 1.01,
+    }
+    for says, wrong in wrong_ones.items():
         with pytest.raises(RuleError, match=says):
             rule(own, received, wrong, LIES)
 

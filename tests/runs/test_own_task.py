@@ -8,6 +8,7 @@ from clippedgossip.errors import DataError, RunError, UserError
 from clippedgossip.runs.budget import plan
 from clippedgossip.runs.config import RunConfig, load_config
 from clippedgossip.runs.execute import execute
+from clippedgossip.simulate import train_together
 
 CODE = """
 import torch
@@ -60,6 +61,15 @@ def test_a_config_names_a_model_a_loss_and_a_metric_of_ones_own(config: Path) ->
     assert run.summary is not None
     assert 0 <= run.summary["top2"] <= 1
     assert run.summary["tier"] == "vmap"
+
+
+def test_runs_with_equal_parameters_of_an_own_loss_share_a_stack(config: Path) -> None:
+    setups = [load_config(config, [f"seed={seed}"]).build() for seed in (0, 1)]
+    moments = list(train_together(setups, device="cpu"))
+    assert [now.record is not None for now in moments[-1]] == [True, True]
+    other = load_config(config, ["training.loss.by=0.3"]).build()
+    with pytest.raises(UserError, match="must have the same data, model, loss"):
+        next(train_together([setups[0], other], device="cpu"))
 
 
 @pytest.mark.parametrize("was", ["label_smoothing=by", "topk(2)"], ids=["loss", "metric"])

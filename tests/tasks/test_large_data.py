@@ -4,6 +4,7 @@ import json
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -108,7 +109,7 @@ def test_a_resumed_run_draws_the_same(digits: DataSet) -> None:
 
 def test_a_config_names_a_folder_of_files(digits: DataSet, tmp_path: Path) -> None:
     saved(digits, tmp_path / "data")
-    said = {
+    said: dict[str, Any] = {
         "network": {"name": "complete", "nodes": 4},
         "data": {"name": "npy", "path": "data"},
         "model": "mlp",
@@ -122,6 +123,8 @@ def test_a_config_names_a_folder_of_files(digits: DataSet, tmp_path: Path) -> No
     assert "keep" not in mapping["data"]
     planned = plan(config)
     assert planned.data_on_host
+    on_device = {**said, "data": {**said["data"], "keep": "device"}}
+    assert not plan(RunConfig.from_mapping(on_device, folder=tmp_path)).data_on_host
     assert planned.data_bytes == 4 * 4 * (64 * 4 + 8)  # workers, batch, and a sample
     done = execute(config, tmp_path / "runs")
     (first,) = (tmp_path / "runs").glob("*/records.jsonl")

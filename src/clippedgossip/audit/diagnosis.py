@@ -63,6 +63,12 @@ class Audit:
         gamma = self.network.spectral_gap
         return self.network.delta_max / gamma**2 if gamma > 0 else inf
 
+    @property
+    def possible(self) -> bool:
+        """Whether the regular nodes can reach consensus at all: they, or the rounds of their schedule, are
+        connected."""
+        return self.network.connected and (self.rounds is None or self.rounds.connected_after is not None)
+
     def __str__(self) -> str:
         """The diagnosis in words."""
         from clippedgossip.audit.text import render
@@ -90,10 +96,11 @@ class Audit:
             "delta_max": network.delta_max,
             "delta_max_nodes": _names(network, delta_max_nodes(network)),
             "ratio": _number(self.ratio),
-            "consensus_guaranteed": self.consensus.holds,
+            "consensus_possible": self.possible,
+            "consensus_guaranteed": self.possible and self.consensus.holds,
             "consensus_factor": self.consensus.factor,
             "consensus_limit": self.consensus.limit,
-            "training_guaranteed": self.training.holds,
+            "training_guaranteed": self.possible and self.training.holds,
             "training_limit": self.training.limit,
             "weakest_cut": None if self.weakest_cut is None else _cut(network, self.weakest_cut),
             "more_byzantine": self.more_byzantine,

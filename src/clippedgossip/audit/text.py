@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from clippedgossip.audit.components import Components
 from clippedgossip.audit.diagnosis import FEW_EDGES, Audit, delta_max_nodes
 from clippedgossip.audit.edges import GAIN
+from clippedgossip.errors import counted
 from clippedgossip.network import Network
 
 WIDTH = 80
@@ -64,7 +65,7 @@ def _head(network: Network, title: str) -> str:
     weights = {"metropolis-hastings": "Metropolis–Hastings", "own": "its own"}.get(
         network.weighting, network.weighting
     ) + " weights"
-    counts = f"{_count(network.n, 'node')}, {_count(len(network.indices) // 2, 'edge')}, {weights}"
+    counts = f"{counted(network.n, 'node')}, {counted(len(network.indices) // 2, 'edge')}, {weights}"
     byzantine = f"{len(network.regular)} regular, {len(network.byzantine)} Byzantine"
     if len(network.byzantine):
         byzantine += f" ({nodes_text(network, network.byzantine.tolist(), 50)})"
@@ -78,7 +79,13 @@ def _paragraph(text: str, indent: str = "  ") -> str:
 def _verdict(audit: Audit) -> str:
     network, guarantee = audit.network, audit.consensus
     limit, delta = number(guarantee.limit), number(network.delta_max)
-    if not network.connected:
+    if audit.rounds is not None and audit.rounds.connected_after is None:
+        verdict = "CONSENSUS IS IMPOSSIBLE"
+        why = (
+            "The links of the schedule's rounds never connect all regular nodes. No rule can repair that; "
+            "a schedule that uses more links can."
+        )
+    elif not network.connected:
         sizes = [str(len(part)) for part in network.components]
         shown = ", ".join(sizes[:10]) + (", …" if len(sizes) > 10 else "")
         verdict = "CONSENSUS IS IMPOSSIBLE"
@@ -116,6 +123,8 @@ def _verdict(audit: Audit) -> str:
             "One more Byzantine node" if len(worst.nodes) == 1 else f"{len(worst.nodes)} more Byzantine nodes"
         )
         why += f" {few} in the wrong place would undo that (below)."
+    if audit.rounds is not None and audit.possible:
+        why += " All of this is about the network with all its links; what its rounds do stands below."
     return f"{verdict}\n{_paragraph(why)}"
 
 
@@ -123,8 +132,8 @@ def _rounds(audit: Audit) -> str:
     found = audit.rounds
     if found is None:
         return ""
-    after = "never" if found.connected_after is None else f"{found.connected_after} rounds"
-    lines = [f"SCHEDULE: {audit.network.schedule}, {found.rounds} rounds looked at"]
+    after = "never" if found.connected_after is None else counted(found.connected_after, "round")
+    lines = [f"SCHEDULE: {audit.network.schedule}, {counted(found.rounds, 'round')} looked at"]
     if found.directed:
         lines.append(
             _paragraph(
@@ -150,8 +159,8 @@ def _rounds(audit: Audit) -> str:
             _row(
                 "heard",
                 f"≤ {heard.most}",
-                f"Byzantine nodes by each regular node in {heard.rounds} rounds, but with probability "
-                f"{number(heard.probability)}",
+                f"Byzantine nodes by each regular node in {counted(heard.rounds, 'round')}, but with "
+                f"probability {number(heard.probability)}",
             )
         )
         fewest = "no number of neighbours is enough" if heard.fewest is None else f"{heard.fewest} are enough"
@@ -231,14 +240,14 @@ def _components(audit: Audit) -> str:
 def _parts(network: Network, found: Components) -> str:
     lines = [_part(network, part) for part in found.groups[:5]]
     if len(found.groups) > 5:
-        lines.append(f"and {_count(len(found.groups) - 5, 'smaller part')}")
+        lines.append(f"and {counted(len(found.groups) - 5, 'smaller part')}")
     if found.alone:
         lines.append(f"alone: {nodes_text(network, found.alone)}")
     return "\n".join(_paragraph(line, "    ") for line in lines)
 
 
 def _part(network: Network, part: NDArray[np.int64]) -> str:
-    return f"{_count(len(part), 'node')}: {nodes_text(network, part.tolist())}"
+    return f"{counted(len(part), 'node')}: {nodes_text(network, part.tolist())}"
 
 
 def _cut(audit: Audit) -> str:
@@ -250,12 +259,12 @@ def _cut(audit: Audit) -> str:
     if not cut.edges:
         more = len(network.components) - len(parts)
         return f"Weakest cut: no edge joins\n{sides}" + (
-            f"\n    and {_count(more, 'smaller part')}" if more else ""
+            f"\n    and {counted(more, 'smaller part')}" if more else ""
         )
     if cut.complete:
         return "Weakest cut: none, every node is next to every other"
     name = "Weakest cut" if cut.exact else "Weakest cut found"
-    lead = f"{name}: {_count(len(cut.edges), 'edge')} of total weight {number(cut.weight)} between"
+    lead = f"{name}: {counted(len(cut.edges), 'edge')} of total weight {number(cut.weight)} between"
     if len(cut.edges) <= 12:
         sides += f"\n{_paragraph('across it: ' + _edge_list(network, cut.edges), '    ')}"
     if not cut.exact:
@@ -264,10 +273,6 @@ def _cut(audit: Audit) -> str:
             f"its weight by size is {number(cut.conductance)}; none has less than {least} (Cheeger)", "    "
         )
     return f"{lead}\n{sides}"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _edge_list(network: Network, edges: Iterable[tuple[int, int]]) -> str:

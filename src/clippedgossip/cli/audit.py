@@ -54,6 +54,7 @@ def audit(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
     """Diagnose a network: whether consensus is guaranteed, where the network is weak, which edges would help.
+    Exit code 1 if consensus is impossible: no path of regular nodes connects some of them.
 
     Examples: `clippedgossip audit dumbbell --clique 10` or `clippedgossip audit mynet.graphml --byzantine
     3,7`.
@@ -95,6 +96,8 @@ def audit(
     if as_json:
         report: dict[str, Any] = {"network": network, **diagnosis.to_json()}
         print(json.dumps(report, allow_nan=False))
-        return
-    print(render(diagnosis, Path(network).stem))
-    print(f"\nDrawn to {draw}" if draw is not None else "\nTo draw the network, add --draw network.svg")
+    else:
+        print(render(diagnosis, Path(network).stem))
+        print(f"\nDrawn to {draw}" if draw is not None else "\nTo draw the network, add --draw network.svg")
+    if not diagnosis.possible:
+        raise typer.Exit(1)

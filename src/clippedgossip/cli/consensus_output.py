@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from clippedgossip.errors import counted
+
 if TYPE_CHECKING:
     from clippedgossip.report import Table
 
@@ -22,8 +24,8 @@ History = list[Step]
 
 AGREED = 1e-3  # of the initial error
 MEANING = (
-    "error: mean squared distance of the regular nodes' vectors to their average at\n"
-    "the start; spread: to their average now."
+    "The error is the mean squared distance of the regular nodes' vectors to their\n"
+    "average at the start; the spread is that to their average now."
 )
 
 
@@ -67,7 +69,7 @@ def verdict(history: History) -> str:
         return f"They agree, but not on their average; the error is {share}."
     if last.error > scale:
         return f"They are further from their average than before; the error is {share}."
-    return f"They do not agree after {last.round} rounds; the error is {share}."
+    return f"They do not agree after {counted(last.round, 'round')}; the error is {share}."
 
 
 def print_json(facts: Facts, history: History) -> None:

@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from clippedgossip.errors import counted
+
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
@@ -39,4 +41,4 @@ def export(
     if as_json:
         print(json.dumps({"runs": count, "to": str(place)}))
     else:
-        print(f"wrote {count} run{'' if count == 1 else 's'} to {place}")
+        print(f"wrote {counted(count, 'run')} to {place}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clippedgossip.errors import NetworkError, unknown_name
+from clippedgossip.errors import NetworkError, counted, unknown_name
 
 if TYPE_CHECKING:
     from clippedgossip.graphs.generators import Graph
@@ -203,7 +203,8 @@ def build_network(
     worst = worst_placement(network, worst_byzantine)
     if worst is None:
         raise NetworkError(
-            f"no worst place for {worst_byzantine} Byzantine nodes\ngive a connected network of more nodes"
+            f"no worst place for {counted(worst_byzantine, 'Byzantine node')}\n"
+            "give a connected network of more nodes"
         )
     turned = [network.labels[i] for i in worst.nodes]
     return Network(graph, byzantine=turned, weights=chosen_weights, max_degree=max_degree, **changes)

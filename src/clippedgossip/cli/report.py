@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from clippedgossip.errors import counted
+
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
@@ -44,4 +46,4 @@ def report(
         print(table(to_short_table(made.rows)))
         print(f"wrote {out}")
         if figures is not None:
-            print(f"wrote {len(drawn)} files to {figures}")
+            print(f"wrote {counted(len(drawn), 'file')} to {figures}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clippedgossip.errors import UserError
+from clippedgossip.errors import UserError, counted
 
 if TYPE_CHECKING:
     from clippedgossip.runs.config import RunConfig
@@ -210,7 +210,7 @@ def _show(summary: dict[str, Any], config: "RunConfig", found: bool) -> None:
     if end != columns[0]:
         columns.append(end)
     metric = summary.get("metric", "accuracy")
-    rounds = "1 round" if summary["rounds"] == 1 else f"{summary['rounds']} rounds"
+    rounds = counted(summary["rounds"], "round")
     print(f"{config.label}: {rounds}, {summary['seconds']:.1f} s on {summary['device']}")
     if found:
         print("this run was finished before; --again repeats it")

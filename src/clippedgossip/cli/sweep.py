@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from clippedgossip.cli.run import CheckpointEvery, Json, Overrides
-from clippedgossip.errors import UserError
+from clippedgossip.errors import UserError, counted
 
 if TYPE_CHECKING:
     from clippedgossip.runs.config import RunConfig
@@ -118,7 +118,7 @@ def status(
         print(json.dumps([_row(one) for one in statuses], indent=1))
         return
     counts = {state: sum(s.state == state for s in statuses) for state in STATES}
-    print(f"{root}: {len(statuses)} runs")
+    print(f"{root}: {counted(len(statuses), 'run')}")
     print("  " + ", ".join(f"{count} {state}" for state, count in counts.items() if count))
     for state in ("running", "stopped", "diverged", "failed"):
         for one in (s for s in statuses if s.state == state):
@@ -164,7 +164,7 @@ def _launch(
         configs, root, launcher=launcher, jobs=jobs, minutes=minutes, parameters=override({}, parameters)
     )
     names = [str(job.job_id) for job in started]
-    print(f"{len(started)} jobs: {', '.join(names)}; logs in {root / 'jobs'}", file=sys.stderr)
+    print(f"{counted(len(started), 'job')}: {', '.join(names)}; logs in {root / 'jobs'}", file=sys.stderr)
     failed: dict[str, str] = {}
     if launcher != "slurm":
         for job in started:

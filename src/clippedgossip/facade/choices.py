@@ -5,22 +5,29 @@ import copy
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Integral, Real
 from typing import Any, cast
 
 import torch
 from torch import nn
 
+import clippedgossip.decode as decode
 from clippedgossip.attacks import Attack
-from clippedgossip.decode import decode, plain_of
+from clippedgossip.decode import KeyProblem
 from clippedgossip.devices import find_device
-from clippedgossip.errors import ConfigError, DataError, kind_of, unknown_name
+from clippedgossip.errors import ConfigError, DataError, counted, kind_of, unknown_name
 from clippedgossip.facade.recorded_run import RecordedRun
 from clippedgossip.network import Network
 from clippedgossip.rules import Rule
-from clippedgossip.settings import AttackConfig, DataConfig, ModelConfig, Precision, RuleConfig, Training
+from clippedgossip.settings import (
+    AttackConfig,
+    DataConfig,
+    ModelConfig,
+    RuleConfig,
+    Training,
+    TrainingConfig,
+)
 from clippedgossip.simulate.setup import Setup, Shares, network_task
-from clippedgossip.step import OPTIMIZER, HeavyBall, LearningRate, Momentum, Optimizer
+from clippedgossip.step import SHARED, Averaged, HeavyBall, LearningRate, Optimizer, momentum_words
 from clippedgossip.tasks import SCHEMES, DataSet
 from clippedgossip.tasks.objective import LossLike, MetricLike
 
@@ -34,6 +41,12 @@ Partition = Words | Shares
 OptimizerLike = Optimizer | Words | None
 SHARING = ("alpha", "byzantine_share", "byzantine_copies")
 """Keys of a config's [data] that may stand in the table of a partition."""
+TRAINING = tuple(
+    entry.name
+    for entry in dataclasses.fields(TrainingConfig)
+    if entry.name not in ("loss", "metric", "folder")
+)
+"""Keys of a config's [training], each an argument of `train` and `compare`."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -47,7 +60,8 @@ class Choices:
     shares: Shares | None
     model: ModelLike
     training: Training
-    batch: int
+    said_training: Mapping[str, Any]
+    """[training] as a config has it."""
     loss: LossLike
     metric: MetricLike
     augment: bool
@@ -61,23 +75,15 @@ class Choices:
         model: ModelLike,
         *,
         partition: Partition,
-        rounds: int,
-        batch: int,
-        lr: float | LearningRate,
-        momentum: float | Momentum | None,
-        optimizer: OptimizerLike,
-        weight_decay: float,
-        clip_gradient: float | None,
-        local_steps: int,
-        evaluate_every: int,
-        precision: Precision,
+        training: Mapping[str, Any],
         loss: LossLike,
         metric: MetricLike,
         augment: bool,
         device: str | torch.device,
-        **of_each_run: object,
+        **given: Any,
     ) -> "Choices":
-        """From the arguments of a call, all by name; rules, attacks and seeds are for `setup`."""
+        """From the arguments of a call, all by name, those of [training] among `given`. Rules, attacks and
+        seeds are for `setup`."""
         if isinstance(network, Setup):
             raise ConfigError(
                 "network is a Setup; cg.train takes a network, data and a model\n"
@@ -85,15 +91,7 @@ class Choices:
             )
         if not isinstance(network, Network):
             raise ConfigError(f"network is {kind_of(network)}; give cg.Network(graph, byzantine=[…])")
-        training = Training(
-            rounds=_whole(rounds),
-            lr=lr if isinstance(lr, LearningRate) else LearningRate(initial=_number("lr", lr, "0.1")),
-            optimizer=_optimizer(optimizer, momentum, weight_decay=weight_decay, clip_gradient=clip_gradient),
-            local_steps=_whole(local_steps),
-            evaluate_every=_whole(evaluate_every),
-            evaluate_last=0,
-            precision=precision,
-        )
+        said_training, made = _training({**training, **{key: given[key] for key in TRAINING if key in given}})
         words = isinstance(partition, str) or _is_table(partition)
         said = _said(data, partition if words else "iid")
         return cls(
@@ -102,8 +100,8 @@ class Choices:
             said=said,
             shares=None if words else cast(Shares, partition),
             model=model,
-            training=training,
-            batch=_whole(batch),
+            training=made,
+            said_training=said_training,
             loss=loss,
             metric=metric,
             augment=augment or said.augment,
@@ -112,8 +110,8 @@ class Choices:
 
     def setup(self, rule: RuleLike, attack: AttackLike, seed: int) -> Setup:
         """One run of these."""
-        seed = _whole(seed)
-        if not isinstance(seed, int) or not 0 <= seed < 1 << 63:
+        seed = decode.value(int, seed, ("seed",))
+        if not 0 <= seed < 1 << 63:
             raise ConfigError(f"seed is {seed!r}; it must be a whole number, at least 0 and below 2^63")
         made = self._attack(attack)
         task = network_task(
@@ -126,7 +124,7 @@ class Choices:
             byzantine_share=self.said.byzantine_share,
             byzantine_copies=self.said.byzantine_copies,
             seed=seed,
-            batch=self.batch,
+            batch=self.said_training["batch"],
             loss=self.loss,
             metric=self.metric,
             augment=self.augment,
@@ -166,11 +164,9 @@ class Choices:
             "model": _named(self.model) or module,
             "rule": _table(setup.rule),
             "training": {
-                "batch": self.batch,
-                **dataclasses.asdict(self.training),
-                "optimizer": _table(self.training.optimizer),
-                "loss": setup.task.loss.name,
-                "metric": setup.task.metric.name,
+                **self.said_training,
+                **({} if self.loss is None else {"loss": setup.task.loss.name}),
+                **({} if self.metric is None else {"metric": setup.task.metric.name}),
             },
         }
         return mapping if setup.attack is None else mapping | {"attack": _table(setup.attack)}
@@ -185,7 +181,7 @@ class Choices:
         count = len(self.network.byzantine)
         if attack is None and count:
             raise ConfigError(
-                f"the network has {count} Byzantine node{'s' if count > 1 else ''}, but there is no attack\n"
+                f"the network has {counted(count, 'Byzantine node')}, but there is no attack\n"
                 'give attack=cg.attacks.Dissensus() or another, or attack="none" to follow the protocol'
             )
         if isinstance(attack, str | Mapping):
@@ -197,27 +193,50 @@ class Choices:
         return attack
 
 
-def _optimizer(optimizer: OptimizerLike, momentum: float | Momentum | None, **shared: Any) -> Optimizer:
-    """The optimizer: an object, a name or a table; or momentum, which is Algorithm 1's."""
+def _training(said: dict[str, Any]) -> tuple[dict[str, Any], Training]:
+    """[training] in a config's words, and what it means. Objects become the words that a config has."""
+    unknown = next((key for key in said if key not in TRAINING), None)
+    if unknown is not None:
+        raise ConfigError(unknown_name("argument", unknown, TRAINING))
+    rate, own = said["lr"], None
+    if isinstance(rate, LearningRate):
+        parts = {entry.name: getattr(rate, entry.name) for entry in dataclasses.fields(rate)}
+        words = {"lr" if name == "initial" else f"lr_{name}": part for name, part in parts.items()}
+        twice = next((key for key in words if key != "lr" and key in said), None)
+        if twice is not None:
+            raise ConfigError(f"{twice} is given beside a LearningRate; give it there, or give lr a number")
+        said |= words
+    if said["evaluate_every"] is not None:  # then there are no other rounds
+        said.setdefault("evaluate_last", 0)
+    optimizer, momentum = said["optimizer"], said["momentum"]
     given = optimizer if isinstance(optimizer, Optimizer) else momentum
     if isinstance(given, Optimizer):
-        if any(shared.values()) or (given is optimizer and momentum is not None):
+        if any(said[name] for name in SHARED) or (given is optimizer and momentum is not None):
             raise ConfigError(
                 f"{type(given).__name__} is given as an object, so its numbers are its own\n"
                 f"leave momentum, weight_decay and clip_gradient out: {type(given).__name__}(weight_decay=…)"
             )
-        return given
-    if optimizer is None or optimizer == "momentum":
-        return HeavyBall(0.9 if momentum is None else _number("momentum", momentum, "0.9"), **shared)
-    if momentum is not None:
-        raise ConfigError("momentum is the default optimizer; with another one leave momentum out")
-    made: Optimizer = decode(OPTIMIZER, optimizer, ("optimizer",)).build(offered=shared)
-    return made
+        said |= {"momentum": None, "optimizer": None, **{name: getattr(given, name) for name in SHARED}}
+        if isinstance(given, HeavyBall | Averaged) and type(given) in (HeavyBall, Averaged):
+            said |= momentum_words(given)
+        else:
+            own, said["optimizer"] = given, "sgd"  # an object may be of a class that no config can name
+    try:
+        config = decode.section(
+            TrainingConfig, {key: value for key, value in said.items() if value is not None}, (), folder=None
+        )
+    except KeyProblem as problem:
+        message = str(problem).replace("training.", "")
+        raise ConfigError(message) from problem
+    if own is None:
+        return config.to_mapping(), config.build()
+    table = {key: value for key, value in _table(own).items() if key not in SHARED}
+    return config.to_mapping() | {"optimizer": table}, dataclasses.replace(config.build(), optimizer=own)
 
 
 def _table(thing: Rule | Attack | Optimizer) -> dict[str, Any]:
     """A rule or attack as a config says it; one of the user's own goes by the name of its class."""
-    table = plain_of(thing)
+    table = decode.plain_of(thing)
     return {**table, "name": table["name"].rpartition(":")[2].rpartition(".")[2]}
 
 
@@ -288,16 +307,3 @@ def _called(model: Callable[[], nn.Module]) -> object:
             f"calling model() raised {type(error).__name__}: {first}\n"
             "give a module, or a function without arguments: lambda: Net(64, 10)"
         ) from error
-
-
-def _whole(value: Any) -> Any:
-    """numpy's integers as Python's, True as text; anything else as it is, to be checked later."""
-    if isinstance(value, bool):
-        return str(value)
-    return int(value) if isinstance(value, Integral) else value
-
-
-def _number(name: str, value: object, example: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise ConfigError(f"{name} is {value!r}; it must be a number, such as {name}={example}")
-    return float(value)

@@ -1,7 +1,6 @@
 """Compare rules under attacks: many runs of one network, data set and model."""
 
 import math
-import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ import torch
 
 from clippedgossip import simulate
 from clippedgossip.devices import free_memory
-from clippedgossip.errors import ConfigError, MiscompiledError
+from clippedgossip.errors import ConfigError, MiscompiledError, warn_user
 from clippedgossip.export.frame import data_frame
 from clippedgossip.facade.choices import (
     AttackLike,
@@ -65,10 +64,11 @@ def compare(
     loss: LossLike = None,
     metric: MetricLike = None,
     augment: bool = False,
-    evaluate_every: int = 10,
+    evaluate_every: int | None = None,
     precision: Precision = "float32",
     device: str | torch.device = "auto",
     progress: bool = True,
+    **training: Any,
 ) -> "Comparison":
     """Every rule under every attack, once for each seed.
 
@@ -235,7 +235,7 @@ def train_batch(runs: Sequence[RecordedRun], device: str) -> Iterator[int]:
                 if all(run.diverged is not None for run in runs):
                     return
         except MiscompiledError as error:
-            warnings.warn(str(error), RuntimeWarning, stacklevel=2)
+            warn_user(str(error))
         else:
             return
 

@@ -1,6 +1,5 @@
 """The records of a run as a data frame, as curves, as a page."""
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
@@ -8,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from clippedgossip.errors import RunError, kind_of
+from clippedgossip.errors import RunError, kind_of, warn_user
 from clippedgossip.files import write_atomic
 from clippedgossip.network import Network
 from clippedgossip.records import ACCURACY, Round, RunDirectory
@@ -77,7 +76,7 @@ class RecordedRun:
         """Say that the run diverged, if it did."""
         if self.diverged is not None:
             name = f"{self.rule} under attack {self.attack}, seed {self.seed}"
-            warnings.warn(f"{name}: {self.diverged}", RuntimeWarning, stacklevel=3)
+            warn_user(f"{name}: {self.diverged}")
 
     def forget(self) -> None:
         """Back to the start."""

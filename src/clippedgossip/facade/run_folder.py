@@ -48,6 +48,7 @@ def _digests(setup: Setup) -> dict[str, str]:
     task, network, data = setup.task, setup.network, setup.task.data
     held, kinds = task.module.state_dict(), {type(part) for part in task.module.modules()}
     own = [task.loss.function, task.metric.source, type(setup.rule), type(setup.attack), *kinds]
+    own += [type(network.schedule), getattr(network.schedule, "function", None), type(network.delay)]
     code = sorted(text for thing in own if (text := _code(thing)))
     return {
         "network": _digest(network.indptr, network.indices, network.byzantine, network.edge_weights()),

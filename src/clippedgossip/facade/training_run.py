@@ -1,16 +1,15 @@
 """Train a network from Python: one call, and a run to iterate over, plot and load models from."""
 
-import warnings
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from clippedgossip import simulate
-from clippedgossip.errors import MiscompiledError, RunError, kind_of, unknown_name
+from clippedgossip.errors import MiscompiledError, RunError, kind_of, unknown_name, warn_user
 from clippedgossip.export.frame import data_frame
 from clippedgossip.facade.choices import (
     AttackLike,
@@ -62,12 +61,13 @@ def train(
     loss: LossLike = None,
     metric: MetricLike = None,
     augment: bool = False,
-    evaluate_every: int = 10,
+    evaluate_every: int | None = None,
     precision: Precision = "float32",
     seed: int = 0,
     device: str | torch.device = "auto",
     progress: bool = True,
     out: str | Path | None = None,
+    **training: Any,
 ) -> "TrainingRun":
     """Train a model on every node of a network, some of them Byzantine (Algorithm 1).
 
@@ -85,8 +85,12 @@ def train(
     is one.
 
     `optimizer` is Algorithm 1's momentum (0.9 unless `momentum` says otherwise), an object of `cg.step`, or
-    words: "sgd", "adamw". Each worker takes `local_steps` steps between two exchanges. The paper's theory is
-    for momentum, one local step and a constant learning rate.
+    words: "sgd", "adamw". Each worker takes `local_steps` steps between two exchanges. Every other key of
+    [training] is an argument too: lr_schedule="cosine", lr_warmup=20. The paper's theory is for momentum, one
+    local step and a constant learning rate.
+
+    The models are tested as in a config's run: every 30 rounds, and every 10 in the last 150. With
+    `evaluate_every=5` they are tested after every 5 rounds and after the last one, and at no other time.
 
     Nothing is trained yet: iterate over the run, call `finish()`, or read a result. With `out="runs"` the run
     has a folder there, as a config's run has: records, checkpoints, a summary. The same call finds a finished
@@ -268,7 +272,7 @@ class TrainingRun:
                 if moment.record is not None:
                     return True
         except MiscompiledError as error:
-            warnings.warn(str(error), RuntimeWarning, stacklevel=2)
+            warn_user(str(error))
             self._recorded.forget()
             self._state, self._moments = None, None
             if self._folder is not None:

@@ -1,7 +1,6 @@
 """A network: graph, Byzantine set and mixing weights, and what the paper derives from them."""
 
 import html
-import warnings
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import cached_property
 from types import MappingProxyType
@@ -14,7 +13,7 @@ from scipy import sparse
 from scipy.sparse import csgraph
 
 import clippedgossip.graphs as graphs
-from clippedgossip.errors import NetworkError, kind_of, unknown_name
+from clippedgossip.errors import NetworkError, kind_of, unknown_name, warn_user
 from clippedgossip.graphs.generators import Graph
 from clippedgossip.network import spectrum
 from clippedgossip.network import weights as mixing
@@ -93,11 +92,9 @@ class Network:
                 str(graph.graph.get("weights", "metropolis-hastings")) if max_degree is None else "equal"
             )
             if weights != "own" and any("weight" in data for _, _, data in graph.edges(data=True)):
-                warnings.warn(
+                warn_user(
                     f"the weights of the graph's edges are not used, {weights} weights are\n"
-                    f'give weights="own" to use them, or weights="{weights}" if they mean something else',
-                    RuntimeWarning,
-                    stacklevel=2,
+                    f'give weights="own" to use them, or weights="{weights}" if they mean something else'
                 )
         weighting, values, selves = mixing.resolve(
             graph, labels, indptr, indices, is_byzantine, weights, max_degree

@@ -19,8 +19,9 @@ from scipy import sparse
 from scipy.sparse import csgraph
 
 import clippedgossip.graphs as graphs
+import clippedgossip.own as own
 from clippedgossip.decode import Kind, known_keys, made
-from clippedgossip.errors import NetworkError
+from clippedgossip.errors import NetworkError, UserError, counted
 
 if TYPE_CHECKING:
     from clippedgossip.network.network import Network
@@ -56,13 +57,29 @@ class GraphSchedule:
 
     def pairs(self, network: "Network", round: int, seed: int) -> Iterable[tuple[Hashable, Hashable]]:
         """The links of a round as pairs of labels; of a directed one, who hears and then who is heard."""
-        raise NotImplementedError(f"{type(self).__name__} needs a method pairs(network, round, seed)")
+        raise NetworkError(
+            f"the schedule {type(self).__name__} has no method pairs(network, round, seed)\n"
+            "give it one that returns the links of a round, as pairs of labels"
+        )
 
     def links(self, network: "Network", round: int, seed: int) -> Links:
         """Whom each node hears in a round. Rounds are counted from 0."""
-        pairs = list(self.pairs(network, round, seed))
-        mask = _chosen(network, pairs, f"round {round + 1} of the schedule", both=not self.directed)
-        return _masked(network, mask)
+        where = f"round {round + 1} of the schedule {self.name}"
+        try:
+            found = self.pairs(network, round, seed)
+            pairs = list(found) if isinstance(found, Iterable) else None
+        except UserError:
+            raise
+        except Exception as error:  # the user's own function may raise anything
+            raise NetworkError(f"{where} {own.raised(error)}") from error
+        if pairs is None:
+            raise NetworkError(f"{where} is {found!r}\nreturn the links of the round, as pairs of labels")
+        return _masked(network, _chosen(network, pairs, where, both=not self.directed))
+
+    @property
+    def name(self) -> str:
+        """Of its class or function."""
+        return type(self).__name__
 
 
 @dataclass(frozen=True)
@@ -82,8 +99,8 @@ class RandomNeighbours(GraphSchedule):
         most = int(network.degrees.max(initial=0))
         if self.neighbours > most:
             raise NetworkError(
-                f"neighbours is {self.neighbours}; no node has more than {most} neighbours to draw from\n"
-                f"give at most {most}, or add links to the network"
+                f"neighbours is {self.neighbours}; no node has more than {counted(most, 'neighbour')} to "
+                f"draw from\ngive at most {most}, or add links to the network"
             )
 
     def links(self, network: "Network", round: int, seed: int) -> Links:
@@ -315,6 +332,13 @@ class FunctionSchedule(GraphSchedule):
     """A function of your own: (network, round, seed) -> pairs of labels. From Python."""
 
     function: Callable[["Network", int, int], Iterable[tuple[Hashable, Hashable]]]
+
+    @property
+    def name(self) -> str:
+        return str(getattr(self.function, "__qualname__", type(self.function).__qualname__))
+
+    def __repr__(self) -> str:
+        return f"FunctionSchedule({self.name})"
 
     def pairs(self, network: "Network", round: int, seed: int) -> Iterable[tuple[Hashable, Hashable]]:
         return self.function(network, round, seed)

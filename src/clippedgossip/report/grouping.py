@@ -143,7 +143,9 @@ def _label(key: str, config: Mapping[str, Any], configs: Sequence[Mapping[str, A
     parameters = [
         f"{_short(field)}={_text(mine[field])}"
         for field in varying
-        if field in mine and not (_is_name(field, key) and isinstance(mine[field], str))
+        if field in mine
+        and field.rpartition(".")[2] != "code"  # a digest tells a reader nothing
+        and not (_is_name(field, key) and isinstance(mine[field], str))
     ]
     names_differ = len({_name(key, value) for value in values}) > 1
     if name in (None, "none") and key in _ALWAYS and (mine or names_differ):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from clippedgossip.errors import counted
 from clippedgossip.files import canonical
 from clippedgossip.records import ACCURACY, RunDirectory
 from clippedgossip.report.figures import Scale, curve_panels
@@ -109,8 +110,8 @@ def report(paths: Sequence[Path]) -> Report:
     simulated = [entry for entry in groups if entry.runs[0].peer is None]
     rows = [row(entry) for entry in groups]
     troubles = _troubles(runs, empty)
-    count = _count(len(runs), "run")
-    settings = _count(len({entry.setting for entry in groups}), "setting")
+    count = counted(len(runs), "run")
+    settings = counted(len({entry.setting for entry in groups}), "setting")
     title = f"Report on {count}"
     lead = f"{count} in {settings}. " + (
         "A line is the mean of runs that differ only in their seed; the band around it is a 95 % confidence "
@@ -122,7 +123,7 @@ def report(paths: Sequence[Path]) -> Report:
         names = ", ".join(dict.fromkeys(entry.setting for entry in groups))
         title, lead = (
             "A network of peers",
-            f"{_count(len(peers), 'peer')} on a real network ({names}), one line each.",
+            f"{counted(len(peers), 'peer')} on a real network ({names}), one line each.",
         )
     sections = [
         Section("Summary", [to_table(rows), *map(Text, troubles)]),
@@ -336,7 +337,3 @@ def _peer(run: Run) -> Group:
 def _natural(run: Run) -> list[tuple[int, str]]:
     """Sorts peer-2 before peer-10."""
     return [(int(part) if part.isdigit() else -1, part) for part in re.split(r"(\d+)", run.peer or "")]
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,6 +1,5 @@
 """What a rule is: own model, received models, weights in; the mixed model out."""
 
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from torch import Tensor
 
 import clippedgossip.devices as devices
 from clippedgossip.devices import compiled, ours
-from clippedgossip.errors import RuleError
+from clippedgossip.errors import RuleError, counted, warn_user
 from clippedgossip.mixing import kernels
 from clippedgossip.mixing.inbox import Context, Inbox, Neighborhood
 from clippedgossip.mixing.slots import Layout
@@ -89,7 +88,7 @@ class Rule(ABC):
     def warn(self, neighbors: int) -> None:
         """Say once why the rule's theorem does not apply to such a node."""
         if caveat := self.caveat(neighbors):
-            warnings.warn(caveat, RuntimeWarning, stacklevel=3)
+            warn_user(caveat)
 
     def bound(self, seen: Seen) -> Bound:
         """Where the node's model is after mixing, whatever its Byzantine neighbours sent."""
@@ -132,12 +131,13 @@ class Rule(ABC):
             not weights.numel() or weights.device.type != "cpu"
         ):  # reading a value would synchronise with the GPU
             return
-        least, most = float(weights.min()), float(weights.sum(-1).max())
+        least, most = float(weights.min()), float(weights.double().sum(-1).max())
         if not least >= 0:
             raise RuleError(f"a weight is {least:.3g}; every weight must be at least 0")
-        if most > 1 + 1e-2:  # what rounding to bfloat16 may add
+        # k weights that were divided by their sum are each half an eps off, and so are the k additions.
+        if most > 1 + (weights.shape[-1] + 1) * torch.finfo(weights.dtype).eps:
             raise RuleError(
-                f"the weights of a node's neighbours sum to {most:.3g}; they must sum to at most 1, "
+                f"the weights of a node's neighbours sum to {most:.7g}; they must sum to at most 1, "
                 "the rest is its own"
             )
 
@@ -311,6 +311,7 @@ def fraction(name: str, value: float, *, below: float = 1.0) -> None:
 def enough_neighbors(rule: str, faulty: int, neighbors: int, needed: int, most: int) -> None:
     if neighbors < needed:
         raise RuleError(
-            f"{rule} with {faulty} faulty needs at least {needed} neighbours, a node has {neighbors}; "
+            f"{rule} with {faulty} faulty needs at least {counted(needed, 'neighbour')}, "
+            f"a node has {neighbors}; "
             + (f"lower it to at most {most} or add edges" if most >= 0 else "add edges")
         )

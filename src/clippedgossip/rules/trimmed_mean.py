@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clippedgossip.errors import RuleError
+from clippedgossip.errors import RuleError, counted
 from clippedgossip.mixing.slots import Layout
 from clippedgossip.rules.base import CoordinateRule, fraction, whole
 from clippedgossip.rules.bound import Bound, Seen, too_many
@@ -75,8 +75,8 @@ class TrimmedMean(Trimmed):
     def check(self, neighbors: int) -> None:
         if not isinstance(self.trim, tuple) and 2 * self.trim > neighbors:
             raise RuleError(
-                f"trim is {self.trim} per side, but a node has only {neighbors} neighbours and itself; "
-                f"trim at most {neighbors // 2}"
+                f"trim is {self.trim} per side, but a node has only {counted(neighbors, 'neighbour')} and "
+                f"itself; trim at most {neighbors // 2}"
             )
 
     def combine(self, values: list[Tensor], weights: Tensor) -> Tensor:

@@ -13,7 +13,13 @@ from clippedgossip.network import Network
 from clippedgossip.rules import Mozi, Rule
 from clippedgossip.rules.premix import Premix
 from clippedgossip.runs.config import RunConfig
-from clippedgossip.simulate.setup import checked_counts, messages, models_bytes, refuse_disconnected
+from clippedgossip.simulate.setup import (
+    checked_counts,
+    kept_bytes,
+    messages,
+    models_bytes,
+    refuse_disconnected,
+)
 from clippedgossip.tasks import DataSet
 from clippedgossip.tasks.datasets import FILES, at, leaves, stays_on_host
 from clippedgossip.tasks.module_function import batched_on_cpu, cost
@@ -90,8 +96,8 @@ def plan(config: RunConfig, *, ranks: int = 1, device: str = "cpu") -> Plan:
         x, y = data.normalise(at(data.train_x, slice(0, 2))), at(data.train_y, slice(0, 2))
         each = sum(leaf[0].numel() * leaf.element_size() for leaf in leaves((data.train_x, data.train_y)))
     train, test = config.data.samples or train, config.data.test_samples or test
-    held, in_files = (train + test) * each, config.data.name == FILES and device == "cpu"
-    on_host = in_files or stays_on_host(held, config.data.keep, torch.device(device))
+    held, in_files = (train + test) * each, config.data.name == FILES
+    on_host = stays_on_host(held, config.data.keep, torch.device(device), in_files=in_files)
     with torch.device("meta"):
         module = config.model.thing.build(given=(shape, classes))
     on_gpu, loss = (
@@ -113,7 +119,7 @@ def plan(config: RunConfig, *, ranks: int = 1, device: str = "cpu") -> Plan:
     rule = config.rule.build(network, rounds=config.training.rounds, seed=config.seed)
     rows = n + messages(network, rule, attack)
     slots, steps = len(config.training.build().optimizer.slots), config.training.local_steps
-    copies = models_bytes(n, d, rows - n, over_ranks=ranks > 1, slots=slots)
+    copies = models_bytes(n, d, rows - n, over_ranks=ranks > 1, slots=slots) + kept_bytes(network, d)
     return Plan(
         workers=n,
         parameters=d,

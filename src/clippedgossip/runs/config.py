@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 import clippedgossip.decode as decode
 import clippedgossip.graphs as graphs
 from clippedgossip.decode import KeyProblem, place, put
-from clippedgossip.errors import ConfigError, NetworkError, UserError
+from clippedgossip.errors import ConfigError, NetworkError, UserError, counted
 from clippedgossip.graphs.generators import NETWORK, Graph, complete_for_schedules
 from clippedgossip.network import Network
 from clippedgossip.network.optimal_weights import Robust
@@ -288,7 +288,8 @@ class RunConfig:
         attack = None if self.attack is None else self.attack.build()
         if attack is None and len(network.byzantine):
             raise ConfigError(
-                f"the network has {len(network.byzantine)} Byzantine nodes, but there is no [attack]\n"
+                f"the network has {counted(len(network.byzantine), 'Byzantine node')}, but "
+                "there is no [attack]\n"
                 'add one, such as name = "dissensus", or name = "none" for nodes that follow the protocol'
             )
         wanted = self.data
@@ -475,7 +476,12 @@ def toml_value(text: str) -> Any:
     """A value as TOML writes it; what is no TOML is text."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except tomllib.TOMLDecodeError as error:
+        if text[:1] in tuple("{['\""):
+            raise ConfigError(
+                f"cannot read {text}: {error}\n"
+                f"close every {{, [ and quotation mark; the shell wants '…' around the whole"
+            ) from error
         return text
 
 

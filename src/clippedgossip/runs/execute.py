@@ -6,7 +6,6 @@ import os
 import signal
 import threading
 import time
-import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -18,7 +17,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from clippedgossip.devices import find_device
-from clippedgossip.errors import MiscompiledError, RunError, UserError
+from clippedgossip.errors import MiscompiledError, RunError, UserError, warn_user
 from clippedgossip.files import Lock, canonical
 from clippedgossip.network import Network
 from clippedgossip.own import blamed
@@ -107,7 +106,7 @@ def run_together(
                 deque(recorder.rounds(started, interrupted, engine or train_together), maxlen=0)
                 return
             except MiscompiledError as error:
-                warnings.warn(str(error), RuntimeWarning, stacklevel=2)
+                warn_user(str(error))
             for attempt in attempts:
                 attempt.start_again()
             gc.collect()

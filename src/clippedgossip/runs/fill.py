@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from clippedgossip.devices import free_memory
-from clippedgossip.errors import UserError
+from clippedgossip.errors import UserError, counted
 from clippedgossip.files import canonical
 from clippedgossip.records import RunDirectory
 from clippedgossip.runs.budget import plan
@@ -68,7 +68,7 @@ def run_unfinished(
         left = [a for a in attempts if a.run.path not in tried and not a.run.finished]
         if not left or not wait:
             break
-        counter.show(f"waiting for {len(left)} runs of other processes")
+        counter.show(f"waiting for {counted(len(left), 'run')} of other processes")
         time.sleep(1.0)
     outcome.elsewhere = [attempt.run for attempt in left]
     outcome.done = sum(attempt.run.finished for attempt in attempts)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from clippedgossip.attacks import Attack, Silence, View
+from clippedgossip.devices import free_memory
 from clippedgossip.errors import RunError
 from clippedgossip.metrics import squared_distances
 from clippedgossip.mixing.inbox import Context, Inbox
@@ -17,7 +18,7 @@ from clippedgossip.rules import Rule
 from clippedgossip.rules.base import whole
 from clippedgossip.settings import AttackConfig, RuleConfig, must_be
 from clippedgossip.simulate.engine import byzantine_rows
-from clippedgossip.simulate.setup import refuse_disconnected
+from clippedgossip.simulate.setup import refuse_disconnected, refuse_late
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +75,7 @@ def trajectory(
     for count in set(layouts.at(0).counts) - {0}:
         rule.check(count)
     models, shadows = _split(network, initial.detach())
+    refuse_late(network, models.shape[1], free_memory(models.device), models.element_size())
     return _rounds(network, layouts, rule, models, shadows, attack or Silence(), rounds, seed)
 
 

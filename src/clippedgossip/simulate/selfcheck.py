@@ -6,7 +6,6 @@ each for eight workers: gradients and losses with uncompiled ones; in a round th
 graph also the half-steps, and the mixing of all runs.
 """
 
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor
 
 from clippedgossip.devices import CAPTURE, aligned_zeros, distrust
-from clippedgossip.errors import MiscompiledError, RunError
+from clippedgossip.errors import MiscompiledError, RunError, warn_user
 from clippedgossip.step import LocalStep
 from clippedgossip.tasks.datasets import at, leaves
 from clippedgossip.tasks.workers import Workers
@@ -80,16 +79,12 @@ def check_compiled(workers: Workers, models: Tensor) -> None:
             if distrust(workers.kind(name)) is None:
                 raise
             why = (str(error).splitlines() or [type(error).__name__])[0]
-            warnings.warn(
-                f"PyTorch cannot compile `{name}` of this model, so it is slower, but correct: {why}",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+            warn_user(f"PyTorch cannot compile `{name}` of this model, so it is slower, but correct: {why}")
             continue
         if found is None:
             return
         said, now = _distrust(workers, name, found)
-        warnings.warn(f"{said}; it is {now}", RuntimeWarning, stacklevel=2)
+        warn_user(f"{said}; it is {now}")
 
 
 class SelfCheck:

@@ -1,7 +1,6 @@
 """The parts of a training run: network, rule, attack, and a task that divides the data among the nodes that
 train. Also the checks before it starts: nodes, connectivity, memory."""
 
-import warnings
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -11,7 +10,7 @@ from torch import Tensor, nn
 
 from clippedgossip.attacks import Attack, LinearAttack
 from clippedgossip.devices import free_memory
-from clippedgossip.errors import ConfigError, DataError, NetworkError, RunError
+from clippedgossip.errors import ConfigError, DataError, NetworkError, RunError, counted, warn_user
 from clippedgossip.metrics import COMPONENTS
 from clippedgossip.mixing.inbox import worth_a_product
 from clippedgossip.network import Network
@@ -120,11 +119,9 @@ def network_task(
         held = _given(network, training, partition)
     node, fewest = min(zip(training, map(len, held), strict=True), key=lambda pair: pair[1])
     if fewest < batch:
-        warnings.warn(
-            f"a batch of {batch} is larger than the smallest share, {fewest} samples of node "
-            f"{network.labels[node]}: batches repeat samples\ngive a smaller batch, or other shares",
-            RuntimeWarning,
-            stacklevel=2,
+        warn_user(
+            f"a batch of {batch} is larger than the smallest share, {counted(fewest, 'sample')} of node "
+            f"{network.labels[node]}: batches repeat samples\ngive a smaller batch, or other shares"
         )
     if poison is not None and not trains:
         named = "there is no attack" if attack is None else f"under {type(attack).__name__} they do not"
@@ -273,6 +270,16 @@ def kept_bytes(network: Network, parameters: int) -> int:
     return 4 * (late + 2 if late else 0) * len(network.regular) * parameters
 
 
+def refuse_late(network: Network, parameters: int, free: int, number: int = 4) -> None:
+    """Raise if the messages that come late do not fit into so many bytes; `number` is the size of one."""
+    needed = kept_bytes(network, parameters) // 4 * number
+    if network.delay is not None and needed > free:
+        raise RunError(
+            f"a delay of {network.delay.most:,} rounds keeps that many models of "
+            f"{len(network.regular)} nodes: {needed:,} bytes; {free:,} are free\nlower network.delay"
+        )
+
+
 def messages(network: Network, rule: Rule, attack: Attack | None) -> int:
     """How many messages of Byzantine nodes are computed in a round; none if coefficients are enough."""
     network = network.at(0)
@@ -289,7 +296,9 @@ def refuse_what_does_not_fit(
     on one device."""
     task, size, workers = tasks[0], tasks[0].layout.size, sum(len(task.nodes) for task in tasks)
     written = sum(messages(setup.network, setup.rule, setup.attack) for setup in setups)
-    training = setups[0].training
+    training, free = setups[0].training, free_memory(device)
+    for setup in setups:
+        refuse_late(setup.network, size, free * (ranks or 1))
     held = leaves((task.data.train_x, task.data.train_y, task.data.test_x, task.data.test_y))
     taken = 0  # of the data; on a CPU they are there already
     if task.data.on_host(device):
@@ -304,7 +313,6 @@ def refuse_what_does_not_fit(
         + taken
         + (workers if device.type == "cuda" or batched_on_cpu(task.module) else 1) * task.batch * kept
     )
-    free = free_memory(device)
     if needed > free:
         where = "the GPU" if device.type == "cuda" else "this machine"
         raise RunError(

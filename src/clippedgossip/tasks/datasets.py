@@ -178,10 +178,8 @@ class DataSet:
 
     def on_host(self, device: torch.device) -> bool:
         """Whether samples stay in host memory, or in files, and are drawn ahead of each step."""
-        if self.in_files and device.type == "cpu":
-            return self.keep != "device"
         size = sum(x.numel() * x.element_size() for x in leaves([getattr(self, n) for n in TENSORS[:4]]))
-        return stays_on_host(size, self.keep, device)
+        return stays_on_host(size, self.keep, device, in_files=self.in_files)
 
     def samples(self, rows: Tensor, device: torch.device) -> tuple[Any, Any]:
         """These training samples on a device: inputs, normalised, and targets."""
@@ -217,11 +215,13 @@ class DataSet:
         return self.take(self.count if samples is None else samples, test_samples)
 
 
-def stays_on_host(size: int, keep: str, device: torch.device) -> bool:
-    """Whether so many bytes of samples stay in host memory: if they would take more than half of what a GPU
-    has free, or if `keep` says so. A GPU that is only planned for is taken to have enough."""
+def stays_on_host(size: int, keep: str, device: torch.device, *, in_files: bool = False) -> bool:
+    """Whether so many bytes of samples stay in host memory or in files: if `keep` says so, or if they would
+    take more than half of what a GPU has free. A GPU that is only planned for is taken to have enough."""
     if keep != "auto":
         return keep == "host"
+    if device.type == "cpu":
+        return in_files
     here = device.type == "cuda" and torch.cuda.is_available()
     return here and size > free_memory(device) // 2
 

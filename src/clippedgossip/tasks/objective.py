@@ -148,8 +148,20 @@ def find_loss(said: LossLike, folder: Path | None = None) -> Loss:
     return Loss(_of_batch(thing), thing.name)
 
 
+@dataclass(frozen=True)
+class WithParameters:
+    """A function of the user's own with the parameters that a config gave it. Equal ones share a stack."""
+
+    function: Callable[..., Any]
+    parameters: str
+    thing: Thing = field(compare=False, repr=False)
+
+    def __call__(self, outputs: Any, y: Any) -> Any:
+        return self.thing.build(given=(outputs, y))
+
+
 def _of_batch(thing: Thing) -> Callable[..., Any]:
-    return thing.make if not thing.values else lambda outputs, y: thing.build(given=(outputs, y))
+    return WithParameters(thing.make, repr(thing.values), thing) if thing.values else thing.make
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from clippedgossip.decode import Kind
-from clippedgossip.errors import DataError, unknown_name
+from clippedgossip.errors import DataError, counted, unknown_name
 from clippedgossip.randomness import generator, key
 from clippedgossip.tasks.datasets import Data
 
@@ -54,7 +54,8 @@ def partition(
         raise DataError(unknown_name("partition", how, SCHEMES))
     if nodes < 1 or nodes > len(labels):
         raise DataError(
-            f"{nodes} workers cannot share {len(labels)} samples; use between 1 and {len(labels)} workers"
+            f"{counted(nodes, 'worker')} cannot share {counted(len(labels), 'sample')}; "
+            f"use at most {len(labels)} workers"
         )
     if how in ("clique", "dirichlet", "classes") and classes is None and labels.is_floating_point():
         raise DataError(f"partition {how!r} divides by classes; with real-valued targets take iid or sorted")
@@ -103,7 +104,8 @@ def _clique(request: _Request) -> list[Tensor]:
         samples = _samples_of(request, owned, f"group {place}")
         if len(samples) < len(group):
             raise DataError(
-                f"group {place} has {len(group)} workers but its classes have {len(samples)} samples; "
+                f"group {place} has {counted(len(group), 'worker')} but its classes "
+                f"have {counted(len(samples), 'sample')}; "
                 "use smaller groups or more data"
             )
         shares |= dict(zip(group, _deal(samples, len(group), request.seed, place), strict=True))

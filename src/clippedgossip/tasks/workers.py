@@ -8,7 +8,6 @@ depends on the model alone.
 import copy
 import threading
 import traceback
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import clippedgossip.devices as devices
-from clippedgossip.errors import RunError, UserError
+from clippedgossip.errors import RunError, UserError, warn_user
 from clippedgossip.own import blamed
 from clippedgossip.randomness import Word, batch_indices, hash_bits, key, purpose_word
 from clippedgossip.tasks.augment import crop_flip
@@ -138,11 +137,9 @@ class Workers:
         with self.named_errors("before round 1"):
             self.function.try_once(task.layout.views(start), x, y, batched=batched)
         if batched and self.function.obstacle is not None:
-            warnings.warn(
+            warn_user(
                 f"the model trains worker by worker, since vmap cannot batch {self.function.obstacle}: "
-                f"{'on a GPU 10 to 100 times' if on_gpu else 'about twice'} the time of models that it can",
-                RuntimeWarning,
-                stacklevel=2,
+                f"{'on a GPU 10 to 100 times' if on_gpu else 'about twice'} the time of models that it can"
             )
         return "vmap" if batched and self.function.obstacle is None else "each"
 
