@@ -337,7 +337,7 @@ def test_weights_that_are_none_are_refused(rule: Rule) -> None:
     wrong_ones = {
         "at least 0": -weights,
         "nan": weights * torch.nan,
-        "sum to 1.01; .* at most 1": full * 1.01,
+        "1.01; .* at most 1": full * 1.01,
     }
     for says, wrong in wrong_ones.items():
         with pytest.raises(RuleError, match=says):
