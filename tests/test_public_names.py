@@ -2,6 +2,7 @@
 
 import ast
 import re
+import runpy
 import subprocess
 import sys
 from importlib import import_module
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import clippedgossip as cg
+from clippedgossip.cli.networks import catalogue
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("**/*.md")]
@@ -99,3 +101,34 @@ def has_public(module: str, name: str) -> bool:
         defined = {node.name for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
         return name in defined and not name.startswith("_")
     return hasattr(found, name) and name in getattr(found, "__all__", [name])
+
+
+def test_help_imports_nothing_heavy() -> None:
+    """`--help` answers in less than half a second only if it imports none of these."""
+    code = """
+import sys
+from typer.main import get_command
+from clippedgossip.cli import main
+from clippedgossip.cli.app import app
+heavy = "torch numpy scipy networkx matplotlib pandas sklearn grpc google.protobuf cryptography".split()
+def show(*command):
+    try:
+        main([*command, "--help"])
+    except SystemExit:
+        print(command, [name for name in heavy if name in sys.modules], file=sys.stderr)
+show()
+for name, command in get_command(app).commands.items():
+    show(name)
+    for inner in getattr(command, "commands", ()):
+        show(name, inner)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    lines = done.stderr.splitlines()
+    assert len(lines) > 20
+    assert [line for line in lines if not line.endswith(" []")] == []
+
+
+def test_the_names_that_help_lists_are_the_present_ones() -> None:
+    """If not: `python tools/catalogue.py`."""
+    found = runpy.run_path(str(ROOT / "tools" / "catalogue.py"))["catalogue"]()
+    assert {kind: catalogue(kind) for kind in found} == found

@@ -151,11 +151,11 @@ def _commands() -> Iterator[str]:
     from typer.main import get_command
 
     from clippedgossip.cli.app import app
-    from clippedgossip.cli.networks import catalogue
+    from clippedgossip.cli.networks import listing
 
     yield "# Commands\n\n`--help` says the same in a terminal.\n"
     yield from _command(get_command(app), "clippedgossip")
-    yield f"\n## Networks\n\nNames of networks, their options and defaults:\n\n```\n{catalogue()}\n```\n"
+    yield f"\n## Networks\n\nNames of networks, their options and defaults:\n\n```\n{listing()}\n```\n"
 
 
 def _command(command: Any, path: str) -> Iterator[str]:

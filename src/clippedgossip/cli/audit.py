@@ -12,11 +12,11 @@ from clippedgossip.errors import NetworkError
 
 
 class _WithCatalogue(TyperCommand):
-    """Adds the networks and their options to --help. networkx is imported only then."""
+    """Adds the networks and their options to --help."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         super().format_help(ctx, formatter)
-        print(f"Networks, their options and defaults:\n{networks.catalogue()}\n")
+        print(f"Networks, their options and defaults:\n{networks.listing()}\n")
 
 
 def register(app: typer.Typer) -> None:

@@ -1,6 +1,5 @@
 """`clippedgossip consensus`: robust consensus on any network, with any rule and attack that needs no data."""
 
-from collections.abc import Mapping
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -28,18 +27,15 @@ TRAINING = {"mozi": "the losses of models", "label-flipping": "labels"}
 
 
 class _WithNames(TyperCommand):
-    """Adds networks, rules and attacks to --help. They are imported only then."""
+    """Adds networks, rules and attacks to --help."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        from clippedgossip.attacks import ATTACKS
-        from clippedgossip.rules import RULES
-
         super().format_help(ctx, formatter)
-        print(f"Networks, their options and defaults:\n{networks.catalogue()}\n")
-        print(f"Rules and their options:\n{_catalogue(RULES)}\n")
+        print(f"Networks, their options and defaults:\n{networks.listing()}\n")
+        print(f"Rules and their options:\n{networks.listing('rules')}\n")
         print("bucketing and nnm contain a rule, tuned an attack. Its options have its key:")
         print("  --rule bucketing --rule-option rule=krum --rule-option rule.faulty=1\n")
-        print(f"Attacks and their options:\n{_catalogue(ATTACKS)}\n")
+        print(f"Attacks and their options:\n{networks.listing('attacks')}\n")
 
 
 def register(app: typer.Typer) -> None:
@@ -215,19 +211,3 @@ def _facts(network: "Network", source: str) -> dict[str, Any]:
         "delta_max": network.delta_max,
         **{key: str(part) for key in ("schedule", "delay") if (part := getattr(network, key)) is not None},
     }
-
-
-def _catalogue(registry: Mapping[str, type[Any]]) -> str:
-    """Every name with its parameters and their defaults."""
-    import dataclasses
-
-    lines = []
-    for name, kind in registry.items():
-        if name in TRAINING:
-            continue
-        fields = (
-            field.name if field.default is dataclasses.MISSING else f"{field.name}={field.default}"
-            for field in dataclasses.fields(kind)
-        )
-        lines.append(f"  {name:<22} {' '.join(fields)}".rstrip())
-    return "\n".join(lines)

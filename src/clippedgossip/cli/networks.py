@@ -1,6 +1,7 @@
 """A network from the command line: a name with its parameters or a file, Byzantine nodes, weights."""
 
 import inspect
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -210,20 +211,13 @@ def build_network(
     return Network(graph, byzantine=turned, weights=chosen_weights, max_degree=max_degree, **changes)
 
 
-def catalogue() -> str:
-    """Every network with its parameters and their defaults, for --help."""
-    from clippedgossip.graphs import GENERATORS, parameters
+def catalogue(kind: str = "networks") -> list[str]:
+    """What --help lists, from a file: importing what has these names takes seconds."""
+    text = Path(__file__).with_name("catalogue.json").read_text(encoding="utf-8")
+    found: list[str] = json.loads(text)[kind]
+    return found
 
-    lines = []
-    for name in GENERATORS:
-        lead = f"  {name:<17}"
-        for parameter in parameters(name).values():
-            option = f"--{parameter.name.replace('_', '-')}"
-            if parameter.type is not bool:
-                option += f" {parameter.default}" if parameter.default is not None else " …"
-            if len(lead) + len(option) + 1 > 80:
-                lines.append(lead)
-                lead = " " * 19
-            lead += f"{option} "
-        lines.append(lead.rstrip())
-    return "\n".join(line.rstrip() for line in lines)
+
+def listing(kind: str = "networks") -> str:
+    """The same as text."""
+    return "\n".join(catalogue(kind))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer.core import TyperCommand
 
+from clippedgossip.cli import networks
 from clippedgossip.errors import UserError
 
 if TYPE_CHECKING:
@@ -25,13 +26,11 @@ def register(app: typer.Typer) -> None:
 
 
 class _WithFigures(TyperCommand):
-    """Adds the names of the figures to --help. They are imported only then."""
+    """Adds the names of the figures to --help."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        from clippedgossip.paper.base import EXPERIMENTS
-
         super().format_help(ctx, formatter)
-        names = ", ".join([*EXPERIMENTS, "all (those of the paper)", "ours (the others)"])
+        names = ", ".join([*networks.catalogue("figures"), "all (those of the paper)", "ours (the others)"])
         print(fill(f"Figures: {names}", 80, subsequent_indent="  ", break_on_hyphens=False) + "\n")
 
 
