@@ -9,9 +9,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import networkx as nx
 import torch
 from clouds import CLOUD, attack_picture, rule_picture
 
+import clippedgossip as cg
 from clippedgossip.attacks import ATTACKS, Attack, make_attack
 from clippedgossip.bench import SUITES, Ranked, Ranking
 from clippedgossip.cli.networks import build_network, load_graph
@@ -148,7 +150,7 @@ def _trained(name: str) -> str:
 def _agreed(name: str) -> str:
     """Errors of consensus under some attacks, and the command of the worst."""
     if name == "mozi":  # consensus has no losses
-        return ""
+        return _learned(name)
     rows, worst = [], (0.0, "")
     for network in NETWORKS:
         errors = [error_of(network, name, attack) for attack in AGAINST]
@@ -160,6 +162,25 @@ def _agreed(name: str) -> str:
         f"\nMean squared distance of the regular nodes to their average at the start (about {DIM} before the first "
         f"round), after {ROUNDS} rounds of mixing under some attacks:\n\n| network | {' | '.join(AGAINST)} |\n"
         f"|---|{'---|' * len(AGAINST)}\n{chr(10).join(rows)}\n\nThe worst of them:\n\n```\n{worst[1]}\n```\n"
+    )
+
+
+def _learned(name: str) -> str:
+    """What single nodes learn if all have the same data, and if their data differ."""
+    network = cg.Network(nx.complete_graph(10))
+    rows = []
+    for rule in (name, "gossip"):
+        found = []
+        for partition in ("iid", "sorted"):
+            run = cg.train(network, rule=rule, partition=partition, rounds=60, lr=0.1, device="cpu")
+            found.append(f"{100 * run.records[-1].to_row()['mean_accuracy']:.0f}")
+        rows.append(f"| {rule} | {' | '.join(found)} |")
+    return (
+        "\nTen nodes, all connected and all regular, learn digits in 60 rounds. Accuracy of single nodes in %, if every node has "
+        "samples of all classes (`iid`), and if every node has samples of one or two classes (`sorted`):\n\n| rule | iid | "
+        f"sorted |\n|---|---|---|\n{chr(10).join(rows)}\n\n```python\nnetwork = cg.Network(nx.complete_graph(10))\n"
+        f'run = cg.train(network, rule="{name}", partition="sorted", rounds=60, lr=0.1)\n'
+        'run.records[-1].to_row()["mean_accuracy"]\n```\n'
     )
 
 

@@ -257,6 +257,15 @@ def test_numbers_stand_on_their_discs() -> None:
     assert {text.get_color() for text in names} == {"white"}
 
 
+def test_a_drawing_has_its_edges_in_one_order() -> None:
+    def bends(*suggested: tuple[int, int]) -> list[str]:
+        figure = draw_network(Network(graphs.ring(nodes=8)), suggested=suggested)
+        return [str(patch.get_path()) for patch in figure.axes[0].patches]
+
+    assert len(bends((0, 4), (1, 5))) == 2
+    assert bends((0, 4), (1, 5)) == bends((1, 5), (0, 4))
+
+
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
     with pytest.raises(SystemExit) as end:
         main(["audit", *arguments])

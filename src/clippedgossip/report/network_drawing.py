@@ -114,7 +114,7 @@ def draw_on(
     thin = 1.0 if network.n <= NAMED else 0.4
     _lines(axes, place, [pair for pair in pairs if pair not in crossing], EDGE, thin, "solid", 1)
     _lines(axes, place, sorted(crossing), CUT, 2.6 if len(crossing) <= 30 else 1.2, "solid", 2)
-    for i, j in suggested:  # bent, so that they do not hide the edges below them
+    for i, j in sorted(suggested):  # bent, so that they do not hide the edges below them
         bend = FancyArrowPatch(
             tuple(place[i]), tuple(place[j]), connectionstyle="arc3,rad=0.18", arrowstyle="-", zorder=3
         )
