@@ -171,6 +171,22 @@ def test_a_run_with_buffers_resumes_to_the_same_bytes(tier: str) -> None:
     assert all(torch.equal(tensor, end.tensors[name]) for name, tensor in last.state().tensors.items())
 
 
+@pytest.mark.parametrize(("channels", "last"), [(4, False), (8, True)])
+def test_narrow_kernels_of_one_pixel_get_no_images_channels_last(channels: int, last: bool) -> None:
+    """On a CPU with AVX2 alone, oneDNN writes the gradient of such a kernel past its memory."""
+    x, y = torch.randn(8, 2, 6, 6), torch.arange(8) % 3
+    module = nn.Sequential(
+        nn.Conv2d(2, channels, 3), nn.Conv2d(channels, 8, 1, 2), nn.Flatten(), nn.Linear(32, 3)
+    )
+    task = make_task(DataSet.of(x, y, x, y), partition(y, 2, seed=0), module, seed=0, batch=4)
+    workers = Workers([task])
+    given: list[Tensor] = []
+    workers.function.module[1].register_forward_pre_hook(lambda _, inputs: given.extend(inputs))  # type: ignore[index]  # a sequence
+    models = task.initial().expand(2, -1).clone()
+    workers.gradients(workers.shares, models, workers.initial_buffers(), *workers.draw(workers.shares, 0), 0)
+    assert [images.is_contiguous(memory_format=torch.channels_last) for images in given] == [last, last]
+
+
 @pytest.mark.parametrize("kind", ["cnn", "batch norm", "transformer"])
 def test_what_is_compiled_is_one_graph(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A part that the compiler leaves out is neither fused nor, if it reads a host's value, captured."""

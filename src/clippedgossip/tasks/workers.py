@@ -24,7 +24,7 @@ from clippedgossip.own import blamed
 from clippedgossip.randomness import Word, batch_indices, hash_bits, key, purpose_word
 from clippedgossip.tasks.augment import crop_flip
 from clippedgossip.tasks.datasets import at, cast, leaves, mapped
-from clippedgossip.tasks.module_function import ModuleFunction, batched_on_cpu, channels_last, cost
+from clippedgossip.tasks.module_function import ModuleFunction, batched_on_cpu, cost, in_format
 from clippedgossip.tasks.objective import Loss, called, chunks
 from clippedgossip.tasks.task import Task
 
@@ -344,11 +344,11 @@ class Workers:
     def _called(
         self, parameters: Mapping[str, Tensor], buffers: Tensor, own: Tensor, constants: Any, x: Any, y: Any
     ) -> tuple[Tensor, Tensor]:
-        """The loss of one worker, and its buffers; each thread has a module of its own. Images and kernels
-        lie channel by channel in memory, which a CPU convolves faster."""
+        """The loss of one worker, and its buffers; each thread has a module of its own."""
         if not buffers.is_cuda:
-            parameters = {name: channels_last(value) for name, value in parameters.items()}
-            x = mapped(channels_last, x)
+            held = self.function.memory_format
+            parameters = {name: in_format(value, held) for name, value in parameters.items()}
+            x = mapped(lambda leaf: in_format(leaf, held), x)
         if not self.function.random:
             if not hasattr(self._threads, "objective"):
                 shared = {id(t): t for t in self.function.objective.state_dict(keep_vars=True).values()}
