@@ -71,7 +71,7 @@ def test_a_rule_that_fits_no_network_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("rule", "words"),
-    [("medain", "did you mean 'median'"), ("{name=", "cannot read the rule"), ("nowhere:Rule", "nowhere")],
+    [("medain", "did you mean 'median'"), ("{name=", "cannot read {name="), ("nowhere:Rule", "nowhere")],
 )
 def test_a_wrong_rule_is_said_before_anything_runs(
     rule: str, words: str, capsys: pytest.CaptureFixture[str]

@@ -469,7 +469,7 @@ def test_a_run_that_diverged_counts_as_diverged() -> None:
     assert results.final("s", "r", "all").tolist() == [0.0]
     shown = results.estimate("s", "r", "all")
     assert shown is not None
-    assert shown.text(scale=100) == "1 of 1 diverged"
+    assert shown.text(scale=100) == "diverged"
     assert results.final("s", "r", DISTANCE).tolist() == [math.inf]
     assert np.isnan(results.final("s", "other", "all")).all()
 

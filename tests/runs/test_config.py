@@ -151,7 +151,7 @@ def test_where_it_runs_does_not() -> None:
         ({"training": {"lr": math.inf}}, ["inf", "finite"]),
         ({"training": {"lr_drops": 5}}, ["lr_drops", "a list"]),
         ({"training": {"lr_drops": [7, -1]}}, ["-1", "count from 0"]),
-        ({"training": {"lr_factor": -0.1}}, ["-0.1", "above 0"]),
+        ({"training": {"lr_factor": -0.1, "lr_drops": [5]}}, ["-0.1", "above 0"]),
         ({"training": {"evaluate_last": -1}}, ["-1", "at least 0"]),
         ({"training": {"momentum_form": "torch"}}, ["'torch'", "'pytorch'"]),
         ({"training": {"evaluate_nodes": 1}}, ["evaluate_nodes", "true or false"]),
@@ -397,7 +397,7 @@ def test_both_momentum_forms() -> None:
 
 
 def test_byzantine_nodes_need_an_attack() -> None:
-    with pytest.raises(ConfigError, match=r"1 Byzantine nodes, but there is no \[attack\]"):
+    with pytest.raises(ConfigError, match=r"1 Byzantine node, but there is no \[attack\]"):
         config(network={"name": "ring", "byzantine": [0]}).build()
 
 

@@ -134,7 +134,7 @@ def test_only_what_is_unfinished_is_run(tmp_path: Path) -> None:
     outcome = run_unfinished(configs, root, progress=lambda *said: seen.append(said))
     assert outcome.done == 3
     assert first.runs[0].records_path.stat().st_mtime_ns == stamp
-    assert seen[0] == ("1/3 runs, ring-gossip", 5, 12)
+    assert seen[0] == ("rounds, 1/3 runs, ring-gossip", 5, 12)
     assert seen[-1][1:] == (12, 12)
     assert states(configs, root) == ["finished"] * 3
     assert [s.score for s in status(configs, root)] == [(r.summary or {})["accuracy"] for r in outcome.runs]

@@ -83,10 +83,6 @@ def _parsed(text: str) -> dict[str, Any]:
     from clippedgossip.settings import RuleConfig
 
     value = toml_value(text) if text.lstrip().startswith("{") else {"name": text}
-    if not isinstance(value, dict):
-        raise ConfigError(
-            f"cannot read the rule {text}\nwrite a table of TOML: '{{name=\"krum\", faulty=1}}'"
-        )
     if len(value) > 1 or ":" in str(value.get("name")):
         RuleConfig.from_value(value, Path.cwd()).checked()
     elif value.get("name") not in RULES:

@@ -129,7 +129,7 @@ class Comparison:
             before = 0
             for batch in batches([run for run in self._runs if not run.finished], self.device):
                 for done in train_batch(batch, self.device):
-                    label = f"{sum(run.finished for run in self._runs)}/{len(self._runs)} runs"
+                    label = f"rounds, {sum(run.finished for run in self._runs)}/{len(self._runs)} runs"
                     tell(f"{label}, {batch[0].rule}", before + done * len(batch), total)
                 before += sum(run.setup.training.rounds for run in batch)
         for run in self._runs:

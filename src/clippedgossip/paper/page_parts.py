@@ -169,8 +169,9 @@ def networks(result: Results) -> Panels:
         for text, title in zip(settings, titles, strict=True)
     ]
     caption = (
-        "Circles are regular nodes, red squares are Byzantine nodes. γ is the spectral gap of W̃. A larger γ "
-        "means a better connected network. δ_max is the largest Byzantine weight at a regular node."
+        "Circles are regular nodes, red squares are Byzantine nodes. γ is the spectral gap of the weights "
+        "among regular nodes. A larger γ means a better connected network. δ_max is the largest Byzantine "
+        "weight at a regular node."
     )
     return Panels(svgs, caption, titles=titles if len(titles) > 1 else ())
 

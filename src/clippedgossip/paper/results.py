@@ -355,7 +355,7 @@ def _show(runs: Mapping[RunDirectory, int], progress: Progress) -> None:
     """Count the rounds that are done, from the folders of the runs."""
     finished = {run for run in runs if run.finished}
     done = sum(rounds if run in finished else _last_round(run.records_path) for run, rounds in runs.items())
-    progress(f"{len(finished)}/{len(runs)} runs", done, sum(runs.values()))
+    progress(f"rounds, {len(finished)}/{len(runs)} runs", done, sum(runs.values()))
 
 
 def _last_round(records: Path) -> int:

@@ -37,7 +37,7 @@ class Estimate:
     def text(self, *, scale: float = 1.0, digits: int = 1) -> str:
         """`96.4 ± 0.3`, for one seed `96.4`; or `2 of 3 diverged`."""
         if self.diverged:
-            return f"{self.diverged} of {self.count} diverged"
+            return f"{self.diverged} of {self.count} diverged" if self.count > 1 else "diverged"
         margin = "" if self.margin is None else f" ± {self.margin * scale:.{digits}f}"
         return f"{self.mean * scale:.{digits}f}{margin}"
 

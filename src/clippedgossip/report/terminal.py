@@ -51,20 +51,22 @@ def progress() -> Iterator[Callable[[str, int, int], None]]:
 
 def now_and_then() -> Callable[[str, int, int], None]:
     """A line on stderr after ten seconds, then after ever longer times, ten minutes at most."""
-    began = time.monotonic()
-    first: int | None = None
-    due, wait = began + FIRST_LINE, FIRST_LINE
+    begun: int | None = None
+    warm: tuple[float, int] | None = None  # when and where the first rounds were done, which take longer
+    due, wait = time.monotonic() + FIRST_LINE, FIRST_LINE
 
     def show(label: str, done: int, total: int) -> None:
-        nonlocal due, wait, first
-        first = done if first is None else first
-        now = time.monotonic()
+        nonlocal due, wait, begun, warm
+        now, begun = time.monotonic(), done if begun is None else begun
+        if warm is None and done > begun:
+            warm = now, done
         if now < due:
             return
         wait = min(2 * wait, 600.0)
         due = now + wait
-        left = (now - began) * (total - done) / (done - first) if done > first else None
-        rest = "" if left is None else f", {_duration(left)} left"
+        rest = ""
+        if warm is not None and done > warm[1]:
+            rest = f", {_duration((now - warm[0]) * (total - done) / (done - warm[1]))} left"
         print(f"{done}/{total} {label}{rest}", file=sys.stderr, flush=True)
 
     return show

@@ -168,5 +168,5 @@ class _RoundCounter:
 
     def show(self, label: str) -> None:
         if self._progress is not None:
-            text = f"{self._ended}/{self._runs} runs, {label}"
+            text = f"rounds, {self._ended}/{self._runs} runs, {label}"
             self._progress(text, sum(self._rounds.values()), self._total)

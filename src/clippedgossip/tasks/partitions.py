@@ -55,7 +55,7 @@ def partition(
     if nodes < 1 or nodes > len(labels):
         raise DataError(
             f"{counted(nodes, 'worker')} cannot share {counted(len(labels), 'sample')}; "
-            f"use at most {len(labels)} workers"
+            f"use between 1 and {len(labels)} workers"
         )
     if how in ("clique", "dirichlet", "classes") and classes is None and labels.is_floating_point():
         raise DataError(f"partition {how!r} divides by classes; with real-valued targets take iid or sorted")
