@@ -140,7 +140,7 @@ def rounding(weights: Tensor) -> Tensor:
     """(b, 1) by how much sums of a node's weights (b, k) may miss what they should be: for float32 numbers,
     more. A rest of weight below it is none: a Byzantine message may be 1e30 times as long as a model."""
     narrow = (weights.float() == weights).all(-1, keepdim=True)
-    return torch.where(narrow, 1e-6, 1e-9)
+    return torch.full_like(narrow, 1e-9, dtype=torch.float64).masked_fill(narrow, 1e-6)
 
 
 def beyond(weights: Tensor) -> Tensor:
