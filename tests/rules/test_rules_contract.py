@@ -28,9 +28,10 @@ from clippedgossip.rules import (
     Quantile,
     Rule,
     TrimmedMean,
+    WeightedMedian,
 )
 from clippedgossip.rules.premix import Premix
-from clippedgossip.rules.sorting import middle
+from clippedgossip.rules.sorting import middle, middle_network, selection_network
 from tests.samples import sample_rule
 
 CASES: dict[str, Rule] = {name: sample_rule(name) for name in RULES} | {
@@ -373,8 +374,21 @@ def test_the_oracle_radius_cannot_judge_averages() -> None:
 def test_the_middle_is_what_sorting_leaves_between_the_ends(size: int) -> None:
     values = torch.randint(9, (size, 200), generator=torch.Generator().manual_seed(size)).float()
     for trim in range((size - 1) // 2 + 1):
+        comparators, places = middle_network(size, trim)
+        assert len(comparators) <= len(selection_network(size, frozenset(range(trim, size - trim))))
+        assert len(places) == size - 2 * trim
         found = torch.stack(middle([row.clone() for row in values], trim)).sort(0).values
         assert torch.equal(found, values.sort(0).values[trim : size - trim])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("size", range(3, 60))
+def test_with_equal_weights_the_weighted_median_is_the_median(size: int, dtype: torch.dtype) -> None:
+    """Half of the weight is met between two values, although 1/size summed may miss it by rounding."""
+    values = torch.arange(float(size), dtype=dtype)[:, None]
+    weights = torch.full((size - 1,), 1 / size, dtype=dtype)
+    found = WeightedMedian()(values[size // 3], values[torch.arange(size) != size // 3], weights)
+    assert found.item() == (size - 1) / 2
 
 
 @pytest.mark.parametrize("rule", CASES.values(), ids=CASES)

@@ -69,6 +69,19 @@ def test_rules_near_consensus_beside_a_huge_lie_and_nan(rule: Rule, shape: str) 
     assert ((found - exact).norm(dim=1) <= 1e-3 * moved + rounding).all()
 
 
+@pytest.mark.parametrize("nodes", [2, 3, 8, 33, 40])
+@pytest.mark.parametrize("rule", [TrimmedMean(trim=0), Median()], ids=repr)
+def test_means_of_the_middle_agree_with_the_cpu(rule: Rule, nodes: int) -> None:
+    """In registers, and sorted in memory where a node has more values than fit there."""
+    network = Network(nx.complete_graph(nodes))
+    models = torch.randn(nodes, 4999, generator=torch.Generator().manual_seed(0))
+    models[0, 2] = torch.nan
+    models[1, :2] = torch.tensor([3.4e38, -3.4e38])
+    expected = rule.mix(Inbox(layout=Layout.of(network), models=models))
+    found = rule.mix(Inbox(layout=Layout.of(network, "cuda"), models=models.cuda())).cpu()
+    assert torch.allclose(found, expected, rtol=1e-6, atol=1e-6, equal_nan=True)
+
+
 def setup(rule: Rule, attack: str | None, model: str | nn.Module, precision: str = "float32") -> Setup:
     network = Network(graphs.dumbbell(clique=3), byzantine=[] if attack is None else [0])
     generator = torch.Generator().manual_seed(0)

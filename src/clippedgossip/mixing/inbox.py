@@ -206,15 +206,20 @@ class Inbox:
         wrong = torch.cat([~kernels.finite_rows(block) for block in self.blocks])
         return self.reduce(wrong.double()) == 0
 
-    @cached_property
+    @property
     def slots(self) -> Tensor:
         """The layout's slots; a message that is not finite counts as missing, its weight goes to self."""
-        return torch.where(self.ok[self.layout.slots], self.layout.slots, self.layout.own)
+        return self.closed_slots[:, 1:]
 
     @cached_property
     def closed_slots(self) -> Tensor:
         """(n, k+1) own row first, then the received ones."""
-        return torch.cat([self.layout.own, self.slots], 1)
+        layout = self.layout
+        if self.by_products and self.models.is_cuda:
+            from clippedgossip.mixing.kernels_cuda import closed_slots_cuda
+
+            return closed_slots_cuda(self._centred, layout.slots, layout.own)
+        return torch.cat([layout.own, torch.where(self.ok[layout.slots], layout.slots, layout.own)], 1)
 
     @cached_property
     def has_long_messages(self) -> Tensor:
@@ -253,6 +258,10 @@ class Inbox:
         """Each row of the output by its row of coefficients and slots, own ones first."""
         if not self.dense:
             return self._mixed_along_edges(coefficients, slots, output)
+        if self.by_products and self.models.is_cuda:
+            from clippedgossip.mixing.kernels_cuda import combine_cuda
+
+            return combine_cuda(coefficients, slots, self._centred, self.linear, self.blocks, TERMS, output)
         n = len(self.models)
         rows = n if self.linear is None else n + len(self.linear)
         rows += 0 if self.extra is None else len(self.extra)
@@ -277,10 +286,6 @@ class Inbox:
         if self.extra is not None:
             norms = torch.cat([norms, self.norms[len(self.norms) - len(self.extra) :]])
         held = torch.cat(coefficients, 1) if len(coefficients) > 1 else coefficients[0]
-        if self.models.is_cuda and self.by_products:
-            from clippedgossip.mixing.kernels_cuda import wide_cuda
-
-            return wide_cuda(held.contiguous(), norms, ok, slots, TERMS, kernels.HUGE)
         return _wide(held, torch.where(ok, norms, 0.0), norms[slots[:, 0]])
 
     def _mixed_along_edges(self, coefficients: Tensor, slots: Tensor, output: Tensor) -> Tensor:

@@ -145,10 +145,6 @@ def combine(
     A row left out must have coefficient 0; it is skipped, since 0·NaN is NaN. Outputs that are `wide` are
     summed in float64: their terms cancel, or a coefficient is too small for float32.
     """
-    if wide is not None and out.is_cuda and out.dtype == torch.float32:
-        from clippedgossip.mixing.kernels_cuda import combine_cuda
-
-        return combine_cuda(coefficients, blocks, ok, wide, out)
     if wide is None or not bool(wide.any()):
         return _combine(coefficients, blocks, ok, out)
     if not bool(wide.all()):

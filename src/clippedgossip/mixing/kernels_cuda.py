@@ -1,8 +1,8 @@
 """The two heavy passes on a GPU. Each reads every model once.
 
 Inner products: a tile holds all rows for a few coordinates. The first row, the model of a regular node, is
-subtracted from all of them: it is the centre. Each product is made of three TF32 products, which together are
-as exact as float32. Sums over tiles are float64.
+subtracted from all of them: it is the centre. Each product is made of TF32 products, which together are as
+exact as float32. Sums over tiles are float64.
 
 Two results would be wrong: distances between rows that are close to each other and far from the centre, which
 are lost in rounding, and squares of rows longer than 1e19, which overflow. The products show where. Further
@@ -21,8 +21,10 @@ from clippedgossip.mixing.kernels import HUGE, column_chunks, full_precision
 
 MOST_ROWS = 128
 FARTHEST_CENTRE = tl.constexpr(1e4)  # a diverging model as the centre would cost the others their digits
-PROGRAMS = 528  # four for each of an H200's multiprocessors; three times as many where few rows are read
-BLOCK = 32  # coordinates at a time
+GRAM = {32: (32, 4, 792, 2), 128: (32, 3, 528, 4)}
+"""For so many rows: coordinates at a time, stages, programs (an H200 has 132 multiprocessors), warps."""
+COMBINE = {32: (64, 8, 3, 2), 128: (64, 1, 1, 4)}
+"""For so many rows: coordinates at a time, how many times, stages, warps."""
 AGAIN = 16  # programs that share a row which is taken again
 FARTHEST = tl.constexpr(HUGE)
 UNDERFLOWN = tl.constexpr(2.0**-70)  # of a billion float32 squares some may be below 2⁻¹²⁶
@@ -48,7 +50,8 @@ def _products(
     EXTRA: tl.constexpr,
     SCALED: tl.constexpr,
 ):
-    """Inner products of all rows less the centre, and of the centre itself, on a few coordinates."""
+    """Inner products of all rows less the centre, and of the centre itself, on a few coordinates; their
+    symmetric part."""
     row = tl.arange(0, ROWS)
     centre = tl.load(models + column, mask=inside, other=0.0)
     centre = tl.where(tl.abs(centre) < FARTHEST_CENTRE, centre, 0.0)  # false for NaN as well
@@ -70,7 +73,10 @@ def _products(
         tile = tl.where((row < rows)[:, None], tile * scale - centre[None, :] * scale, alone)
     else:
         tile = tl.where((row < rows)[:, None], tile - centre[None, :], alone)
-    return tl.dot(tile, tl.trans(tile), input_precision="tf32x3").to(tl.float64)
+    # x = a + b, where a is x rounded to TF32: xxᵀ is aaᵀ + abᵀ + baᵀ, to float32's rounding.
+    a = ((tile.to(tl.uint32, bitcast=True) + 0x1000) & 0xFFFFE000).to(tl.float32, bitcast=True)
+    found = tl.dot(a, tl.trans(a), input_precision="tf32")
+    return (found + 2 * tl.dot(a, tl.trans(tile - a), input_precision="tf32")).to(tl.float64)
 
 
 @triton.jit
@@ -89,6 +95,7 @@ def _gram_kernel(
     BLOCK: tl.constexpr,
     EXTRA: tl.constexpr,
     SCALED: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     program = tl.program_id(0).to(tl.int64)
     row = tl.arange(0, ROWS)
@@ -97,7 +104,7 @@ def _gram_kernel(
             return
     whole = columns // BLOCK * BLOCK  # the compiler sees that it may read wide words up to here
     total = tl.zeros((ROWS, ROWS), dtype=tl.float64)
-    for step in tl.range(0, steps, num_stages=3):
+    for step in tl.range(0, steps, num_stages=STAGES):
         column = (program * steps + step) * BLOCK + tl.arange(0, BLOCK)
         total += _products(
             models,
@@ -132,15 +139,17 @@ def _gram_kernel(
     if SCALED:
         back = 1.0 / tl.load(scales + row, mask=row < rows, other=1.0).to(tl.float64)
         total = total * back[:, None] * back[None, :]
+    total = (total + tl.trans(total)) / 2
     tl.store(output + program * ROWS * ROWS + row[:, None] * ROWS + row[None, :], total)
 
 
 @triton.jit
-def _scales_kernel(
+def _total_kernel(
     models,
     extra,
     partial,
     scales,
+    total,
     programs,
     n,
     rows,
@@ -148,29 +157,42 @@ def _scales_kernel(
     models_stride,
     extra_stride,
     ROWS: tl.constexpr,
+    MANY: tl.constexpr,
     BLOCK: tl.constexpr,
     EXTRA: tl.constexpr,
+    SCALED: tl.constexpr,
 ):
-    """The factor of each row: SHORTER if its squares overflow although it is finite, else 1."""
+    """A row of the products, summed over the programs. And its factor for a second time: SHORTER if its
+    squares overflow although it is finite, else 1."""
     row = tl.program_id(0).to(tl.int64)
-    at = tl.arange(0, 2048)
-    square = tl.load(partial + at * ROWS * ROWS + row * ROWS + row, mask=at < programs, other=0.0)
-    scale = 1.0
-    total = tl.sum(square)
-    if (total == float("inf")) | (total != total):
-        largest = tl.zeros((BLOCK,), dtype=tl.float32)
-        for start in range(0, columns, BLOCK):
-            column = start + tl.arange(0, BLOCK)
-            inside = column < columns
-            value = tl.load(models + row * models_stride + column, mask=inside & (row < n), other=0.0)
-            if EXTRA:
-                value += tl.load(
-                    extra + (row - n) * extra_stride + column, mask=inside & (row >= n), other=0.0
-                )
-            largest = tl.maximum(largest, tl.where(value == value, tl.abs(value), float("inf")))
-        if tl.max(largest) < float("inf"):
-            scale = SHORTER
-    tl.store(scales + row, scale)
+    other = tl.arange(0, ROWS)
+    if SCALED:  # noqa: SIM102 - known when compiled
+        if tl.min(tl.load(scales + other, mask=other < rows, other=1.0)) == 1.0:  # no row is too long
+            return
+    sums = tl.zeros((MANY, ROWS), dtype=tl.float64)
+    for start in range(0, programs, MANY):
+        program = start + tl.arange(0, MANY)
+        place = partial + (program[:, None] * ROWS + row) * ROWS + other[None, :]
+        sums += tl.load(place, mask=(program < programs)[:, None], other=0.0)
+    found = tl.sum(sums, 0)
+    tl.store(total + row * ROWS + other, found)
+    if not SCALED:
+        scale = 1.0
+        square = tl.sum(tl.where(other == row, found, 0.0))
+        if (row < rows) & ((square == float("inf")) | (square != square)):
+            largest = tl.zeros((BLOCK,), dtype=tl.float32)
+            for start in range(0, columns, BLOCK):
+                column = start + tl.arange(0, BLOCK)
+                inside = column < columns
+                value = tl.load(models + row * models_stride + column, mask=inside & (row < n), other=0.0)
+                if EXTRA:
+                    value += tl.load(
+                        extra + (row - n) * extra_stride + column, mask=inside & (row >= n), other=0.0
+                    )
+                largest = tl.maximum(largest, tl.where(value == value, tl.abs(value), float("inf")))
+            if tl.max(largest) < float("inf"):
+                scale = SHORTER
+        tl.store(scales + row, scale)
 
 
 @triton.jit
@@ -297,29 +319,70 @@ def _again_kernel(
 
 
 @triton.jit
-def _wide_kernel(
+def _slots_kernel(products, slots, own, output, k, stride, PADDED: tl.constexpr):
+    """Own row, then the received ones: the own row in place of what is not finite."""
+    node = tl.program_id(0).to(tl.int64)
+    place = tl.arange(0, PADDED)
+    here = place < k
+    mine = tl.load(own + node)
+    slot = tl.load(slots + node * k + place, mask=here, other=0)
+    fine = tl.abs(tl.load(products + slot * (stride + 1), mask=here, other=0.0)) < float("inf")
+    tl.store(output + node * (k + 1), mine)
+    tl.store(output + node * (k + 1) + 1 + place, tl.where(fine, slot, mine), mask=here)
+
+
+@triton.jit
+def _spread_kernel(
     coefficients,
     slots,
+    products,
+    linear,
+    weights,
     norms,
-    ok,
     wide,
-    terms,
-    huge,
+    n,
+    written,
     rows,
-    coefficients_stride,
-    slots_stride,
+    closed,
+    stride,
+    terms,
     PADDED: tl.constexpr,
+    SOME: tl.constexpr,
+    LINEAR: tl.constexpr,
 ):
-    """Which outputs are to be summed in float64, as in `inbox._wide`."""
+    """From an output's coefficients by slot, those by row of [models; extra], and whether this sum needs
+    float64, as in `inbox._wide`. And the rows' norms, infinite where a row is not finite."""
     output = tl.program_id(0).to(tl.int64)
     row = tl.arange(0, PADDED)
     inside = row < rows
-    share = tl.abs(tl.load(coefficients + output * coefficients_stride + row, mask=inside, other=0.0))
-    read = tl.load(ok + row, mask=inside, other=0) != 0
-    norm = tl.where(read, tl.load(norms + row, mask=inside, other=0.0), 0.0)
-    own = tl.load(norms + tl.load(slots + output * slots_stride))
-    far = tl.max(((norm > huge) & (share > 0)).to(tl.int32))
-    tl.store(wide + output, ((far > 0) | (tl.sum(share * norm) > terms * own)).to(tl.int8))
+    square = tl.load(products + row * (stride + 1), mask=inside, other=0.0)
+    across = tl.load(products + rows * stride + row, mask=inside, other=0.0)
+    corner = tl.load(products + rows * (stride + 1))
+    fine = tl.abs(square) < float("inf")  # false for NaN as well
+    norm = tl.where(fine, tl.sqrt(tl.maximum(square + 2 * across + corner, 0.0)), float("inf"))
+    spread = tl.zeros((PADDED,), dtype=tl.float64)
+    for start in range(0, closed, SOME):
+        place = start + tl.arange(0, SOME)
+        slot = tl.load(slots + output * closed + place, mask=place < closed, other=rows)[:, None]
+        share = tl.load(coefficients + output * closed + place, mask=place < closed, other=0.0)[:, None]
+        spread += tl.sum(tl.where(slot == row[None, :], share, 0.0), 0)
+        if LINEAR:
+            within = (slot >= n) & (slot < written) & (row < n)[None, :]
+            spread += tl.sum(
+                share * tl.load(linear + (slot - n) * n + row[None, :], mask=within, other=0.0), 0
+            )
+    held = inside & ((row < n) | (row >= written))
+    own = tl.load(slots + output * closed)
+    mine = tl.sum(tl.where(row == own, norm, 0.0))
+    spread = tl.where(mine < float("inf"), spread, float("nan"))  # a diverged node stays so
+    at = tl.where(row < n, row, row - (written - n))
+    tl.store(weights + output * (rows - (written - n)) + at, spread, mask=held)
+    if output == 0:
+        tl.store(norms + at, norm, mask=held)
+    used = held & fine & (tl.abs(spread) > 0)
+    far = tl.max((used & (norm > FARTHEST)).to(tl.int32))
+    total = tl.sum(tl.where(used, tl.abs(spread) * norm, 0.0))
+    tl.store(wide + output, ((far > 0) | (total > terms * mine)).to(tl.int8))
 
 
 @triton.jit
@@ -453,8 +516,6 @@ def _mix(
             other=0.0,
         )
         tile = tl.where((row < n)[:, None], tile, others)
-    # TF32 rounds 3.4e38 to infinity, and 0 times infinity is NaN. Sums with such a row are taken again.
-    tile = tl.where(tl.abs(tile) < FARTHEST, tile, 0.0)
     mixed = tl.dot(weights, tile, input_precision="tf32x3")
     tl.store(
         output + row[:, None].to(tl.int64) * output_stride + column[None, :],
@@ -466,7 +527,7 @@ def _mix(
 @triton.jit
 def _combine_kernel(
     coefficients,
-    ok,
+    norms,
     models,
     extra,
     output,
@@ -478,29 +539,100 @@ def _combine_kernel(
     models_stride,
     extra_stride,
     output_stride,
+    steps,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
     EXTRA: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
-    column = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    program = tl.program_id(0).to(tl.int64)
     row = tl.arange(0, ROWS)
     weights = tl.load(
         coefficients + row[:, None] * coefficients_stride + row[None, :],
         mask=(row < outputs)[:, None] & (row < rows)[None, :],
         other=0.0,
     ).to(tl.float32)
-    read = tl.load(ok + row, mask=row < rows, other=0) != 0  # 0·NaN is NaN, so such a row is not read
+    # Rows that are not finite are not read: 0·NaN is NaN. Nor are long ones, since TF32 rounds 3.4e38 to
+    # infinity: sums with such a row are taken again.
+    read = tl.load(norms + row, mask=row < rows, other=float("inf")) <= FARTHEST
     whole = columns // BLOCK * BLOCK  # the compiler sees that it may use wide words up to here
-    if tl.program_id(0) * BLOCK < whole:
+    for step in tl.range(0, steps, num_stages=STAGES):
+        column = (program * steps + step) * BLOCK + tl.arange(0, BLOCK)
         _mix(
             weights, read, models, extra, output, column, column < whole,
             outputs, n, rows, models_stride, extra_stride, output_stride, ROWS, EXTRA,
         )  # fmt: skip
-    else:
+    if program == 0:
+        column = whole.to(tl.int64) + tl.arange(0, BLOCK)
         _mix(
             weights, read, models, extra, output, column, column < columns,
             outputs, n, rows, models_stride, extra_stride, output_stride, ROWS, EXTRA,
         )  # fmt: skip
+
+
+@triton.jit
+def _joined(values, value):
+    return values + (value,)  # noqa: RUF005 - Triton knows no unpacking
+
+
+@triton.jit
+def _compared(values, low: tl.constexpr, high: tl.constexpr, SIZE: tl.constexpr):
+    """The tuple with the smaller of two values at one of their places, and the larger at the other."""
+    found = ()
+    for at in tl.static_range(SIZE):
+        if at == low:
+            found = _joined(found, tl.minimum(values[low], values[high]))
+        elif at == high:
+            found = _joined(found, tl.maximum(values[low], values[high]))
+        else:
+            found = _joined(found, values[at])
+    return found
+
+
+@triton.jit
+def _at(values, place: tl.constexpr):
+    return values[place]
+
+
+@triton.jit
+def _middle_kernel(
+    models,
+    extra,
+    rows,
+    output,
+    n,
+    nodes,
+    columns,
+    models_stride,
+    extra_stride,
+    output_stride,
+    SIZE: tl.constexpr,
+    NETWORK: tl.constexpr,
+    PLACES: tl.constexpr,
+    BLOCK: tl.constexpr,
+    EXTRA: tl.constexpr,
+):
+    """Per coordinate, the mean of what a network of comparators leaves at some places. All nodes in turn, so
+    that what they have in common is read from memory once."""
+    column = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = column < columns
+    for node in range(nodes):
+        values = ()
+        for place in tl.static_range(SIZE):
+            row = tl.load(rows + node * SIZE + place)
+            source = models + row * models_stride
+            if EXTRA:
+                source = tl.where(row < n, source, extra + (row - n) * extra_stride)
+            values = _joined(values, tl.load(source + column, mask=inside, other=0.0))
+        own = _at(values, 0)
+        for at in tl.static_range(0, len(NETWORK), 2):
+            values = _compared(values, NETWORK[at], NETWORK[at + 1], SIZE)
+        total = tl.zeros((BLOCK,), dtype=tl.float64)
+        for at in tl.static_range(len(PLACES)):
+            total += _at(values, PLACES[at]).to(tl.float64)
+        found = (total / len(PLACES)).to(own.dtype)
+        found = tl.where(own == own, found, own)  # a diverged node stays so; a comparison may lose its NaN
+        tl.store(output + node * output_stride + column, found, mask=inside)
 
 
 @triton.jit
@@ -614,23 +746,39 @@ def gram_cuda(blocks: list[Tensor]) -> Tensor:
     if rows + 1 > MOST_ROWS:
         return _gram_chunked(blocks)
     padded = max(16, triton.next_power_of_2(rows + 1))
-    programs = 3 * PROGRAMS if padded <= 32 else PROGRAMS
-    steps = triton.cdiv(columns, BLOCK * programs)
+    block, stages, programs, warps = GRAM[32 if padded <= 32 else MOST_ROWS]
+    steps = triton.cdiv(columns, block * programs)
     partial = models.new_empty(programs, padded, padded, dtype=torch.float64)
+    total = models.new_empty(padded, padded, dtype=torch.float64)
     scales = models.new_empty(padded)
     strides, two = (models.stride(0), extra.stride(0)), len(blocks) > 1
-    warps = 2 if padded <= 32 else 4
     for scaled in (False, True):
         _gram_kernel[(programs,)](
             models, extra, scales, partial, n, rows, columns, *strides, steps,
-            ROWS=padded, BLOCK=BLOCK, EXTRA=two, SCALED=scaled, num_warps=warps,
+            ROWS=padded, BLOCK=block, EXTRA=two, SCALED=scaled, STAGES=stages, num_warps=warps,
         )  # fmt: skip
-        if not scaled:
-            _scales_kernel[(rows,)](
-                models, extra, partial, scales, programs, n, rows, columns, *strides,
-                ROWS=padded, BLOCK=4096, EXTRA=two,
-            )  # fmt: skip
-    return partial.sum(0)[: rows + 1, : rows + 1]
+        _total_kernel[(rows + 1,)](
+            models, extra, partial, scales, total, programs, n, rows, columns, *strides,
+            ROWS=padded, MANY=8192 // padded, BLOCK=4096, EXTRA=two, SCALED=scaled, num_warps=8,
+        )  # fmt: skip
+    return total[: rows + 1, : rows + 1]
+
+
+def middle_cuda(
+    blocks: list[Tensor], rows: Tensor, network: tuple[int, ...], places: tuple[int, ...]
+) -> Tensor:
+    """(b, d) per coordinate of the rows named by (b, k+1), own ones first: the mean of what a network of
+    comparators, (low, high) in turn, leaves at these places."""
+    models, extra = _two(blocks)
+    (nodes, size), columns, block = rows.shape, models.shape[1], 128
+    output = models.new_empty(nodes, columns)
+    if output.numel():
+        _middle_kernel[(triton.cdiv(columns, block),)](
+            models, extra, rows.contiguous(), output, len(models), nodes, columns,
+            models.stride(0), extra.stride(0), columns,
+            SIZE=size, NETWORK=network, PLACES=places, BLOCK=block, EXTRA=len(blocks) > 1, num_warps=1,
+        )  # fmt: skip
+    return output
 
 
 def row_squares_cuda(block: Tensor) -> Tensor:
@@ -747,27 +895,16 @@ def products_again(blocks: list[Tensor], slots: Tensor, which: Tensor, linear: T
     return partial.sum(3)
 
 
-def wide_cuda(
-    coefficients: Tensor, norms: Tensor, ok: Tensor, own: Tensor, terms: float, huge: float
-) -> Tensor:
-    """As `inbox._wide`: (outputs,) which sums of rows need float64; `own` (outputs, 1) names own rows."""
-    wide = torch.empty(len(coefficients), dtype=torch.int8, device=norms.device)
-    if not len(coefficients):
-        return wide
-    _wide_kernel[(len(coefficients),)](
-        coefficients,
-        own,
-        norms,
-        ok,
-        wide,
-        terms,
-        huge,
-        coefficients.shape[1],
-        coefficients.stride(0),
-        own.stride(0),
-        PADDED=triton.next_power_of_2(coefficients.shape[1]),
-    )
-    return wide
+def closed_slots_cuda(products: Tensor, slots: Tensor, own: Tensor) -> Tensor:
+    """As `inbox.closed_slots`, from the products of all rows, the centre last."""
+    nodes, k = slots.shape
+    output = slots.new_empty(nodes, k + 1)
+    if nodes:
+        _slots_kernel[(nodes,)](
+            products, slots.contiguous(), own.contiguous(), output, k, products.stride(0),
+            PADDED=triton.next_power_of_2(max(1, k)),
+        )  # fmt: skip
+    return output
 
 
 def sum_wide_cuda(
@@ -811,49 +948,55 @@ def _gram_chunked(blocks: list[Tensor]) -> Tensor:
 
 
 def combine_cuda(
-    coefficients: list[Tensor], blocks: list[Tensor], ok: Tensor, wide: Tensor, out: Tensor
+    coefficients: Tensor,
+    slots: Tensor,
+    products: Tensor,
+    linear: Tensor | None,
+    blocks: list[Tensor],
+    terms: float,
+    out: Tensor,
 ) -> Tensor:
-    """As `kernels.combine`, for float32 on a GPU."""
+    """out ← Σ_j coefficients[i, j]·(row of slot j), own row first, where a slot names a row of
+    [models; linear @ models; extra]. Sums that need it are taken in float64."""
     models, extra = _two(blocks)
-    rows, columns = sum(len(block) for block in blocks), models.shape[1]
-    weights = torch.cat(coefficients, 1) if len(coefficients) > 1 else coefficients[0].contiguous()
-    if rows > MOST_ROWS:
-        _combine_chunked(coefficients, blocks, ok, out)
+    held, columns, rows = sum(len(block) for block in blocks), models.shape[1], len(products) - 1
+    outputs, closed = slots.shape
+    if not outputs:
+        return out
+    weights = coefficients.new_empty(outputs, held)
+    norms = coefficients.new_empty(held)
+    wide = torch.empty(outputs, dtype=torch.int8, device=out.device)
+    padded = triton.next_power_of_2(rows)
+    _spread_kernel[(outputs,)](
+        coefficients.contiguous(), slots.contiguous(), products,
+        models if linear is None else linear.contiguous(), weights, norms, wide,
+        len(models), len(models) + rows - held, rows, closed, products.stride(0), terms,
+        PADDED=padded, SOME=min(triton.next_power_of_2(closed), max(1, 4096 // padded)),
+        LINEAR=linear is not None,
+    )  # fmt: skip
+    if held > MOST_ROWS:
+        _combine_chunked(weights, norms, blocks, out)
         return sum_wide_cuda(weights, blocks, None, wide, out)
-    padded = max(16, triton.next_power_of_2(rows))
-    block = 256 if padded <= 32 else 64
+    padded = max(16, triton.next_power_of_2(held))
+    block, steps, stages, warps = COMBINE[32 if padded <= 32 else MOST_ROWS]
     for some, mixed in zip(weights.split(padded), out.split(padded), strict=True):
-        _combine_kernel[(triton.cdiv(columns, block),)](
-            some,
-            ok.contiguous(),
-            models,
-            extra,
-            mixed,
-            len(mixed),
-            len(models),
-            rows,
-            columns,
-            some.stride(0),
-            models.stride(0),
-            extra.stride(0),
-            mixed.stride(0),
-            ROWS=padded,
-            BLOCK=block,
-            EXTRA=len(blocks) > 1,
-        )
+        _combine_kernel[(triton.cdiv(columns, block * steps),)](
+            some, norms, models, extra, mixed, len(mixed), len(models), held, columns,
+            held, models.stride(0), extra.stride(0), mixed.stride(0), steps,
+            ROWS=padded, BLOCK=block, EXTRA=len(blocks) > 1, STAGES=stages, num_warps=warps,
+        )  # fmt: skip
     return sum_wide_cuda(weights, blocks, None, wide, out)
 
 
-def _combine_chunked(coefficients: list[Tensor], blocks: list[Tensor], ok: Tensor, out: Tensor) -> Tensor:
+def _combine_chunked(weights: Tensor, norms: Tensor, blocks: list[Tensor], out: Tensor) -> None:
     start = 0
     out.zero_()
-    for weights, block in zip(coefficients, blocks, strict=True):
-        fine = ok[start : start + len(block), None]
-        start += len(block)
+    for block in blocks:
+        rows = slice(start, start + len(block))
+        fine, start = norms[rows, None] <= HUGE, rows.stop
         for part in column_chunks(len(block), block.shape[1], 4, 1 << 30):
             with full_precision():
-                out[:, part] += weights.float() @ torch.where(fine, block[:, part], 0.0)
-    return out
+                out[:, part] += weights[:, rows].float() @ torch.where(fine, block[:, part], 0.0)
 
 
 def _two(blocks: list[Tensor]) -> tuple[Tensor, Tensor]:

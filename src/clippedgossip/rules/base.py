@@ -17,7 +17,9 @@ from clippedgossip.mixing import kernels
 from clippedgossip.mixing.inbox import Context, Inbox, Neighborhood
 from clippedgossip.mixing.slots import Layout
 from clippedgossip.rules.bound import Bound, Seen, Unbounded
+from clippedgossip.rules.sorting import middle_network
 
+MOST_IN_REGISTERS = 32  # values of a coordinate that a GPU sorts without memory
 Loss = Callable[[Neighborhood], Tensor]
 
 
@@ -182,6 +184,10 @@ class CoordinateRule(Rule):
         """Own and received values of some nodes: k+1 tensors (b, c), which may be overwritten, and weights
         (b, k+1), in the type to sum in -> (b, c)."""
 
+    def drops(self, size: int) -> int | None:
+        """Of so many values, how many go from either end, if the rule is the mean of the others."""
+        return None
+
     def parts(self, layout: Layout) -> Iterator[tuple["CoordinateRule", int, Tensor]]:
         """(the rule, number of neighbours, nodes) for nodes with as many neighbours and the same rule."""
         for count, nodes in layout.by_count:
@@ -253,6 +259,8 @@ class CoordinateRule(Rule):
     def _mix_compiled(self, inbox: Inbox, count: int, nodes: Tensor) -> Tensor:
         """The same, gathered and sorted in one kernel; alike nodes are not worth a stop to find them."""
         rows, weights = self._members(inbox, count, nodes, self.weighted)
+        if inbox.models.is_cuda and (trim := self.drops(count + 1)) is not None:
+            return _mean_of_middle(inbox.blocks, rows, trim)
         combine = compiled((repr(self), count), partial(_gather_and_combine, self), dynamic=True)
         found: Tensor = combine(inbox.blocks, rows, weights)
         return found
@@ -282,6 +290,22 @@ class CoordinateRule(Rule):
         first = torch.full((groups,), len(rows), device=rows.device)
         first = first.scatter_reduce(0, copies, torch.arange(len(rows), device=rows.device), "amin")
         return first, copies
+
+
+def _mean_of_middle(blocks: list[Tensor], rows: Tensor, trim: int) -> Tensor:
+    """On a GPU, per coordinate of the rows (b, k+1): the mean without the `trim` largest and smallest."""
+    size = rows.shape[1]
+    if size <= MOST_IN_REGISTERS:
+        from clippedgossip.mixing.kernels_cuda import middle_cuda
+
+        comparators, places = middle_network(size, trim)
+        return middle_cuda(blocks, rows, tuple(place for pair in comparators for place in pair[:2]), places)
+    output = blocks[0].new_empty(len(rows), blocks[0].shape[1])
+    for part in kernels.message_chunks(2 * rows.numel(), output, 8):
+        values = torch.cat([block[:, part] for block in blocks])[rows]
+        found = values.sort(1).values[:, trim : size - trim].mean(1, dtype=torch.float64).to(values.dtype)
+        output[:, part] = torch.where(values[:, 0].isnan(), values[:, 0], found)  # a diverged node stays so
+    return output
 
 
 def _gather_and_combine(rule: CoordinateRule, blocks: list[Tensor], rows: Tensor, weights: Tensor) -> Tensor:

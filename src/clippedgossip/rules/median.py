@@ -23,6 +23,9 @@ class Median(CoordinateRule):
         middle = select(values, range(low, high + 1))
         return middle[0] if low == high else halfway(middle[0], middle[1])
 
+    def drops(self, size: int) -> int:
+        return (size - 1) // 2
+
     def bound(self, seen: Seen) -> Bound:
         """Between regular values, while those are the majority."""
         return seen.range if 2 * seen.faulty < seen.count else too_many(seen, (seen.count - 1) // 2)

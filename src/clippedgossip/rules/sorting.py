@@ -4,6 +4,7 @@ latter are a network of minima and maxima.
 `torch.sort` along a short, strided dimension is an order of magnitude slower than this on the CPU.
 """
 
+from collections.abc import Iterable
 from functools import cache
 
 import torch
@@ -36,6 +37,10 @@ def _network(size: int, wanted: frozenset[int]) -> tuple[Comparator, ...]:
                 ]
             k //= 2
         p *= 2
+    return _leading_to(wanted, comparators)
+
+
+def _leading_to(wanted: Iterable[int], comparators: list[tuple[int, int]]) -> tuple[Comparator, ...]:
     needed = set(wanted)
     kept: list[Comparator] = []
     for low, high in reversed(comparators):
@@ -46,13 +51,44 @@ def _network(size: int, wanted: frozenset[int]) -> tuple[Comparator, ...]:
     return tuple(reversed(kept))
 
 
+@cache
+def middle_network(size: int, trim: int) -> tuple[tuple[Comparator, ...], tuple[int, ...]]:
+    """The comparators that part the `trim` largest and smallest from the others, and where the others are
+    then. To peel off the ends of a few takes half the comparisons of sorting them."""
+    wanted = range(trim, size - trim)
+    sorting = _network(size, frozenset(wanted))
+    if sum(3 * (size - 2 * done) // 2 - 1 for done in range(trim)) >= len(sorting):
+        return sorting, tuple(wanted)
+    comparators: list[tuple[int, int]] = []
+    places = list(range(size))
+    for _ in range(trim):
+        lows, highs, rest = places[0 : size - size % 2 : 2], places[1::2], []
+        comparators += zip(lows, highs, strict=True)
+        if size % 2:  # a last one without a partner: of it and the first pair, the middle one is no end
+            rest = places[-1:]
+            comparators += [(lows[0], rest[0]), (rest[0], highs[0])]
+        comparators += [(lows[0], low) for low in lows[1:]] + [(high, highs[0]) for high in highs[1:]]
+        places, size = rest + lows[1:] + highs[1:], size - 2
+    return _leading_to(places, comparators), tuple(places)
+
+
 def select(values: list[Tensor], wanted: range) -> list[Tensor]:
     """The order statistics at the wanted places; `values` is overwritten."""
-    values = list(values)
-    if values[0].is_cuda:
-        return _select_purely(values, wanted)
-    spare = torch.empty_like(values[0])
-    for low, high, want_low, want_high in selection_network(len(values), frozenset(wanted)):
+    compare = _compare_purely if values[0].is_cuda else _compare
+    values = compare(values, selection_network(len(values), frozenset(wanted)))
+    return [values[place] for place in wanted]
+
+
+def middle(values: list[Tensor], trim: int) -> list[Tensor]:
+    """All but the `trim` largest and smallest, in any order; `values` is overwritten."""
+    comparators, places = middle_network(len(values), trim)
+    values = _compare(values, comparators)
+    return [values[place] for place in places]
+
+
+def _compare(values: list[Tensor], comparators: Iterable[Comparator]) -> list[Tensor]:
+    values, spare = list(values), torch.empty_like(values[0])
+    for low, high, want_low, want_high in comparators:
         a, b = values[low], values[high]
         if want_low and want_high:
             torch.minimum(a, b, out=spare)
@@ -62,72 +98,21 @@ def select(values: list[Tensor], wanted: range) -> list[Tensor]:
             torch.minimum(a, b, out=a)
         else:
             torch.maximum(a, b, out=b)
-    return [values[place] for place in wanted]
-
-
-def middle(values: list[Tensor], trim: int) -> list[Tensor]:
-    """All but the `trim` largest and smallest, in any order; `values` is overwritten.
-
-    To peel off the ends of a few takes half the comparisons of sorting them.
-    """
-    size = len(values)
-    wanted = range(trim, size - trim)
-    peeling = sum(3 * (size - 2 * done) // 2 - 1 for done in range(trim))
-    if peeling >= len(selection_network(size, frozenset(wanted))):
-        return select(values, wanted)
-    spare = torch.empty_like(values[0])
-    for _ in range(trim):
-        values, spare = _without_ends(values, spare)
     return values
 
 
-def _without_ends(values: list[Tensor], spare: Tensor) -> tuple[list[Tensor], Tensor]:
-    """Two or more values without the largest and the smallest, and a tensor to spare."""
-
-    def ordered(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-        nonlocal spare
-        if a.is_cuda:
-            return _ordered_purely(a, b)
-        low = torch.minimum(a, b, out=spare)
-        spare = a
-        return low, torch.maximum(a, b, out=b)
-
-    lows, highs, rest = [], [], []
-    for a, b in zip(values[0::2], values[1::2], strict=False):
-        low, high = ordered(a, b)
-        lows.append(low)
-        highs.append(high)
-    if len(values) % 2:  # a last value without a partner: of it and the first pair, the middle one is no end
-        low, odd = ordered(lows[0], values[-1])
-        odd, high = ordered(odd, highs[0])
-        lows[0], highs[0] = low, high
-        rest.append(odd)
-    lowest, highest = lows[0], highs[0]
-    for low in lows[1:]:
-        lowest, inner = ordered(lowest, low)
-        rest.append(inner)
-    for high in highs[1:]:
-        inner, highest = ordered(highest, high)
-        rest.append(inner)
-    return rest, spare
-
-
-def _select_purely(values: list[Tensor], wanted: range) -> list[Tensor]:
-    """The same without writing in place, for a compiler to keep in registers."""
-    for low, high, want_low, want_high in selection_network(len(values), frozenset(wanted)):
-        smaller, larger = _ordered_purely(values[low], values[high])
+def _compare_purely(values: list[Tensor], comparators: Iterable[Comparator]) -> list[Tensor]:
+    """The same without writing in place, for a compiler to keep in registers: one comparison and two choices,
+    where a minimum that NaN passes through takes four instructions. A NaN may come out at any place."""
+    values = list(values)
+    for low, high, want_low, want_high in comparators:
+        a, b = values[low], values[high]
+        less = a < b
         if want_low:
-            values[low] = smaller
+            values[low] = torch.where(less, a, b)
         if want_high:
-            values[high] = larger
-    return [values[place] for place in wanted]
-
-
-def _ordered_purely(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """The smaller and the larger, for a compiler to keep in registers: one comparison and two choices, where
-    a minimum that NaN passes through takes four instructions. A NaN may come out at any place."""
-    less = a < b
-    return torch.where(less, a, b), torch.where(less, b, a)
+            values[high] = torch.where(less, b, a)
+    return values
 
 
 def sorted_with_weights(values: list[Tensor], weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -156,19 +141,9 @@ def halfway(low: Tensor, high: Tensor) -> Tensor:
 
 
 def mean(values: list[Tensor], dtype: torch.dtype) -> Tensor:
-    """The mean, summed in this type; the first value may be overwritten. A GPU keeps what each sum loses and
-    adds it in the end, which is as good as float64 and takes no conversion."""
-    first, *others = values
-    if first.is_cuda:
-        total, lost = first, torch.zeros_like(first)
-        for value in others:
-            grown = total + value
-            part = grown - total
-            lost = lost + ((total - (grown - part)) + (value - part))
-            total = grown
-        return (total + lost) / len(values)
-    total = first.to(dtype)
-    for value in others:
+    """The mean, summed in this type; the first value may be overwritten."""
+    total = values[0].to(dtype)
+    for value in values[1:]:
         total += value
     return total.div_(len(values))
 

@@ -82,6 +82,9 @@ class TrimmedMean(Trimmed):
     def combine(self, values: list[Tensor], weights: Tensor) -> Tensor:
         return mean(middle(values, self.trims[0]), weights.dtype)
 
+    def drops(self, size: int) -> int:
+        return int(self.trims[0])
+
     def bound(self, seen: Seen) -> Bound:
         """Between regular values, if as many go from either end as are Byzantine."""
         return seen.range if seen.faulty <= self.trims[0] else too_many(seen, self.trims[0])
