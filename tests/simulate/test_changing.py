@@ -202,7 +202,7 @@ def test_rounds_that_never_connect_or_that_a_rule_cannot_use_are_refused_before_
     with pytest.raises(NetworkError, match="do not connect the regular nodes") as caught:
         next(train(setup(changing(schedule=phases), attack=Dissensus())))
     assert len(str(caught.value).splitlines()) == 2
-    with pytest.raises(RuleError, match="neighbours"):
+    with pytest.raises(RuleError, match="only 1 neighbour"):
         next(train(setup(changing(schedule="random-matching"), TrimmedMean(trim=1), attack=Dissensus())))
 
 
