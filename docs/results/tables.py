@@ -3,6 +3,7 @@ beside this file: `python docs/results/tables.py`."""
 
 import re
 from collections.abc import Iterator, Sequence
+from math import ceil
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -110,15 +111,19 @@ def ours(name: str) -> tuple[str, dict[str, str]]:
         result = experiment.read(path)
         parts = [part for part in experiment.figures(result).values() if isinstance(part, Figure | Panels)]
         svgs = [svg for part in parts for svg in (part.svgs if isinstance(part, Panels) else [part.svg])]
+        shown = [f"{experiment.title}, figure {number}" for number in range(1, len(svgs) + 1)]
     else:
         result = Results.load(path, name)
-        svgs = [_bars(result, result.settings[k : k + 6]) for k in range(0, len(result.settings), 6)]
+        each = ceil(len(result.settings) / ceil(len(result.settings) / 6))
+        groups = [result.settings[first : first + each] for first in range(0, len(result.settings), each)]
+        svgs = [_bars(result, group) for group in groups]
+        shown = ["Accuracy: " + "; ".join(group) for group in groups]
     files = {f"{name}-{number}.svg": standalone(svg) for number, svg in enumerate(svgs, 1)}
     claims = [
         [f"{claim.text}; {claim.note}" if claim.note else claim.text, claim.seen, claim.verdict]
         for claim in experiment.claims(result).claims
     ]
-    pictures = "\n".join(f"![{experiment.title}, {place}]({place})" for place in files)
+    pictures = "\n".join(f"![{text}]({place})" for text, place in zip(shown, files, strict=True))
     judged = _table(Table(["claim", "here", "verdict"], claims))
     return f"{_table(experiment.table(result))}\n\n{pictures}\n\n{judged}\n", files
 
