@@ -621,6 +621,8 @@ def _dotted(path: Sequence[str]) -> str:
 
 
 def _shown(raw: Any) -> str:
+    if isinstance(raw, type):
+        return kind_of(raw)
     try:
         text = str(raw).lower() if isinstance(raw, bool) else repr(raw)
     except ValueError:  # a number of more digits than Python writes

@@ -347,6 +347,7 @@ def test_a_factory_starts_every_seed_from_other_weights(network: Network, data: 
         ({"lr": LearningRate(), "lr_warmup": 3}, "lr_warmup is given beside a LearningRate"),
         ({"lr_factor": 0.5}, "lr_factor has no effect without lr_drops"),
         ({"optimizer": "adam"}, "known: adamw, momentum, sgd"),
+        ({"optimizer": AdamW}, "optimizer is the class AdamW itself"),
         ({"optimizer": "sgd", "momentum": 0.5}, "momentum goes with the optimizer 'momentum'"),
         ({"momentum": 1.5}, "below 1"),
         ({"rounds": 0}, "rounds is 0"),

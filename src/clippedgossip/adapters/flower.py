@@ -39,7 +39,7 @@ class RobustFedAvg(FedAvg):
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+    ) -> "tuple[ArrayRecord | None, MetricRecord | None]":
         """The last global model, mixed with the replies."""
         if self._last is None:
             raise RuleError("there is no global model yet\ncall configure_train first, as Flower does")
