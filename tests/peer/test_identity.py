@@ -53,6 +53,16 @@ def test_a_damaged_file_is_named(tmp_path: Path, name: str) -> None:
         identity.load(tmp_path)
 
 
+def test_half_an_identity_is_not_to_be_made_anew(tmp_path: Path) -> None:
+    """With a new key, no neighbour would know this peer."""
+    with pytest.raises(PeerError, match="peer init"):
+        identity.load(tmp_path)
+    identity.save(identity.create(), tmp_path)
+    (tmp_path / identity.CERTIFICATE_FILE).unlink()
+    with pytest.raises(PeerError, match=f"{identity.CERTIFICATE_FILE}: No such file.*\nrestore it"):
+        identity.load(tmp_path)
+
+
 def test_refuses_a_foreign_pair(tmp_path: Path) -> None:
     identity.save(identity.create(), tmp_path)
     (tmp_path / identity.CERTIFICATE_FILE).write_bytes(identity.create().certificate.pem)

@@ -5,6 +5,7 @@ import base64
 import contextlib
 import json
 import logging
+import resource
 import shutil
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -289,12 +290,12 @@ def test_evidence_holds_only_for_contradictions_within_one_start(tmp_path: Path)
         return wire.make_header(me, whole, wire.Stamp(bytes([start] * 16), round), body)
 
     evidence = Evidence(tmp_path, "r")
-    assert evidence.see(header(b"aaaa"), me.certificate)
-    assert evidence.see(header(b"aaaa"), me.certificate)
-    assert evidence.see(header(b"bbbb", round=2), me.certificate)
-    assert evidence.see(header(b"bbbb", start=2), me.certificate), "a restored backup looks the same"
+    assert evidence.see(header(b"aaaa"), me.certificate, "bea")
+    assert evidence.see(header(b"aaaa"), me.certificate, "bea")
+    assert evidence.see(header(b"bbbb", round=2), me.certificate, "bea")
+    assert evidence.see(header(b"bbbb", start=2), me.certificate, "bea"), "a restored backup looks the same"
     assert (evidence.proofs, evidence.suspicions, evidence.convicted) == (0, 1, set())
-    assert not evidence.see(header(b"cccc"), me.certificate)
+    assert not evidence.see(header(b"cccc"), me.certificate, "bea")
     assert (evidence.proofs, evidence.convicted) == (1, {me.fingerprint})
     (path,) = tmp_path.iterdir()
     assert "signed two different models for round 1 of run 'r'" in str(verify(path))
@@ -449,6 +450,17 @@ def test_standing_backs_off_longer_each_time() -> None:
     for _ in range(100):
         reputation.missed(Rejection.LATE, 0)
     assert not reputation.backed_off(), "never for silence"
+
+
+def test_a_full_disk_is_named_as_the_reason(tmp_path: Path) -> None:
+    whole, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            checkpoint.save(Checkpoint(run="r", round=1, tensors={"x": torch.zeros(1000)}), tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (whole, hard))
+    assert not [*tmp_path.iterdir()]
 
 
 def test_checkpoints_survive_being_torn(tmp_path: Path) -> None:

@@ -365,7 +365,7 @@ def test_a_removed_key_and_an_old_one_are_outsiders() -> None:
             thief = RpcTransport(BOB, Address("127.0.0.1", free_ports(1)[0]), Pins([a], None), Limits())
             await thief.start(outbox("alice"))
             try:
-                await refused(thief.link(a))
+                assert "has it pinned the key that this peer has now?" in await refused(thief.link(a))
             finally:
                 await thief.close()
             await alice.unlink("bob")
@@ -432,5 +432,20 @@ def test_what_a_peer_sends_can_be_limited() -> None:
             assert await pull(link) == 0
             # 4 MB in parts of 1 MiB: the last one leaves when the others' time is over.
             assert asyncio.get_running_loop().time() - started >= 3 * wire.CHUNK / 4e6
+
+    asyncio.run(scenario())
+
+
+def test_a_key_that_was_changed_too_soon_is_named() -> None:
+    """Bob uses a new key before Alice has pinned it."""
+
+    async def scenario() -> None:
+        async with pair() as (alice, bob, _, _, b):
+            await alice.pins.learn("bob")
+            await bob.change_identity(EVE)
+            with pytest.raises(Rejected, match="another key now than the pinned one") as caught:
+                async with asyncio.timeout(10):
+                    await alice.link(b).hello(pb.HelloRequest(terms=terms().encode()))
+            assert caught.value.reason is Rejection.DEAD
 
     asyncio.run(scenario())

@@ -95,7 +95,7 @@ def test_a_huge_announcement_takes_no_memory() -> None:
         ({"length": 1}, Rejection.WRONG_SHAPE),
         ({"dtype": pb.DTYPE_FLOAT16}, Rejection.WRONG_SHAPE),
         ({"run": "other"}, Rejection.MALFORMED),
-        ({"sender": MALLORY.fingerprint}, Rejection.MALFORMED),
+        ({"sender": MALLORY.fingerprint}, Rejection.REFUSED),
         ({"digest": bytes(32)}, Rejection.MALFORMED),
         ({"signature": b"no"}, Rejection.MALFORMED),
     ],

@@ -323,8 +323,6 @@ def start(
     log_to(None)
     from clippedgossip.peer.loop import run_peer  # takes a second or two: torch
 
-    if not sys.stderr.isatty():
-        _tell_now_and_then(mine.folder)
     outcome = run_peer(mine, resume=resume, enter=enter, lock=lock)
     if as_json:
         print(json.dumps(asdict(outcome)))
@@ -431,30 +429,16 @@ def evidence(
     file: Annotated[Path, typer.Argument(help="A file from the `evidence` folder of any peer.")],
 ) -> None:
     """Check a proof that a peer signed two models for one round, and say what it proves."""
+    from clippedgossip.errors import UserError
+    from clippedgossip.peer import peer_config as config
     from clippedgossip.peer.evidence import verify
 
-    print(verify(file))
-
-
-def _tell_now_and_then(folder: Path) -> None:
-    """A line on how the peer is doing, while it runs and nobody sees a table of it."""
-    from threading import Event, Thread
-
-    from clippedgossip.peer.telemetry import read_status
-    from clippedgossip.report.terminal import FIRST_LINE, now_and_then, score_text
-
-    show = now_and_then()
-
-    def tell() -> None:
-        while not Event().wait(FIRST_LINE / 2):
-            row = read_status(folder) or {}
-            if row.get("round") and row.get("rounds"):
-                reached = score_text(row.get("metric"), row.get("score"))
-                show(
-                    f"rounds: {row['metric']} {reached}" if reached else "rounds", row["round"], row["rounds"]
-                )
-
-    Thread(target=tell, daemon=True).start()
+    proof = verify(file)
+    print(proof)
+    with suppress(UserError):  # the file may be elsewhere than in a peer's folder
+        mine = config.load(file.resolve().parent.parent, look_up=False)
+        for n in (n for n in mine.neighbours if proof.fingerprint in n.fingerprints):
+            print(f"In {mine.name}'s peer.toml this is the key of {n.name}.")
 
 
 def _statuses(folder: Path) -> dict[str, dict[str, Any] | None]:

@@ -1,6 +1,7 @@
 """State that survives kill -9 and power cuts: temporary file, fsync, rename; the previous one is kept."""
 
 import contextlib
+import errno
 import hashlib
 import json
 import logging
@@ -42,7 +43,7 @@ def save(checkpoint: Checkpoint, folder: Path) -> Path:
         try:
             save_file(tensors, temporary, metadata={"facts": facts, "digest": _digest(facts, tensors)})
         except SafetensorError as error:  # how safetensors reports a full disk
-            raise OSError(str(error)) from error
+            raise OSError(errno.EIO, str(error)) from error
     for old in _all(folder)[_KEPT:]:
         with contextlib.suppress(OSError):
             old.unlink()

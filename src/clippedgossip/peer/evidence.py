@@ -17,7 +17,8 @@ from clippedgossip.peer.telemetry import bounded_logger
 log = bounded_logger(__name__)
 _HELD = 64
 """Headers of each sender: two models for one round can be many rounds apart."""
-_MOST_FILES = 1000
+_MOST_FILES = 10
+"""Against each key. One is enough, and proofs against one key must leave room for those against others."""
 _LARGEST_FILE = 1 << 16
 
 
@@ -33,7 +34,7 @@ class Evidence:
         self._folder = folder
         self._run = run
         self._held: dict[bytes, deque[pb.Header]] = defaultdict(lambda: deque(maxlen=_HELD))
-        for path in sorted(folder.glob("*.json"))[:_MOST_FILES] if folder is not None else ():
+        for path in folder.glob("*.json") if folder is not None else ():
             with contextlib.suppress(PeerError):
                 proof = verify(path)
                 if proof.run == run:
@@ -44,8 +45,9 @@ class Evidence:
         """The headers held for a round, to show to a neighbour that asks."""
         return [header for held in self._held.values() for header in held if header.round == round]
 
-    def see(self, header: pb.Header, certificate: Certificate) -> bool:
+    def see(self, header: pb.Header, certificate: Certificate, neighbour: str) -> bool:
         """Notes a header whose signature was verified. False: it contradicts one of the same start."""
+        said = {"neighbour": neighbour, "sender": format_fingerprint(header.sender), "round": header.round}
         held = self._held[header.sender]
         same_round = [h for h in held if h.round == header.round]
         others = [h for h in same_round if h.digest != header.digest]
@@ -54,23 +56,21 @@ class Evidence:
         held.append(header)
         for other in others:
             if other.nonce == header.nonce:
+                log.error("equivocation is proved", extra=said)
                 self._convict(other, header, certificate)
                 return False
             self.suspicions += 1
-            log.warning(
-                "suspicion: two models for one round, from two starts",
-                extra={"sender": format_fingerprint(header.sender), "round": header.round},
-            )
+            log.warning("suspicion: two models for one round, from two starts", extra=said)
         return True
 
     def _convict(self, first: pb.Header, second: pb.Header, certificate: Certificate) -> None:
         self.proofs += 1
-        mark = format_fingerprint(certificate.fingerprint)
-        log.error("equivocation is proved", extra={"sender": mark, "round": first.round})
         self.convicted.add(certificate.fingerprint)
-        if self._folder is not None and self.proofs <= _MOST_FILES:
-            with contextlib.suppress(OSError):
+        if self._folder is not None:
+            try:
                 _write(self._folder, first, second, certificate)
+            except OSError as error:
+                log.error("proof is not written", extra={"why": str(error)})
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,9 @@ def verify(path: Path) -> Proof:
 
 def _write(folder: Path, first: pb.Header, second: pb.Header, certificate: Certificate) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{certificate.fingerprint.hex()[:16]}-{first.round}.json"
+    mark = certificate.fingerprint.hex()[:16]
+    if len([*folder.glob(f"{mark}-*.json")]) >= _MOST_FILES:
+        return
     content = {
         "run": first.run,
         "round": first.round,
@@ -124,4 +126,4 @@ def _write(folder: Path, first: pb.Header, second: pb.Header, certificate: Certi
         "certificate": certificate.pem.decode(),
         "headers": [base64.b64encode(h.SerializeToString()).decode() for h in (first, second)],
     }
-    write_atomic(path, json.dumps(content, indent=1))
+    write_atomic(folder / f"{mark}-{first.round}.json", json.dumps(content, indent=1))

@@ -155,10 +155,8 @@ def load(folder: Path) -> Identity:
         pem = path.read_bytes()
         shown = (folder / CERTIFICATE_FILE).read_bytes()
     except OSError as error:
-        reason = error.strerror
-        raise PeerError(
-            f"no identity in {folder} ({reason}); run `clippedgossip peer init {folder}`"
-        ) from None
+        fix = "restore it from a backup" if path.exists() else f"run `clippedgossip peer init {folder}`"
+        raise PeerError(f"no identity in {folder}: {error.filename}: {error.strerror}\n{fix}") from None
     if mode & 0o077:
         raise PeerError(f"{path} has mode {mode:04o}, at most 0600 is safe; run `chmod 600 {path}`")
     try:
@@ -195,17 +193,7 @@ def parse_fingerprint(text: str) -> bytes:
     return bytes.fromhex(digits)
 
 
-_KEY_USAGE = x509.KeyUsage(
-    digital_signature=True,
-    content_commitment=False,
-    key_encipherment=False,
-    data_encipherment=False,
-    key_agreement=False,
-    key_cert_sign=False,
-    crl_sign=False,
-    encipher_only=False,
-    decipher_only=False,
-)
+_KEY_USAGE = x509.KeyUsage(True, *[False] * 8)  # digital_signature, and none of the others
 
 
 def _subject(key: ec.EllipticCurvePublicKey) -> x509.Name:

@@ -2,9 +2,8 @@
 
 import contextlib
 import json
-import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,10 @@ from clippedgossip.files import canonical
 from clippedgossip.peer.node import Node
 from clippedgossip.peer.peer_config import Config
 from clippedgossip.peer.peer_mixing import Mixed
-from clippedgossip.peer.telemetry import Metrics, write_starting, write_status
+from clippedgossip.peer.telemetry import Metrics, bounded_logger, write_starting, write_status
 from clippedgossip.records import ACCURACY, Round, RunDirectory, scored
 
-log = logging.getLogger(__name__)
+log = bounded_logger(__name__)
 _STATUS_EVERY = 0.25
 
 
@@ -43,7 +42,10 @@ class Journal:
         self._metrics_address = ""
         self._records: Records | None = None
         self._status_at = 0.0
+        self._began = time.monotonic()
+        self._word_at = self._began + 10
         self._last: Mixed | None = None
+        self._heard = False
         self._names: list[str] = []
         """The neighbours of the last round that is recorded."""
 
@@ -61,13 +63,14 @@ class Journal:
         return [] if path is None else [path]
 
     def go_on_from(self, round: int) -> None:
-        """Forgets the records of what will be done again."""
-        self._records = Records(self.config)
+        """Forgets the records of what will be done again. A run that was longer stays the run it is."""
+        self._records = Records(self.config.until(max(round, self.config.rounds)))
         self._records.go_back_to(round)
 
     def add(self, report: Mixed, node: Node, *, evaluated: bool = False) -> None:
         """A round is over; `evaluated` when the score is that of its model."""
         self._last, self.round_time = report, time.time()
+        self._heard |= bool(report.rounds)
         self.missing += len(report.missing)
         self.rejected += report.rejected
         self.clipped += report.clipped or 0
@@ -83,11 +86,17 @@ class Journal:
         self._names = names
         if time.monotonic() - self._status_at >= _STATUS_EVERY:
             self._tell(node, node.round)
+        if (now := time.monotonic()) >= self._word_at:  # after 10, 20, 40, … seconds, then every ten minutes
+            self._word_at = now + min(now - self._began, 600)
+            told = {"round": node.round, "rounds": self.config.rounds, "metric": self.metric}
+            log.info("progress", extra={**told, "score": self.score})
 
     def end(self, node: Node | None, round: int) -> None:
         """Reports the end; the metrics are served until `close`."""
         finished = round >= self.config.rounds
         self._tell(node, round, finished=finished, ended=True)
+        if self._last is not None and not self._heard:
+            log.warning("no message of any neighbour was used: this model was trained alone")
         if finished and self._records is not None:
             summary = {self.metric: self.score, "missing": self.missing, "rejected": self.rejected}
             self._records.finish(**summary)
@@ -143,7 +152,7 @@ class Records:
     def __init__(self, config: Config) -> None:
         self._peer = config.name
         self._run: RunDirectory | None = None
-        with contextlib.suppress(ClippedGossipError, OSError):
+        with _or_log():
             runs = config.folder / "runs"
             self._run = RunDirectory.open(runs, _begun(runs, _facts(config)), config.name)
 
@@ -175,8 +184,16 @@ class Records:
 
     def _try(self, act: Callable[[RunDirectory], object]) -> None:
         if self._run is not None:
-            with contextlib.suppress(ClippedGossipError, OSError):
+            with _or_log():
                 act(self._run)
+
+
+@contextlib.contextmanager
+def _or_log() -> Iterator[None]:
+    try:
+        yield
+    except (ClippedGossipError, OSError) as error:
+        log.error("records are not written", extra={"why": str(error)})
 
 
 def _extra(report: Mixed) -> dict[str, Any]:

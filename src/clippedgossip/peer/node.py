@@ -612,7 +612,7 @@ class Node:
     def _judge(self, fetch: _Fetch) -> Rejection | None:
         if not fetch.over or fetch.header is None or fetch.peer.link.certificate is None:
             return fetch.reason
-        fits = self.evidence.see(fetch.header, fetch.peer.link.certificate)
+        fits = self.evidence.see(fetch.header, fetch.peer.link.certificate, fetch.peer.name)
         self._exclude_convicted()
         if not fits:
             return Rejection.EQUIVOCATION
@@ -662,8 +662,8 @@ class Node:
 
     async def _ask_witnesses(self, rounds: Iterable[int]) -> None:
         """Compares the headers the neighbours received with our own."""
-        known = (peer.link.certificate for peer in self.neighbours.values())
-        by_mark = {certificate.fingerprint: certificate for certificate in known if certificate}
+        known = ((name, peer.link.certificate) for name, peer in self.neighbours.items())
+        by_mark = {shown.fingerprint: (name, shown) for name, shown in known if shown}
         for peer in tuple(self.neighbours.values()):
             for round in rounds:
                 request = pb.WitnessRequest(run=self.config.run, round=round)
@@ -671,10 +671,10 @@ class Node:
                     async with asyncio.timeout(self.config.deadlines.least):
                         reply = await peer.link.witness(request)
                     for header in reply.headers[: 4 * len(by_mark)]:
-                        certificate = by_mark.get(header.sender)
+                        name, certificate = by_mark.get(header.sender, ("", None))
                         fits = header.run == self.config.run and header.round == round
                         if fits and certificate is not None and wire.verify_header(header, certificate):
-                            self.evidence.see(header, certificate)
+                            self.evidence.see(header, certificate, name)
         self._exclude_convicted()
 
     def _expected(self) -> wire.Expected:

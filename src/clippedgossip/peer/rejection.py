@@ -15,7 +15,7 @@ class Rejection(StrEnum):
     NOTHING_NEW = "nothing new"
     """The neighbour answered that it has no message that was not used yet."""
     REFUSED = "refused"
-    """The hello did not fit: another version, run, model, dtype or rule."""
+    """The hello did not fit: another version, run, model, dtype or rule. Or its key is not the pinned one."""
     MALFORMED = "malformed"
     """Bytes that are not the protocol, a bad digest or a bad signature."""
     REPLAYED = "replayed"

@@ -164,12 +164,12 @@ class Peer:
             row for n, row in zip(node.neighbours, first.received, strict=True) if n not in first.missing
         ]
         fewest = 2 * ((len(node.neighbours) - 1) // 2) + 1
-        log.info("models of the neighbours came", extra={"rounds": first.rounds, "needed": fewest})
         if len(came) < fewest:
             raise PeerError(
                 f"{len(came)} of {len(node.neighbours)} neighbours sent a model; a newcomer needs {fewest}\n"
                 f"see that {', '.join(first.missing)} run and have added it, or remove one; then start again"
             )
+        log.info("models of the neighbours came", extra={"rounds": first.rounds, "needed": fewest})
         if len(came) == 1:
             return came[0].clone()
         weights = torch.full((len(came) - 1,), 1 / len(came), dtype=torch.float64)

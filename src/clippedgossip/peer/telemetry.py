@@ -1,6 +1,5 @@
 """Seeing a peer: structured logs, Prometheus metrics on loopback, and a status file for `peer status`."""
 
-import contextlib
 import json
 import logging
 import os
@@ -169,10 +168,12 @@ def write_status(folder: Path, status: Mapping[str, Any]) -> None:
     content = {"pid": os.getpid(), "time": time.time(), **status}
     path = folder / STATUS_FILE
     # Not `write_atomic`: it waits for the disk, many times a second, for what is about now.
-    with contextlib.suppress(OSError):
+    try:
         temporary = path.with_name(f".{STATUS_FILE}.tmp")
         temporary.write_text(json.dumps(content))
         temporary.replace(path)
+    except OSError as error:
+        bounded_logger(__name__).error("status is not written", extra={"why": str(error)})
 
 
 def write_starting(config: Config, *, metrics: str = "") -> None:

@@ -14,7 +14,7 @@ import zstandard
 from google.protobuf.message import DecodeError
 
 from clippedgossip.peer import wire_pb2 as pb
-from clippedgossip.peer.identity import Certificate, Identity
+from clippedgossip.peer.identity import Certificate, Identity, format_fingerprint
 from clippedgossip.peer.rejection import Rejected, Rejection
 
 Body = bytes | bytearray | memoryview
@@ -256,8 +256,13 @@ class Assembler:
             raise Rejected(Rejection.MALFORMED, "the header is not protobuf") from None
         if header.sender != self.certificate.fingerprint and header.sender in self._keys:
             raise Rejected(Rejection.DEAD, "a message under another key than the connection's")
-        if header.run != self.expected.run or header.sender != self.certificate.fingerprint:
+        if header.run != self.expected.run or len(header.sender) != len(self.certificate.fingerprint):
             raise Rejected(Rejection.MALFORMED, "a header of another run or sender")
+        if header.sender != self.certificate.fingerprint:  # a regular peer that changed its key too soon
+            shown = format_fingerprint(header.sender)
+            raise Rejected(
+                Rejection.REFUSED, f"it signs with a key that is not pinned: {shown}\nis it its new one?"
+            )
         if not header.final and not stamp_of(header).is_new(self.used):
             raise Rejected(Rejection.REPLAYED, f"round {header.round} was used already")
         if header.length != self.expected.length or header.dtype != _CODE[self.expected.dtype]:

@@ -185,6 +185,9 @@ def show_peers(rows: Mapping[str, Mapping[str, Any]]) -> None:
     from rich.console import Console
 
     Console(width=None if sys.stdout.isatty() else WIDTH).print(_peers_table(rows))
+    for name, row in rows.items():
+        for other in row.get("convicted") or ():
+            print(f"{name} has a proof that {other} signed two models for one round")
 
 
 def _peers_table(rows: Mapping[str, Mapping[str, Any]]) -> "RichTable":

@@ -17,7 +17,9 @@ from clippedgossip.peer import identity
 from clippedgossip.peer.identity import Certificate
 from clippedgossip.peer.peer_config import Neighbour
 from clippedgossip.peer.rejection import Rejected, Rejection
+from clippedgossip.peer.telemetry import bounded_logger
 
+log = bounded_logger(__name__)
 _PATIENCE = 5.0
 
 
@@ -82,8 +84,8 @@ class Pins:
                 f"{identity.format_fingerprint(certificate.fingerprint)}",
             )
         self.certificates[neighbour.name] = certificate
-        if certificate.fingerprint == neighbour.fingerprint:  # the old key has had its time
-            self.names.pop(neighbour.former, None)
+        if certificate.fingerprint == neighbour.fingerprint and self.names.pop(neighbour.former, ""):
+            log.info("its old key is no longer valid", extra={"neighbour": neighbour.name})
         return certificate
 
 

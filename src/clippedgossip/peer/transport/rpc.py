@@ -294,7 +294,15 @@ def _reason(error: Any) -> Rejected:
         reason = Rejection.REFUSED
     if "Compression algorithm" in detail:  # gRPC's own compression, which the protocol does not have
         reason = Rejection.MALFORMED
-    return Rejected(reason, detail)
+    hint = next((words for sign, words in _HINTS.items() if sign in detail), "")
+    return Rejected(reason, hint + detail.removeprefix(f"{reason}: "))
+
+
+_HINTS = {
+    "SSL routines": "it has another key now than the pinned one: ask for its fingerprint; ",
+    "Socket closed": "it hung up: has it pinned the key that this peer has now? ",
+}
+"""A part of gRPC's words for a handshake that failed -> what to look for."""
 
 
 def _share_heaps() -> None:
