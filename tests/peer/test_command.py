@@ -112,7 +112,7 @@ def test_a_simulated_runs_config_becomes_a_network(
         (["start", "ALONE"], "peer add NAME ADDRESS FINGERPRINT"),
         (["status", "nowhere"], "peer init"),
         (["add", "bob", "10.0.0.1:7", "beef", "--dir", "NET/0"], "64 hex"),
-        (["add", "0", "10.0.0.1:7", "ab" * 32, "--dir", "NET/0"], "is this peer itself"),
+        (["add", "0", "10.0.0.1:7", "ab" * 32, "--dir", "NET/0"], "shares its name with this peer"),
         (["add", "bob", "10.0.0.1:7", "OWN", "--dir", "NET/0"], "ask bob for theirs"),
         (["network", "torus", "--out", "new", "--nodes", "7"], "error: --nodes 7: unknown parameter"),
         (["network", "ring", "--out", "new", "--model", "vgg11"], "at least 32×32 pixels"),
@@ -225,6 +225,9 @@ def test_a_complete_run_says_so_and_starts_anew_when_told(
     row, said = start("--no-resume")
     assert (row["rounds"], row["resumed"]) == (2, None)
     assert "complete already" not in said
+    assert len([*(folder / "runs").iterdir()]) == 1
+    assert "complete already" in start("--rounds", "1")[1]
+    assert len([*(folder / "runs").iterdir()]) == 1, "fewer rounds than are done make no other run"
     assert start("--rounds", "3")[0]["resumed"] == 2
 
 
@@ -243,8 +246,9 @@ SMALL = DataConfig(name="digits", samples=60, test_samples=20)
 def alone(tmp_path: Path, **changes: Any) -> Path:
     """The folder of a peer whose only neighbour never comes."""
     training = TrainingConfig(rounds=changes.pop("rounds", 3))
-    facts: dict[str, Any] = {"checkpoint_every": 1, "data": SMALL, "deadlines": QUICK, **changes}
-    template = Config(name="t", run="r", model=ModelConfig("linear"), training=training, **facts)
+    facts: dict[str, Any] = {"checkpoint_every": 1, "data": SMALL, "deadlines": QUICK}
+    facts |= {"model": ModelConfig("linear"), **changes}
+    template = Config(name="t", run="r", training=training, **facts)
     return write_network([(0, 1)], 2, tmp_path / "net", template)[0]
 
 
@@ -268,6 +272,20 @@ def started(folder: Path, *more: str) -> Ended:
     return Ended(int(ended.value.code or 0), error.getvalue())
 
 
+def test_a_trained_model_is_loaded_as_the_document_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = alone(tmp_path, data=DataConfig(name="digits"), model=ModelConfig("mlp"))
+    assert started(folder).code == 0
+    folder.rename(tmp_path / "ann")
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parents[2] / "docs" / "running.md").read_text()
+    (block,) = re.findall(r"```python\n(.*?)```", page, re.S)
+    exec(block, {})
+    score = json.loads(Path("ann/status.json").read_text())["score"]
+    assert capsys.readouterr().out == f"accuracy {score:.3f}\n"
+
+
 def test_nothing_is_lost_by_one_mistyped_command(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = alone(tmp_path)
     assert started(folder).code == 0
@@ -287,7 +305,7 @@ def test_nothing_is_lost_by_one_mistyped_command(tmp_path: Path, caplog: pytest.
     assert kept(aside) == kept(folder / "checkpoints") | {"records.jsonl"}
 
 
-def test_exit_codes_tell_the_truth(tmp_path: Path) -> None:
+def test_exit_codes_and_the_log_tell_the_truth(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = alone(tmp_path)
     assert started(folder, "--rounds", "2").code == 0
     text = (folder / "peer.toml").read_text()
@@ -301,8 +319,14 @@ def test_exit_codes_tell_the_truth(tmp_path: Path) -> None:
     assert (torn.code, "none is whole" in torn.error) == (2, True)
     shutil.rmtree(folder / "checkpoints")
     (folder / "checkpoints").write_text("no folder: nothing can be written there")
+    shutil.rmtree(folder / "runs")
+    (folder / "runs").write_text("no folder either")
     full = started(folder)
     assert (full.code, "could not be written" in full.error) == (1, True)
+    told = {record.getMessage(): getattr(record, "why", "") for record in caplog.records}
+    assert "Not a directory" in told["checkpoint failed"]
+    assert "records are not written" in told
+    assert "no message of any neighbour was used: this model was trained alone" in told
 
 
 def test_a_hangup_ends_a_peer_with_a_checkpoint(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ import contextlib
 import gc
 import io
 import json
+import re
+import shutil
 import subprocess
 import sys
 import time
@@ -21,8 +23,9 @@ from torch import nn
 
 from clippedgossip.cli import main
 from clippedgossip.errors import PeerError, UserError
-from clippedgossip.peer import identity, membership
+from clippedgossip.peer import identity, membership, wire
 from clippedgossip.peer import wire_tensors as tensors
+from clippedgossip.peer.evidence import Evidence
 from clippedgossip.peer.local_network import LocalNetwork, read_network, write_network
 from clippedgossip.peer.membership import Membership
 from clippedgossip.peer.node import Exchange, Node
@@ -300,6 +303,9 @@ def test_a_running_peer_keeps_what_it_has_when_a_file_is_wrong(
         (["rekey", "1", "beef"], "64 hex digits"),
         (["rekey", "1", "MARK2"], "shares its fingerprint"),
         (["rekey", "1", "OWN"], "this peer itself"),
+        (["rekey", "2", "MARK2"], "pinned already"),
+        (["add", "x", "PLACE", "ab" * 32], "shares its address with this peer or another"),
+        (["add", "x", "PLACE2", "ab" * 32], "shares its address with this peer or another"),
         (["new-key", "FOLDER", "--use"], "there is no new key"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -309,6 +315,8 @@ def test_a_wrong_change_is_refused_before_anything_is_touched(
 ) -> None:
     words = {"MARK2": load(folder).neighbours[1].fingerprint.hex(), "FOLDER": str(folder)}
     words["OWN"] = identity.load(folder).fingerprint.hex()
+    words["PLACE"] = f"localhost:{load(folder).bind.port}"
+    words["PLACE2"] = str(load(folder).neighbours[1].address)
     before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
     where = [] if command[0] == "new-key" else ["--dir", str(folder)]
     with take(folder), pytest.raises(SystemExit) as ended:
@@ -368,14 +376,38 @@ def test_a_member_comes_into_a_network_with_a_schedule(folder: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_convicted_neighbour_gets_no_new_key(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    mark = load(folder).neighbours[0].fingerprint
-    monkeypatch.setattr(
-        "clippedgossip.peer.evidence.Evidence.__init__",
-        lambda self, folder, run: setattr(self, "convicted", {mark}),
-    )
+def equivocate(folder: Path, them: identity.Identity, round: int = 0) -> None:
+    """The peer in a folder sees two models of one round."""
+    seen = Evidence(folder / "evidence", "r")
+    for body in (b"aaaa", b"bbbb"):
+        said = wire.Expected(run="r", dtype="float32", length=1)
+        header = wire.make_header(them, said, wire.Stamp(bytes(16), round), body)
+        seen.see(header, them.certificate, "1")
+
+
+def test_a_convicted_neighbour_gets_no_new_key(folder: Path) -> None:
+    equivocate(folder, identity.load(folder.parent / "1"))
     with pytest.raises(UserError, match="a new key undoes nothing"):
         membership.rekey(folder, "1", "ab" * 32)
+
+
+def test_proofs_against_one_leave_room_for_another_and_name_them(folder: Path) -> None:
+    for round in range(30):
+        equivocate(folder, identity.load(folder.parent / "1"), round)
+    equivocate(folder, identity.load(folder.parent / "2"))
+    files = [*(folder / "evidence").iterdir()]
+    assert len(files) == 11
+    names = [re.findall(r"key of (\w)\.", peer("evidence", path)) for path in files]
+    assert sorted(names) == [*[["1"]] * 10, ["2"]]
+    shutil.copy(files[0], folder.parent.parent / "proof.json")
+    assert "two different models" in peer("evidence", folder.parent.parent / "proof.json")
+
+
+def test_who_removes_the_last_neighbour_is_told_so(folder: Path) -> None:
+    text = (folder / "peer.toml").read_text()
+    (folder / "peer.toml").write_text(text.replace('name = "krum"\nfaulty = 1', 'name = "gossip"'))
+    said = [peer("remove", name, "--dir", folder) for name in ("1", "2", "3")]
+    assert said[-1] == "3 is no neighbour any more; 0 neighbours; pin one before the next start\n"
 
 
 # --- real processes --------------------------------------------------------------------------------------

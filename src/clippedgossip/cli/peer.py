@@ -280,12 +280,14 @@ def new_key(
     if use:
         print("this is now the key of the peer")
     else:
-        print("give it to every neighbour (peer rekey); when all have it: clippedgossip peer new-key --use")
+        print("give it to every neighbour, for `peer rekey`; when all have pinned it, change to it:")
+        print(f"clippedgossip peer new-key {folder} --use")
 
 
 def _said(changed: "Config", what: str) -> None:
     count = changed.degree
-    print(f"{what}; {count} neighbour{'' if count == 1 else 's'}")
+    alone = "" if count else "; pin one before the next start"
+    print(f"{what}; {count} neighbour{'' if count == 1 else 's'}{alone}")
 
 
 def start(

@@ -32,8 +32,6 @@ def add(folder: Path, name: str, address: str, fingerprint: str) -> Config:
     """Pins a neighbour, or gives one that is pinned another address."""
     mine = configs.load(folder, look_up=False)
     mark = identities.parse_fingerprint(fingerprint)
-    if name == mine.name:
-        raise PeerError(f"{name!r} is this peer itself; call the neighbour something else")
     _refuse_own(folder, mine, name, mark)
     known = {neighbour.name: neighbour for neighbour in mine.neighbours}
     if name in known and known[name].fingerprint != mark:
@@ -61,6 +59,8 @@ def rekey(folder: Path, name: str, fingerprint: str, *, at_once: bool = False) -
     mine = configs.load(folder, look_up=False)
     old, mark = _known(mine, name), identities.parse_fingerprint(fingerprint)
     _refuse_own(folder, mine, name, mark)
+    if mark == old.fingerprint and not old.former:
+        raise PeerError(f"this is the key of {name} that is pinned already; ask {name} for its new one")
     _refuse_convicted(folder, mine, old)
     # Where the new key is the second one in a row, the neighbour may still have the key before both.
     shown = Pins([old], folder / "neighbours").certificates.get(name)
@@ -186,11 +186,8 @@ class Membership:
         before, now = self._now, Change(config, me)
         if config == before.config and me.fingerprint == before.identity.fingerprint:
             return None
-        names = [n.name for n in config.neighbours]
-        log.info(
-            "neighbours or key changed",
-            extra={"neighbours": names, "key": format_fingerprint(me.fingerprint)},
-        )
+        names, key = [n.name for n in config.neighbours], format_fingerprint(me.fingerprint)
+        log.info("neighbours or key changed", extra={"neighbours": names, "key": key})
         self._now = now
         return now
 

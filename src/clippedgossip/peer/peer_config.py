@@ -70,8 +70,16 @@ class Address:
     def is_ipv6(self) -> bool:
         return ":" in self.host
 
+    @property
+    def place(self) -> tuple[str, int]:
+        """The same for all ways to name this machine by loopback."""
+        return _LOOPBACK.get(self.host.lower(), self.host.lower()), self.port
+
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if self.is_ipv6 else f"{self.host}:{self.port}"
+
+
+_LOOPBACK = {"localhost": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -397,12 +405,15 @@ def check(config: Config) -> None:
         raise ConfigError(
             f"run is {config.run[:80]!r}; use 1 to 128 printable bytes, the same for all peers of a run"
         )
-    names = [n.name for n in config.neighbours]
-    marks = [mark for n in config.neighbours for mark in n.fingerprints]
+    taken: set[object] = {config.name, config.bind.place}
     for n in config.neighbours:
-        shared = "name" if names.count(n.name) > 1 else "fingerprint"
-        if shared == "name" or any(marks.count(mark) > 1 for mark in n.fingerprints):
-            raise ConfigError(f"neighbour {n.name!r} shares its {shared} with another; each has its own")
+        marks = [("fingerprint", mark) for mark in n.fingerprints]
+        for what, own in (("name", n.name), *marks, ("address", n.address.place)):
+            if own in taken:
+                raise ConfigError(
+                    f"neighbour {n.name!r} shares its {what} with this peer or another; each has its own"
+                )
+            taken.add(own)
     if config.node is not None and not config.learner and not 0 <= config.node < config.nodes:
         raise KeyProblem(
             ("node",), f"node is {config.node}; with nodes = {config.nodes} choose 0 to {config.nodes - 1}"
