@@ -27,22 +27,9 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(
         help="Train over a real network with peers that you need not trust.", no_args_is_help=True
     )
-    for name, command in (
-        ("network", network),
-        ("up", up),
-        ("init", init),
-        ("add", add),
-        ("remove", remove),
-        ("rekey", rekey),
-        ("new-key", new_key),
-        ("start", start),
-        ("status", status),
-        ("health", health),
-        ("watch", watch),
-        ("evidence", evidence),
-        ("drill", drill),
-    ):
-        group.command(name)(command)
+    members = (init, add, remove, rekey, new_key, start, status, health, watch, evidence)
+    for command in (network, up, *members, drill):
+        group.command(command.__name__.replace("_", "-"))(command)
     app.add_typer(group, name="peer")
 
 
@@ -173,7 +160,7 @@ def up(
     from clippedgossip.peer.local_network import prepared, running
     from clippedgossip.report.terminal import show_peers
 
-    lies = dict(_pair(text, "--misbehave") for text in misbehave)
+    lies = dict(map(_pair, misbehave))
     configs = prepared(net, rounds=rounds, misbehave=lies, resume=resume)
     interrupted = False
     if not as_json:
@@ -508,12 +495,10 @@ def _rows(peers: "LocalNetwork") -> dict[str, dict[str, Any]]:
     }
 
 
-def _pair(text: str, option: str) -> tuple[str, str]:
+def _pair(text: str) -> tuple[str, str]:
     from clippedgossip.errors import ConfigError
 
     match = re.fullmatch(r"([^=]+)=(.+)", text)
     if not match:
-        raise ConfigError(
-            f"{option} {text!r} is not NAME=VALUE\nwrite it so, such as {option} 3=bit-flipping"
-        )
+        raise ConfigError(f"--misbehave {text!r} is not NAME=VALUE\nwrite it so: --misbehave 3=bit-flipping")
     return match[1], match[2]
