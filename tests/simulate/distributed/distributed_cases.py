@@ -148,6 +148,8 @@ def cases(chosen: Sequence[tuple[str, str]]) -> Iterator[tuple[str, Setup]]:
         "local steps",
         setup(local_steps=3, optimizer=AdamW(clip_gradient=1.0), rounds=3, evaluate_components=True),
     )
+    fed = setup("clipped-gossip", LabelFlipping())
+    yield "data on the host", replace(fed, task=replace(fed.task, data=replace(fed.task.data, keep="host")))
     few = nn.Linear(1, 3, bias=False)  # coordinates: one of four ranks has none
     nn.init.zeros_(few.weight)
     yield "few coordinates", setup("bucketing", "alie", model=few, shape=(1,))
