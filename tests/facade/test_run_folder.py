@@ -14,6 +14,7 @@ from clippedgossip.records import RunDirectory
 from clippedgossip.report.run_report import report
 from clippedgossip.runs.config import load_config
 from clippedgossip.runs.execute import execute
+from clippedgossip.tasks.objective import Loss, cross_entropy
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -89,11 +90,12 @@ def test_other_data_weights_or_code_are_another_run(tmp_path: Path) -> None:
 def test_runs_from_python_and_from_a_config_have_the_same_columns(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(
         'network = {name = "ring", nodes = 4}\ndata = {name = "digits", samples = 80}\nmodel = "linear"\n'
-        'rule = "gossip"\n[training]\nrounds = 2\nlr = 0.5\nlr_schedule = "cosine"\noptimizer = "sgd"\n'
+        'rule = "gossip"\n[training]\nrounds = 2\nbatch = 8\nlr = 0.5\n'
+        'lr_schedule = "cosine"\noptimizer = "sgd"\n'
     )
     execute(load_config(tmp_path / "mine.toml"), tmp_path / "runs")
     data = {"name": "digits", "samples": 80}
-    words: dict[str, Any] = {"rounds": 2, "lr": 0.5, "lr_schedule": "cosine", "optimizer": "sgd"}
+    words: dict[str, Any] = {"rounds": 2, "batch": 8, "lr": 0.5, "lr_schedule": "cosine", "optimizer": "sgd"}
     ring = cg.Network(nx.cycle_graph(4))
     cg.train(ring, data, "linear", rule="gossip", out=tmp_path / "runs", **words).finish()
     frame = cg.results(tmp_path / "runs")
@@ -113,8 +115,32 @@ def test_a_schedule_of_ones_own_is_part_of_the_run(tmp_path: Path) -> None:
     path.__qualname__ = ring.__qualname__
     names = {scheduled(tmp_path, said).path for said in (ring, ring, path)}
     assert len(names) == 2
+    assert scheduled(tmp_path, ring, augment=True).path not in names
 
 
-def scheduled(out: Path, schedule: Any) -> TrainingRun:
+def scheduled(out: Path, schedule: Any, **said: Any) -> TrainingRun:
     network = cg.Network(nx.cycle_graph(4), schedule=schedule)
-    return cg.train(network, {"name": "digits", "samples": 80}, "linear", rounds=2, out=out)
+    return cg.train(network, {"name": "digits", "samples": 80}, "linear", rounds=2, batch=8, out=out, **said)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"loss": {"name": "cross-entropy", "class_weights": [1.0, 2.0, 3.0]}},
+        {"loss": {"name": "cross-entropy", "class_weights": [1.0, 2.0, 4.0]}},
+        {"loss": Loss(cross_entropy, weights=torch.ones(3))},
+        {"loss": Loss(cross_entropy, weights=torch.tensor([1.0, 2.0, 3.0]))},
+        {"metric": "f1"},
+        {"optimizer": "sgd"},
+        {"lr_warmup": 3},
+    ],
+    ids=str,
+)
+def test_whatever_is_said_makes_another_run(tmp_path: Path, said: dict[str, Any]) -> None:
+    assert run(tmp_path, **said).path == run(tmp_path, **said).path
+    others: list[dict[str, Any]] = [
+        {},
+        {"loss": {"name": "cross-entropy", "class_weights": [1.0, 1.0, 1.0]}},
+        {"loss": Loss(cross_entropy, weights=torch.tensor([3.0, 2.0, 1.0]))},
+    ]
+    assert run(tmp_path, **said).path not in [run(tmp_path, **other).path for other in others]

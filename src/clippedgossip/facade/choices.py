@@ -160,13 +160,13 @@ class Choices:
                 "weights": network.weighting,
                 **{key: str(part) for key in ("schedule", "delay") if (part := getattr(network, key))},
             },
-            "data": self.said.to_mapping() | {"name": self.data.name} | partition,
+            "data": self.said.to_mapping() | {"name": self.data.name, "augment": self.augment} | partition,
             "model": _named(self.model) or module,
             "rule": _table(setup.rule),
             "training": {
                 **self.said_training,
-                **({} if self.loss is None else {"loss": setup.task.loss.name}),
-                **({} if self.metric is None else {"metric": setup.task.metric.name}),
+                **_said_as("loss", self.loss, setup.task.loss.name),
+                **_said_as("metric", self.metric, setup.task.metric.name),
             },
         }
         return mapping if setup.attack is None else mapping | {"attack": _table(setup.attack)}
@@ -238,6 +238,11 @@ def _table(thing: Rule | Attack | Optimizer) -> dict[str, Any]:
     """A rule or attack as a config says it; one of the user's own goes by the name of its class."""
     table = decode.plain_of(thing)
     return {**table, "name": table["name"].rpartition(":")[2].rpartition(".")[2]}
+
+
+def _said_as(key: str, given: object, name: str) -> dict[str, Any]:
+    """What [training] says of a loss or metric: words as they are, of an object its name, of None nothing."""
+    return {} if given is None else {key: given if isinstance(given, str | Mapping) else name}
 
 
 def _named(words: object) -> dict[str, Any]:

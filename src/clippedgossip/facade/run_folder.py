@@ -49,13 +49,15 @@ def _digests(setup: Setup) -> dict[str, str]:
     held, kinds = task.module.state_dict(), {type(part) for part in task.module.modules()}
     own = [task.loss.function, task.metric.source, type(setup.rule), type(setup.attack), *kinds]
     own += [type(network.schedule), getattr(network.schedule, "function", None), type(network.delay)]
+    own += [type(setup.training.optimizer)]
+    weights = [] if task.loss.weights is None else [task.loss.weights]
     code = sorted(text for thing in own if (text := _code(thing)))
     return {
         "network": _digest(network.indptr, network.indices, network.byzantine, network.edge_weights()),
         "data": _digest(*leaves((data.train_x, data.train_y, data.test_x, data.test_y))),
         "shares": _digest(task.nodes, task.table, task.sizes),
         "model": _digest(*held.values(), *map(_text, (repr(task.module), *held))),
-        "code": _digest(*map(_text, code)),
+        "code": _digest(*map(_text, code), *weights),
     }
 
 
