@@ -111,7 +111,7 @@ class RandomNeighbours(GraphSchedule):
             places.ravel() if counts.min(initial=0) == self.neighbours else places[places < degrees[:, None]]
         )
         rows = np.repeat(nodes, counts)
-        heard = flat + (flat >= rows) if network.everyone else network.indices[network.indptr[rows] + flat]
+        heard = flat + (flat >= rows) if _complete(network) else network.indices[network.indptr[rows] + flat]
         return _indptr(counts), heard
 
     def places(self, nodes: Ints, degrees: Ints, round: int, seed: int) -> Ints:
@@ -142,7 +142,7 @@ class RandomMatching(GraphSchedule):
     def links(self, network: "Network", round: int, seed: int) -> Links:
         from clippedgossip.randomness import hash_bits
 
-        if network.everyone or len(network.indices) == network.n * (network.n - 1):
+        if _complete(network):
             order = hash_bits(seed, "matching", round, _torch(np.arange(network.n))).numpy().argsort()
             half = network.n // 2
             a, b = order[:half], order[half : 2 * half]
@@ -462,6 +462,11 @@ def _once(network: "Network") -> tuple[Ints, Ints]:
     rows = np.repeat(np.arange(network.n), np.diff(network.indptr))
     first = rows < network.indices
     return rows[first], network.indices[first]
+
+
+def _complete(network: "Network") -> bool:
+    """Whether every two nodes are neighbours: then a neighbour's number needs no look into a list."""
+    return network.everyone or len(network.indices) == network.n * (network.n - 1)
 
 
 def _both_ways(n: int, a: Ints, b: Ints) -> Links:
