@@ -353,7 +353,9 @@ def test_a_network_of_peers_takes_the_code_along(folder: Path) -> None:
 
 def test_packages_register_names(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entry = EntryPoint("keep-it", "mine:Keep", "clippedgossip.rules")
-    monkeypatch.setattr(own, "entry_points", lambda group: EntryPoints([entry]).select(group=group))
+    monkeypatch.setattr(
+        "importlib.metadata.entry_points", lambda group: EntryPoints([entry]).select(group=group)
+    )
     mine = config(folder, rule={"name": "keep-it", "often": 7})
     assert mine.rule.name == "keep-it"
     assert {"often", "code"} == mine.rule.parameters.keys()
@@ -372,7 +374,7 @@ def test_packages_register_names(folder: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_built_in_names_need_no_entry_points(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own, "entry_points", lambda group: pytest.fail("looked up"))
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: pytest.fail("looked up"))
     assert make_rule("median")
 
 
