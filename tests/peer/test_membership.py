@@ -376,11 +376,11 @@ def test_a_member_comes_into_a_network_with_a_schedule(folder: Path) -> None:
     asyncio.run(scenario())
 
 
-def equivocate(folder: Path, them: identity.Identity, round: int = 0) -> None:
+def equivocate(folder: Path, them: identity.Identity, round: int = 0, run: str = "r") -> None:
     """The peer in a folder sees two models of one round."""
-    seen = Evidence(folder / "evidence", "r")
+    seen = Evidence(folder / "evidence", run)
     for body in (b"aaaa", b"bbbb"):
-        said = wire.Expected(run="r", dtype="float32", length=1)
+        said = wire.Expected(run=run, dtype="float32", length=1)
         header = wire.make_header(them, said, wire.Stamp(bytes(16), round), body)
         seen.see(header, them.certificate, "1")
 
@@ -395,10 +395,11 @@ def test_proofs_against_one_leave_room_for_another_and_name_them(folder: Path) -
     for round in range(30):
         equivocate(folder, identity.load(folder.parent / "1"), round)
     equivocate(folder, identity.load(folder.parent / "2"))
+    equivocate(folder, identity.load(folder.parent / "1"), run="the next run")
     files = [*(folder / "evidence").iterdir()]
-    assert len(files) == 11
+    assert len(files) == 12
     names = [re.findall(r"key of (\w)\.", peer("evidence", path)) for path in files]
-    assert sorted(names) == [*[["1"]] * 10, ["2"]]
+    assert sorted(names) == [*[["1"]] * 11, ["2"]]
     shutil.copy(files[0], folder.parent.parent / "proof.json")
     assert "two different models" in peer("evidence", folder.parent.parent / "proof.json")
 

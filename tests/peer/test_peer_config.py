@@ -95,6 +95,10 @@ def test_dump_round_trip() -> None:
         (("format = 2", "format = 2\nrounds = 30"), "rounds is a key of format 1\nwrite it in .training."),
         (("format = 2", "format = 3"), "this version reads 1 to 2"),
         (("format = 2", "nodes = 3\nnode = 3"), "node is 3; with nodes = 3 choose 0 to 2"),
+        (
+            ("format = 2", 'metrics = "[::]:7001"\nformat = 2'),
+            "as bind is; name another port",
+        ),
         (("most = 5", "most = nan"), "deadlines.most is nan; choose 0.01 to"),
         (("most = 5", "most = 0.1"), "swap them"),
         (("[::1]:7001", "::1:7001"), "for IPv6 write"),
@@ -128,6 +132,10 @@ def test_what_a_file_names_is_looked_up_when_it_is_read(tmp_path: Path, section:
     with pytest.raises(UserError, match=message.replace("HERE", re.escape(str(tmp_path)))) as told:
         config.load(tmp_path)
     assert len(str(told.value).splitlines()) <= 2
+
+
+def test_a_mark_of_the_byte_order_is_no_mistake() -> None:
+    assert config.parse(GOOD.encode("utf-8-sig")) == config.parse(GOOD.encode())
 
 
 def test_a_name_listed_twice() -> None:

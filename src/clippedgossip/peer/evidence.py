@@ -2,6 +2,7 @@
 
 import base64
 import contextlib
+import hashlib
 import json
 from collections import defaultdict, deque
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ log = bounded_logger(__name__)
 _HELD = 64
 """Headers of each sender: two models for one round can be many rounds apart."""
 _MOST_FILES = 10
-"""Against each key. One is enough, and proofs against one key must leave room for those against others."""
+"""Against each key in a run. One is enough, and those against one key must leave room for others."""
 _LARGEST_FILE = 1 << 16
 
 
@@ -57,20 +58,16 @@ class Evidence:
         for other in others:
             if other.nonce == header.nonce:
                 log.error("equivocation is proved", extra=said)
-                self._convict(other, header, certificate)
+                self.proofs += 1
+                self.convicted.add(certificate.fingerprint)
+                try:
+                    _write(self._folder, other, header, certificate)
+                except OSError as error:
+                    log.error("proof is not written", extra={"why": str(error)})
                 return False
             self.suspicions += 1
             log.warning("suspicion: two models for one round, from two starts", extra=said)
         return True
-
-    def _convict(self, first: pb.Header, second: pb.Header, certificate: Certificate) -> None:
-        self.proofs += 1
-        self.convicted.add(certificate.fingerprint)
-        if self._folder is not None:
-            try:
-                _write(self._folder, first, second, certificate)
-            except OSError as error:
-                log.error("proof is not written", extra={"why": str(error)})
 
 
 @dataclass(frozen=True)
@@ -114,11 +111,11 @@ def verify(path: Path) -> Proof:
     return Proof(certificate.fingerprint, first.run, first.round)
 
 
-def _write(folder: Path, first: pb.Header, second: pb.Header, certificate: Certificate) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    mark = certificate.fingerprint.hex()[:16]
-    if len([*folder.glob(f"{mark}-*.json")]) >= _MOST_FILES:
+def _write(folder: Path | None, first: pb.Header, second: pb.Header, certificate: Certificate) -> None:
+    mark = f"{certificate.fingerprint.hex()[:16]}-{hashlib.sha256(first.run.encode()).hexdigest()[:8]}"
+    if folder is None or len([*folder.glob(f"{mark}-*.json")]) >= _MOST_FILES:
         return
+    folder.mkdir(parents=True, exist_ok=True)
     content = {
         "run": first.run,
         "round": first.round,

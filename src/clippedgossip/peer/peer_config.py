@@ -207,7 +207,7 @@ def parse(raw: bytes, *, folder: Path = Path(), source: str = CONFIG_FILE, look_
     """Turns TOML into a checked `Config`; whatever is wrong becomes a `ConfigError`. With `look_up` the rule,
     data and model that it names must be there, which loads PyTorch."""
     try:
-        text = raw.decode()
+        text = raw.decode("utf-8-sig")  # some editors write a mark before the first word
         said = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise ConfigError(
@@ -405,6 +405,8 @@ def check(config: Config) -> None:
         raise ConfigError(
             f"run is {config.run[:80]!r}; use 1 to 128 printable bytes, the same for all peers of a run"
         )
+    if config.metrics.port and config.metrics.place == config.bind.place:
+        raise KeyProblem(("metrics",), f"metrics is {config.metrics}, as bind is; name another port")
     taken: set[object] = {config.name, config.bind.place}
     for n in config.neighbours:
         marks = [("fingerprint", mark) for mark in n.fingerprints]

@@ -19,7 +19,6 @@ from clippedgossip.peer.peer_config import Neighbour
 from clippedgossip.peer.rejection import Rejected, Rejection
 from clippedgossip.peer.telemetry import bounded_logger
 
-log = bounded_logger(__name__)
 _PATIENCE = 5.0
 
 
@@ -69,6 +68,8 @@ class Pins:
         except (OSError, EOFError) as error:
             raise PeerError(f"cannot reach {name} at {neighbour.address}: {error}\nis it started?") from None
         certificate = self._keep(neighbour, pem)
+        if neighbour.former and neighbour.former not in self.names:
+            bounded_logger(__name__).info("its old key is no longer valid", extra={"neighbour": name})
         if self.folder is not None:
             with contextlib.suppress(OSError):
                 self.folder.mkdir(parents=True, exist_ok=True)
@@ -84,8 +85,8 @@ class Pins:
                 f"{identity.format_fingerprint(certificate.fingerprint)}",
             )
         self.certificates[neighbour.name] = certificate
-        if certificate.fingerprint == neighbour.fingerprint and self.names.pop(neighbour.former, ""):
-            log.info("its old key is no longer valid", extra={"neighbour": neighbour.name})
+        if certificate.fingerprint == neighbour.fingerprint:  # the old key has had its time
+            self.names.pop(neighbour.former, None)
         return certificate
 
 
