@@ -173,6 +173,7 @@ def test_the_main_claims_are_few_and_decided() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_both_scales_agree_on_the_main_claims(tmp_path: Path) -> None:
     paper = kept()
     done = prepare(list(paper), Options(device="cpu", out=tmp_path), lambda *_: None)
