@@ -6,13 +6,13 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 
 from clippedgossip.cli import main
 from clippedgossip.errors import RuleError
 from clippedgossip.rules import ClippedGossip
+from tests.rounding import assert_near
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -82,8 +82,8 @@ def test_no_rule_tells_two_worlds_apart() -> None:
     for rule in example.RULES:
         first, received_first = example.world(rule, real=0.0, pretended=1.0)
         second, received_second = example.world(rule, real=1.0, pretended=0.0)
-        np.testing.assert_allclose(received_first, received_second, atol=1e-9)
-        torch.testing.assert_close(first, second)
+        assert_near(received_first, received_second)
+        assert_near(first, second)
 
 
 def test_a_rule_on_each_layer_clips_each_alone() -> None:
@@ -91,6 +91,6 @@ def test_a_rule_on_each_layer_clips_each_alone() -> None:
     own, received = torch.zeros(3), torch.tensor([[[3.0, 4.0, 0.1]]])
     rule = per_layer(ClippedGossip(1.0), (2, 1))
     mixed = rule(own[None], received, torch.tensor([[0.5]]))
-    torch.testing.assert_close(mixed, torch.tensor([[0.3, 0.4, 0.05]]))
+    assert_near(mixed, torch.tensor([[0.3, 0.4, 0.05]]))
     with pytest.raises(RuleError, match="the layers have 3 parameters and the models 2"):
         rule(own[None, :2], received[..., :2], torch.tensor([[0.5]]))

@@ -16,6 +16,7 @@ from clippedgossip.mixing.inbox import Inbox
 from clippedgossip.mixing.slots import Layout
 from clippedgossip.network import Network
 from clippedgossip.rules import ClippedGossip, Gossip, Oracle, Rule
+from tests.rounding import assert_near
 
 Matrix = NDArray[np.float64]
 quick = settings(max_examples=150, deadline=None)
@@ -125,7 +126,7 @@ def test_consensus_once_reached_is_kept(drawn: tuple[Case, Tensor]) -> None:
     case, messages = drawn
     agreed = Case(case.network, case.models[:1].expand_as(case.models).contiguous())
     mixed = mix(ClippedGossip(Oracle()), agreed, messages)
-    torch.testing.assert_close(mixed, agreed.models, rtol=1e-5, atol=1e-12)
+    assert_near(mixed, agreed.models)
 
 
 @quick
@@ -137,7 +138,7 @@ def test_without_byzantine_nodes_the_bound_is_that_of_gossip(case: Case) -> None
     alone = Case(Network(graph), case.models)
     nothing = case.models.new_zeros(0, case.models.shape[1])
     mixed = mix(ClippedGossip(Oracle()), alone, nothing)
-    torch.testing.assert_close(mixed, mix(Gossip(), alone, nothing))
+    assert_near(mixed, mix(Gossip(), alone, nothing))
     bound = (1 - alone.network.spectral_gap) ** 2 * alone.rho2
     assert spread(mixed, case.models.mean(0)) <= bound * (1 + 1e-9) + case.rounding
 
@@ -150,7 +151,7 @@ def test_proposition_dissensus_with_epsilon_one_is_no_communication(case: Case) 
     beset = torch.tensor(case.network.delta > 0)
     free = torch.tensor(np.asarray(case.network.regular_weights)) @ case.models
     expected = torch.where(beset[:, None], case.models, free)
-    torch.testing.assert_close(mixed, expected, rtol=1e-9, atol=1e-9 * (1 + float(case.models.abs().max())))
+    assert_near(mixed, expected)
 
 
 @quick
@@ -158,8 +159,7 @@ def test_proposition_dissensus_with_epsilon_one_is_no_communication(case: Case) 
 def test_proposition_dissensus_leaves_the_mean_on_the_complete_graph(case: Case, epsilon: float) -> None:
     """Proposition (dissensus), second half: any ε, any symmetric weights."""
     mixed = Gossip().mix(Dissensus(epsilon=epsilon).inbox(case.view))
-    scale = 1 + float(case.models.abs().max())
-    torch.testing.assert_close(mixed.mean(0), case.models.mean(0), rtol=1e-9, atol=1e-9 * scale)
+    assert_near(mixed.mean(0), case.models.mean(0))
 
 
 @quick

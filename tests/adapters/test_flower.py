@@ -4,8 +4,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from clippedgossip.rules import ClippedGossip, Gossip
+from tests.rounding import near
 
 pytestmark = pytest.mark.slow
 pytest.importorskip("flwr", reason="pip install flwr")
@@ -63,10 +65,12 @@ def test_clients_are_weighed_by_their_examples_and_clipped_around_the_last_model
     found = arrays["w"].numpy()
     assert found.dtype == np.float32
     if isinstance(rule, Gossip):
-        assert found == pytest.approx(np.full((2, 3), (0.1 * 10 + 0.2 * 20 + 1e6 * 10) / 40), rel=1e-5)
+        assert found == near(
+            np.full((2, 3), (0.1 * 10 + 0.2 * 20 + 1e6 * 10) / 40), roundings=10, dtype=torch.float32
+        )
     else:
         clipped = np.full((2, 3), 1 / np.sqrt(6))
-        assert found == pytest.approx((0.1 * 10 + 0.2 * 20 + clipped * 10) / 40, rel=1e-4)
+        assert found == near((0.1 * 10 + 0.2 * 20 + clipped * 10) / 40, roundings=10, dtype=torch.float32)
 
 
 def test_nobody_answers() -> None:

@@ -14,6 +14,7 @@ from clippedgossip.errors import RuleError
 from clippedgossip.files import canonical
 from clippedgossip.rules import RULES
 from tests.report.pages import check_page
+from tests.rounding import near
 
 DOCS = Path(__file__).parents[2] / "docs"
 TINY = replace(
@@ -48,7 +49,7 @@ def test_rules_are_searched_run_and_ranked_by_their_worst(tmp_path: Path) -> Non
     assert trimmed.rule["trim"] in ("byzantine", 1, 2)
     assert set(trimmed.accuracies) == {(where, attack) for where in NETWORKS for attack in ATTACKS}
     lowest = [min(trimmed.accuracies[where, a][0] for a in ATTACKS if a != "none") for where in NETWORKS]
-    assert trimmed.worst.mean == pytest.approx(sum(lowest) / len(lowest))
+    assert trimmed.worst.mean == near(sum(lowest) / len(lowest))
     check_page(ranking.html("clippedgossip bench gossip trimmed-mean"))
     assert json.loads(json.dumps(ranking.to_json()))["version"] == VERSION
 

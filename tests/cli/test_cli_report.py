@@ -3,13 +3,13 @@
 import json
 from pathlib import Path
 
-import pytest
 import typer
 from typer.testing import CliRunner
 
 from clippedgossip.cli.report import register
 from clippedgossip.records import RunDirectory
 from tests.report.pages import check_page, write_run
+from tests.rounding import near
 
 
 def command() -> typer.Typer:
@@ -65,4 +65,4 @@ def test_json_is_all_there_is_on_stdout(tmp_path: Path) -> None:
     done = CliRunner().invoke(command(), [str(path), "--json", "--out", str(out)])
     printed = json.loads(done.stdout)
     assert printed["report"] == str(out)
-    assert printed["rows"][0]["score"]["all"]["mean"] == pytest.approx(0.9)
+    assert printed["rows"][0]["score"]["all"]["mean"] == near(0.9)

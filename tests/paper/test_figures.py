@@ -35,6 +35,7 @@ from clippedgossip.paper.training_figure import (
 from clippedgossip.records import RunDirectory
 from clippedgossip.report.claims import Claim, Claims, check
 from clippedgossip.runs.config import NetworkConfig
+from tests.rounding import near
 
 MIXING = ("consensus", "components", "average-delta")  # without training
 TRAINING = [name for name in EXPERIMENTS if name not in MIXING]
@@ -237,7 +238,7 @@ def test_the_hubs_claims_hold_of_the_published_runs() -> None:
 def test_the_hubs_honest_network_is_the_same_for_every_delta() -> None:
     networks = [NetworkConfig.from_value(delta_max.network(d)).build() for d in delta_max.DELTAS.values()]
     for network, delta in zip(networks, delta_max.DELTAS.values(), strict=True):
-        assert network.delta_max == pytest.approx(delta)
+        assert network.delta_max == near(delta)
         gap = np.asarray(network.regular_weights) - np.asarray(networks[0].regular_weights)
         assert np.abs(gap).max() < 1e-12
 
@@ -377,9 +378,8 @@ def test_a_page_is_drawn_again_from_its_results(tiny: str, tmp_path: Path) -> No
     assert not (tmp_path / "here" / "runs").exists()
     rows = first.experiment.rows(first.result)
     assert {row["rule"] for row in rows} == {"Gossip", "ClippedGossip"}
-    assert [row["accuracy"] for row in rows] == pytest.approx(
-        [row["accuracy"] for row in again.experiment.rows(again.result)], rel=1e-4
-    )
+    written = [row["accuracy"] for row in again.experiment.rows(again.result)]  # with five digits
+    assert [row["accuracy"] for row in rows] == pytest.approx(written, abs=5e-6)
 
 
 def test_results_that_are_not_there_or_of_another_figure(tiny: str, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from clippedgossip.peer.peer_config import ATTACKS_OF_PEERS, VIOLATIONS_OF_PEERS
 from clippedgossip.peer.rejection import Rejection
 from clippedgossip.peer.transport import MemoryNetwork
 from tests.peer.test_node import LENGTH, make_node
+from tests.rounding import assert_near
 
 K4 = [(a, b) for a in range(4) for b in range(a)]
 MODELS = torch.randn(4, LENGTH, generator=torch.Generator().manual_seed(0))
@@ -73,7 +74,7 @@ def test_on_a_complete_network_the_messages_are_those_of_the_simulator(how: str)
     last = received(how)[-1]
     assert not any(exchange.missing for exchange in last)
     sent = torch.stack([exchange.received[2] for exchange in last])
-    assert torch.allclose(sent, simulated(how, 1).float(), atol=1e-5), "one rounding of values near 1"
+    assert_near(sent, simulated(how, 1).float(), roundings=4)
 
 
 def test_what_is_not_finite_is_rejected() -> None:

@@ -32,6 +32,7 @@ from clippedgossip.rules import (
 )
 from clippedgossip.rules.premix import Premix
 from clippedgossip.rules.sorting import middle, middle_network, selection_network
+from tests.rounding import assert_near
 from tests.samples import sample_rule
 
 CASES: dict[str, Rule] = {name: sample_rule(name) for name in RULES} | {
@@ -72,7 +73,7 @@ def test_batched_equals_one_node_at_a_time(rule: Rule) -> None:
     together = rule(own, received, weights, LIES)
     named = [replace(LIES, nodes=torch.tensor(i)) for i in range(B)]
     alone = torch.stack([rule(own[i], received[i], weights[i], named[i]) for i in range(B)])
-    torch.testing.assert_close(together, alone)
+    assert_near(together, alone)
 
 
 @rules
@@ -80,7 +81,7 @@ def test_extra_batch_dimensions_are_kept(rule: Rule) -> None:
     own, received, weights = neighbourhood()
     flat = rule(own, received, weights, LIES)
     square = rule(own.view(2, 2, D), received.view(2, 2, K, D), weights.view(2, 2, K), LIES)
-    torch.testing.assert_close(square.view(B, D), flat)
+    assert_near(square.view(B, D), flat)
 
 
 @rules
@@ -90,7 +91,7 @@ def test_order_of_neighbours_does_not_matter(rule: Rule) -> None:
     assert LIES.byzantine is not None
     context = Context(byzantine=LIES.byzantine[shuffle], senders=shuffle)
     shuffled = rule(own, received[:, shuffle], weights[:, shuffle], context)
-    torch.testing.assert_close(shuffled, rule(own, received, weights, LIES))
+    assert_near(shuffled, rule(own, received, weights, LIES))
 
 
 @rules
@@ -99,7 +100,7 @@ def test_translation(rule: Rule, request: pytest.FixtureRequest) -> None:
         pytest.skip("looks at norms or losses, so the origin matters")
     own, received, weights = neighbourhood()
     shift = torch.linspace(-3, 5, D, dtype=own.dtype)
-    torch.testing.assert_close(
+    assert_near(
         rule(own + shift, received + shift, weights, LIES), rule(own, received, weights, LIES) + shift
     )
 
@@ -110,16 +111,14 @@ def test_rotation(rule: Rule) -> None:
         pytest.skip("works by coordinates, so the basis matters")
     own, received, weights = neighbourhood()
     turn = torch.linalg.qr(torch.randn(D, D, dtype=own.dtype, generator=torch.Generator().manual_seed(1)))[0]
-    torch.testing.assert_close(
-        rule(own @ turn, received @ turn, weights, LIES), rule(own, received, weights, LIES) @ turn
-    )
+    assert_near(rule(own @ turn, received @ turn, weights, LIES), rule(own, received, weights, LIES) @ turn)
 
 
 @rules
 def test_agreement_is_kept(rule: Rule) -> None:
     own, received, weights = neighbourhood()
     received = own[:, None].expand_as(received).clone()
-    torch.testing.assert_close(rule(own, received, weights, LIES), own)
+    assert_near(rule(own, received, weights, LIES), own)
 
 
 @rules
@@ -131,13 +130,13 @@ def test_what_is_not_finite_counts_as_missing_and_its_weight_goes_to_self(rule: 
     received[:, 2, D // 2] = rubbish
     mixed = rule(own, received, weights, LIES)
     assert torch.isfinite(mixed).all()
-    torch.testing.assert_close(mixed, rule(own, missing, weights, LIES))
+    assert_near(mixed, rule(own, missing, weights, LIES))
 
 
 @rules
 def test_nothing_finite_leaves_the_node_alone(rule: Rule) -> None:
     own, received, weights = neighbourhood()
-    torch.testing.assert_close(rule(own, torch.full_like(received, torch.nan), weights, LIES), own)
+    assert_near(rule(own, torch.full_like(received, torch.nan), weights, LIES), own)
 
 
 @rules
@@ -145,7 +144,7 @@ def test_a_slot_of_weight_zero_is_no_neighbour(rule: Rule) -> None:
     own, received, weights = neighbourhood()
     padded = torch.cat([received, 100 * torch.ones(B, 2, D, dtype=own.dtype)], 1)
     empty = torch.cat([weights, torch.zeros(B, 2, dtype=weights.dtype)], 1)
-    torch.testing.assert_close(
+    assert_near(
         rule(own, padded, empty, Context(byzantine=torch.arange(K + 2) == 2)),
         rule(own, received, weights, LIES),
     )
@@ -178,7 +177,7 @@ def test_a_whole_network_equals_its_nodes(rule: Rule, graph: str) -> None:
             byzantine=layout.byzantine[i][near],
         )
         alone = rule(models[i], rows[layout.slots[i][near]], layout.weights[i][near], context)
-        torch.testing.assert_close(mixed[i], alone)
+        assert_near(mixed[i], alone)
     assert torch.isfinite(mixed).all()
 
 
@@ -237,7 +236,7 @@ def test_linear_coefficients_sum_to_one_and_skip_empty_slots() -> None:
             plan = rule.plan(Inbox(layout=layout, models=models))
         except RuleError:
             continue  # two neighbours are too few for it
-        torch.testing.assert_close(plan.sum(1), torch.ones(network.n, dtype=torch.float64))
+        assert_near(plan.sum(1), torch.ones(network.n, dtype=torch.float64))
         assert (plan[:, 1:][layout.weights == 0] == 0).all(), name
 
 
@@ -316,7 +315,7 @@ def test_the_longest_models_do_not_overflow(rule: Rule, dtype: torch.dtype) -> N
     own, received, weights = (part.to(dtype) for part in neighbourhood())
     most = torch.finfo(dtype).max / 2
     mixed = rule(torch.full_like(own, most), torch.full_like(received, most), weights, LIES)
-    torch.testing.assert_close(mixed, torch.full_like(own, most))
+    assert_near(mixed, torch.full_like(own, most))
 
 
 @pytest.mark.parametrize("rule", [IOS(faulty=2), Bucketing(IOS(faulty=1))], ids=str)

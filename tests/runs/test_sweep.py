@@ -24,6 +24,7 @@ from clippedgossip.runs.grid import load_sweep, shard
 from clippedgossip.runs.status import status, status_of_folder
 from clippedgossip.runs.submit import launch
 from clippedgossip.simulate.engine import train_together
+from tests.rounding import near
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -254,7 +255,7 @@ def test_runs_of_one_shape_go_together(tmp_path: Path, monkeypatch: pytest.Monke
     for config in configs:
         one, two = (RunDirectory(status([config], tmp_path / r)[0].run) for r in ("runs", "alone"))
         for mine, theirs in zip(one.rounds(), two.rounds(), strict=True):
-            assert mine.loss == pytest.approx(theirs.loss, rel=1e-4)
+            assert mine.loss == near(theirs.loss, dtype=torch.float32)
 
 
 def test_only_as_many_go_together_as_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from clippedgossip.network import Network
 from clippedgossip.paper.consensus_chains import START
 from clippedgossip.rules import ClippedGossip, Gossip, TrimmedMean
 from clippedgossip.simulate import consensus
+from tests.rounding import assert_near, near
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -34,7 +35,7 @@ def test_gossip_alone_finds_the_average() -> None:
     states = list(consensus(network, Gossip(), start_of(network), rounds=60))
     assert [state.round for state in states] == list(range(61))
     assert states[-1].error < 1e-12 < states[0].error
-    torch.testing.assert_close(states[-1].models[0], start_of(network).mean(0))
+    assert_near(states[-1].models[0], start_of(network).mean(0))
 
 
 def test_error_is_to_the_start_and_spread_to_now() -> None:
@@ -43,8 +44,8 @@ def test_error_is_to_the_start_and_spread_to_now() -> None:
     states = list(consensus(network, Gossip(), start, attack=Dissensus(epsilon=1.0), rounds=1))
     assert states[0].error == 10_000
     models = states[1].models
-    assert states[1].error == pytest.approx(float((models - 100).square().mean()))
-    assert states[1].consensus_distance == pytest.approx(float((models - models.mean()).square().mean()))
+    assert states[1].error == near(float((models - 100).square().mean()))
+    assert states[1].consensus_distance == near(float((models - models.mean()).square().mean()))
 
 
 def test_same_seed_same_trajectory_and_another_seed_another() -> None:

@@ -31,6 +31,7 @@ from clippedgossip.tasks import (
     quadratic,
     unflatten,
 )
+from tests.rounding import assert_near, near
 
 MNIST, CIFAR, TINY = (1, 28, 28), (3, 32, 32), (1, 8, 8)
 
@@ -68,7 +69,7 @@ def test_the_papers_cnn_is_the_papers() -> None:
         *("Linear", "ReLU", "Dropout", "Linear", "LogSoftmax"),
     ]
     outputs = build("cnn", MNIST, 10, seed=0)(torch.randn(3, *MNIST))
-    assert torch.allclose(outputs.exp().sum(-1), torch.ones(3), atol=1e-5)
+    assert_near(outputs.exp().sum(-1), torch.ones(3), roundings=10)
 
 
 @pytest.mark.parametrize("name", sorted(MODELS))
@@ -86,8 +87,10 @@ def test_the_law_of_the_start_is_pytorchs() -> None:
     torch.manual_seed(0)
     ours, theirs = build("linear", MNIST, 10, seed=0), nn.Linear(784, 10)
     weight, expected = next(ours.parameters()).detach(), theirs.weight.detach()
-    assert float(weight.abs().max()) == pytest.approx(float(expected.abs().max()), rel=0.02)
-    assert float(weight.std()) == pytest.approx(float(expected.std()), rel=0.05)
+    # The largest of 7,840 uniform draws is below 1 - 0.002 in one case of a million; their standard deviation
+    # is 0.5 % off, and the difference of two is 0.7 %: four times that.
+    assert float(weight.abs().max()) == pytest.approx(float(expected.abs().max()), rel=0.002)
+    assert float(weight.std()) == pytest.approx(float(expected.std()), rel=0.03)
 
 
 @pytest.mark.parametrize(
@@ -206,9 +209,7 @@ def test_evaluation_agrees_with_a_plain_loop(digits: DataSet) -> None:
     found = Workers([task]).scores(models)
     for place, seed in enumerate((1, 2)):
         outputs = build("mlp", digits.shape, 10, seed=seed)(digits.normalised()[2]).detach()
-        assert float(found[place]) == pytest.approx(
-            float((outputs.argmax(1) == digits.test_y).double().mean())
-        )
+        assert float(found[place]) == near(float((outputs.argmax(1) == digits.test_y).double().mean()))
 
 
 def test_training_on_digits_learns(digits: DataSet) -> None:
@@ -324,25 +325,26 @@ def test_what_does_not_fit_is_said_before_the_run(options: dict[str, object], sa
 )
 def test_the_quadratics_constants_are_exact(nodes: int, dim: int, smoothness: float, zeta2: float) -> None:
     task = quadratic(nodes, dim, seed=3, smoothness=smoothness, convexity=0.1, zeta2=zeta2, sigma2=1.0)
-    assert task.smoothness == pytest.approx(smoothness)
-    assert task.zeta2 == pytest.approx(zeta2)
+    assert task.smoothness == near(smoothness)
+    assert task.zeta2 == near(zeta2)
     x = torch.randn(dim, dtype=torch.float64, requires_grad=True)
     (gradient,) = torch.autograd.grad(task.loss(x), x)
     each = task.exact(x.detach().expand(nodes, dim), torch.arange(nodes))
-    assert torch.allclose(each.mean(0), gradient)
-    assert float((each - gradient).square().sum(-1).mean()) == pytest.approx(zeta2)
+    assert_near(each.mean(0), gradient.detach())
+    assert float((each - gradient).square().sum(-1).mean()) == near(zeta2)
     (at_optimum,) = torch.autograd.grad(task.loss(best := task.optimum.clone().requires_grad_()), best)
-    assert torch.allclose(at_optimum, torch.zeros_like(at_optimum), atol=1e-9)
+    assert float(at_optimum.abs().max()) == near(0)
 
 
 def test_the_quadratics_noise_has_variance_sigma2_and_belongs_to_its_node() -> None:
     task = quadratic(4, 10, seed=0, sigma2=3.0, zeta2=1.0)
     nodes, x = torch.arange(4), torch.zeros(4, 10, dtype=torch.float64)
     noise = torch.stack([task.gradients(x, nodes, round) - task.exact(x, nodes) for round in range(2000)])
-    assert float(noise.square().sum(-1).mean()) == pytest.approx(3.0, rel=0.03)
-    assert float(noise.mean((0, 1)).abs().max()) < 0.05
+    # Four standard deviations: of a mean of 8,000 sums of ten squares, and of a mean of 8,000 numbers.
+    assert float(noise.square().sum(-1).mean()) == pytest.approx(3.0, rel=4 * (2 / 10 / 8000) ** 0.5)
+    assert float(noise.mean((0, 1)).abs().max()) < 4 * (0.3 / 8000) ** 0.5
     alone = task.gradients(x[2:3], nodes[2:3], torch.tensor(5))
-    assert torch.allclose(alone[0], task.gradients(x, nodes, 5)[2])
+    assert_near(alone[0], task.gradients(x, nodes, 5)[2])
     with pytest.raises(DataError, match="0 ≤ μ ≤ L"):
         quadratic(4, 10, seed=0, convexity=2.0)
 

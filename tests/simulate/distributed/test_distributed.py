@@ -48,7 +48,8 @@ def near(value: Any, other: Any) -> bool:
         return all(near(value[name], other[name]) for name in other)
     if isinstance(other, list):
         return len(value) == len(other) and all(map(near, value, other))
-    return bool(value == pytest.approx(other, rel=2e-5, abs=1e-9))
+    # Ranks sum in another order: the roundings of a few rounds.
+    return bool(value == pytest.approx(other, rel=100 * torch.finfo(torch.float32).eps, abs=1e-9))
 
 
 @pytest.mark.parametrize(
@@ -129,6 +130,7 @@ def test_bytes_sent_are_two_transposes_and_the_inner_products(
         n, d = count["workers"], count["parameters"]
         assert count["exchanged"] == count["expected"] + count["notes"]
         assert (count["notes"] > 0) == (share_memory and hosts == 1 and sys.platform == "linux")
+        # Ranks hold as many coordinates, up to one, and those that share memory also send notes.
         assert count["exchanged"] == pytest.approx(2 * n / ranks * d * 4 * (ranks - 1) / ranks, rel=0.02)
         assert count["reduced"] <= 8 * (n + 2) ** 2
     total = sum(count["exchanged"] for count in counts)
@@ -281,6 +283,7 @@ def test_torchrun_goes_on_after_a_rank_was_killed(tmp_path: Path) -> None:
     stacked = execute(load_config(config), tmp_path / "stacked")
     assert len(list(folder.records())) == len(list(stacked.records()))
     for record, other in zip(folder.records(), stacked.records(), strict=True):
+        # A hundred rounds and more of float32, each of which takes over the roundings of those before it.
         assert record["loss"] == pytest.approx(other["loss"], rel=1e-3)
 
 

@@ -14,6 +14,7 @@ from clippedgossip.tasks.datasets import load_spec
 from clippedgossip.tasks.sources.catalog import Download, File
 from clippedgossip.tasks.sources.fetch import fetch_spec
 from clippedgossip.tasks.sources.formats import decode
+from tests.rounding import assert_near
 from tests.tasks.sources.tiny_data import (
     BATCHES,
     IDX,
@@ -64,7 +65,7 @@ def test_inputs_come_normalised_per_channel(tmp_path: Path) -> None:
     x, y, _, _ = data.normalised()
     expected = (data.train_x[:, 1].double() / 255 - 0.4) / 0.2
     assert x.dtype == torch.float32
-    assert torch.allclose(x[:, 1].double(), expected, atol=1e-5)
+    assert_near(x[:, 1].double(), expected, roundings=4, dtype=torch.float32)
     assert y is data.train_y
 
 
