@@ -23,10 +23,12 @@ import pytest
 
 from clippedgossip.cli import main
 from clippedgossip.peer import identity
+from clippedgossip.peer.journal import Journal
 from clippedgossip.peer.local_network import write_network
 from clippedgossip.peer.peer_config import Config, Deadlines, load
 from clippedgossip.peer.peer_folder import take
 from clippedgossip.peer.telemetry import write_starting
+from clippedgossip.records import RunDirectory
 from clippedgossip.report.terminal import short
 from clippedgossip.settings import DataConfig, ModelConfig, TrainingConfig
 from tests.peer.terminal import Terminal
@@ -227,8 +229,13 @@ def test_a_complete_run_says_so_and_starts_anew_when_told(
     assert "complete already" not in said
     assert len([*(folder / "runs").iterdir()]) == 1
     assert "complete already" in start("--rounds", "1")[1]
-    assert len([*(folder / "runs").iterdir()]) == 1, "fewer rounds than are done make no other run"
     assert start("--rounds", "3")[0]["resumed"] == 2
+    (run,) = (folder / "runs").iterdir()
+    rounds = [json.loads(line)["round"] for line in (run / "records.jsonl").read_text().splitlines()]
+    assert rounds == [0, 1, 2], "a run with fewer rounds or more is the same run"
+    assert RunDirectory.existing(run).state == "finished"
+    Journal(load(folder).until(4)).go_on_from(3)
+    assert RunDirectory.existing(run).state != "finished", "not before its last round"
 
 
 def test_a_graph_file_becomes_a_network(tmp_path: Path) -> None:
@@ -326,7 +333,7 @@ def test_exit_codes_and_the_log_tell_the_truth(tmp_path: Path, caplog: pytest.Lo
     told = {record.getMessage(): getattr(record, "why", "") for record in caplog.records}
     assert "Not a directory" in told["checkpoint failed"]
     assert "records are not written" in told
-    assert "no message of any neighbour was used: this model was trained alone" in told
+    assert "no message of any neighbour was used in this start: the peer trained alone" in told
 
 
 def test_a_hangup_ends_a_peer_with_a_checkpoint(tmp_path: Path) -> None:

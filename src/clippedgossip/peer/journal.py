@@ -59,12 +59,11 @@ class Journal:
 
     def written(self) -> list[Path]:
         """Where an earlier start of this run has left records."""
-        path = Records(self.config).path
-        return [] if path is None else [path]
+        return [path] if (path := Records(self.config).path) else []
 
     def go_on_from(self, round: int) -> None:
-        """Forgets the records of what will be done again. A run that was longer stays the run it is."""
-        self._records = Records(self.config.until(max(round, self.config.rounds)))
+        """Forgets the records of what will be done again."""
+        self._records = Records(self.config)
         self._records.go_back_to(round)
 
     def add(self, report: Mixed, node: Node, *, evaluated: bool = False) -> None:
@@ -96,7 +95,7 @@ class Journal:
         finished = round >= self.config.rounds
         self._tell(node, round, finished=finished, ended=True)
         if self._last is not None and not self._heard:
-            log.warning("no message of any neighbour was used: this model was trained alone")
+            log.warning("no message of any neighbour was used in this start: the peer trained alone")
         if finished and self._records is not None:
             summary = {self.metric: self.score, "missing": self.missing, "rejected": self.rejected}
             self._records.finish(**summary)
@@ -161,8 +160,9 @@ class Records:
         return self._run.path if self._run is not None else None
 
     def go_back_to(self, round: int) -> None:
-        """Forgets what will be done again."""
+        """Forgets what will be done again, and that the run has ended: `finish` says so."""
         self._try(lambda run: run.truncate_to(round - 1))
+        self._try(lambda run: run.summary_path.unlink(missing_ok=True))
 
     def finish(self, **summary: float | None) -> None:
         """Writes how the run ended."""
@@ -210,14 +210,16 @@ def _extra(report: Mixed) -> dict[str, Any]:
 
 
 def _begun(runs: Path, facts: dict[str, Any]) -> dict[str, Any]:
-    """The facts as they were when the run began: neighbours come and go, and the run stays one run."""
+    """The facts as they were when the run began: neighbours come and go, `--rounds` makes it longer, and the
+    run stays one run."""
+    now, found = json.loads(canonical(facts)), []
     for path in sorted(runs.glob("*/config.json")):
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             known = json.loads(path.read_text())
-            now = json.loads(canonical(facts))
-            if known == now | {"neighbours": known.get("neighbours")}:
-                return facts | {"neighbours": known["neighbours"]}
-    return facts
+            training = now["training"] | {k: v for k, v in known["training"].items() if k == "rounds"}
+            if known == now | {"neighbours": known["neighbours"], "training": training}:
+                found.append(known)
+    return min(found, key=lambda known: known["training"] != now["training"], default=facts)
 
 
 def _facts(config: Config) -> dict[str, Any]:

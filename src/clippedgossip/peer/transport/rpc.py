@@ -298,11 +298,10 @@ def _reason(error: Any) -> Rejected:
     return Rejected(reason, hint + detail.removeprefix(f"{reason}: "))
 
 
-_HINTS = {
+_HINTS = {  # a part of gRPC's words for a handshake that failed -> what to look for
     "SSL routines": "it has another key now than the pinned one: ask for its fingerprint; ",
     "Socket closed": "it hung up: has it pinned the key that this peer has now? ",
 }
-"""A part of gRPC's words for a handshake that failed -> what to look for."""
 
 
 def _share_heaps() -> None:
