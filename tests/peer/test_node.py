@@ -491,7 +491,7 @@ def test_checkpoints_survive_being_torn(tmp_path: Path) -> None:
 def test_a_finished_peer_serves_its_last_message_to_late_ones() -> None:
     async def scenario() -> None:
         net, edges = MemoryNetwork(), [(0, 1)]
-        quick = Deadlines(least=0.2, most=5.0, join=0.1, linger=30.0)
+        quick = Deadlines(least=0.2, most=5.0, join=0.1, linger=1000.0)  # more than a test's time
         early = make_node(net, 0, edges, deadlines=quick, rounds=3)
         await early.start()
         for round in range(3):
@@ -508,9 +508,7 @@ def test_a_finished_peer_serves_its_last_message_to_late_ones() -> None:
         await asyncio.gather(late.leave(), leaving)  # neither waits for the other until `linger` is over
         assert late.evidence.proofs == 0
 
-    started = time.monotonic()
     asyncio.run(scenario())
-    assert time.monotonic() - started < 20
 
 
 def test_the_log_is_bounded_whatever_a_neighbour_says(caplog: pytest.LogCaptureFixture) -> None:

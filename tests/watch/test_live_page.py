@@ -158,19 +158,18 @@ def test_ten_thousand_rounds_are_a_few_hundred_points(tmp_path: Path) -> None:
     for name in "0123":
         written(net / name, [record(i, neighbour_distance=1 / (i + 1), missing=1) for i in range(10_000)])
     watched = watched_in([net])
-    began = time.monotonic()
     state = watched.look("")
-    first = time.monotonic() - began
-    began = time.monotonic()
-    watched.look("2")
-    assert time.monotonic() - began < max(first / 4, 0.05), "what is known is not read again"
+    (records,) = (net / "2").rglob("records.jsonl")
+    with records.open("r+b") as file:
+        file.write(b"spoilt")
+    assert watched.look("")["charts"] == state["charts"], "what is known is not read again"
     assert len(json.dumps(state)) < 400_000
     distances = state["charts"][1]["lines"]
     assert [line["name"] for line in distances] == [f"peer {name}" for name in "0123"]
     points = distances[0]["points"]
     assert POINTS / 2 <= len(points) <= POINTS
     assert points[-1][0] == 9999
-    assert points[-1][1] == pytest.approx(1e-4, rel=0.05)
+    assert points[-1][1] == pytest.approx(1e-4, rel=0.05)  # a mean of the last rounds
     assert state["charts"][3]["lines"][0]["points"][5][1] == 1, "means, not sums"
     assert len(state["detail"][1]["rows"]) == RECENT
 
