@@ -37,6 +37,12 @@ def pytest_configure() -> None:
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Test processes share the tests by name: a name that has an address in it is another in each of them."""
+    if named := [item.nodeid for item in items if " at 0x" in item.nodeid]:
+        raise pytest.UsageError(f"give these tests `ids` of their own: {named}")
+
+
 @pytest.fixture(scope="module")
 def one_thread() -> Iterator[None]:
     """For tests that compare records byte for byte."""

@@ -134,7 +134,6 @@ def scheduled(out: Path, schedule: Any, **said: Any) -> TrainingRun:
         {"optimizer": "sgd"},
         {"lr_warmup": 3},
     ],
-    ids=str,
 )
 def test_whatever_is_said_makes_another_run(tmp_path: Path, said: dict[str, Any]) -> None:
     assert run(tmp_path, **said).path == run(tmp_path, **said).path
