@@ -223,7 +223,7 @@ class Ranks:
                 "; …" if len(silent) > 3 else ""
             )
             return f"{rank_names(silent)} of {self.size} {what} ({where})"
-        slow = [rank for rank, report in reports.items() if report == LATE]
+        slow = [rank for rank, report in ((0, LATE if late else ENDED), *reports.items()) if report == LATE]
         if slow:
             return f"{rank_names(slow)} of {self.size} heard nothing for {self.timeout:g} s; allow more time"
         return f"the ranks lost each other: {reason}"
