@@ -63,7 +63,8 @@ def test_values_are_pinned() -> None:
     assert key(1, "init", 2, 3) == 0x226A9A14A94BAD6B
     draws = batch_indices(7, torch.tensor([0, 5]), 3, torch.tensor([100, 1000]), 4)
     assert draws.tolist() == [[26, 3, 30, 56], [836, 104, 112, 96]]
-    assert torch.rand(1, generator=generator(1, "init", 2)).item() == pytest.approx(0.1294557, abs=5e-8)
+    drawn = torch.rand(1, generator=generator(1, "init", 2)).item()
+    assert drawn == pytest.approx(0.1294557, abs=5e-8)  # half of the last digit
 
 
 @given(st.integers(0, 2**31), st.lists(st.integers(0, 10_000), min_size=1, max_size=8, unique=True))

@@ -304,7 +304,7 @@ def test_runs_that_go_together_end_like_runs_alone(tmp_path: Path) -> None:
         for mine, theirs in zip(attempt.run.rounds(), alone.rounds(), strict=True):
             assert mine.round == theirs.round
             assert mine.loss == near(theirs.loss, dtype=torch.float32)
-            assert mine.accuracy == pytest.approx(theirs.accuracy, abs=0.03)
+            assert mine.accuracy == pytest.approx(theirs.accuracy, abs=1 / 50)  # one test sample on the verge
 
 
 def test_one_that_diverges_among_others_is_left_behind(
