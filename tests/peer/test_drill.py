@@ -126,10 +126,18 @@ class RandomFaults(Drill):
                 yield from self.act(fault, net, proxies)
             yield draw.uniform(0.0, 10.0)
             assert {*net.alive()} >= {*self.regular(net)}, "a regular peer has ended"
-        yield 30.0  # for the last ones to come back
+        then = self._rounds(net)
+        for _ in range(60):  # for the last ones to come back: rounds count, whatever else the machine does
+            yield 5.0
+            if all(now - then[name] >= 40 for name, now in self._rounds(net).items()):
+                break
         for process in net.processes.values():
             process.terminate()
         yield 10**6
+
+    def _rounds(self, net: LocalNetwork) -> dict[str, int]:
+        status = net.status()
+        return {name: int(status.get(name, {}).get("round", 0)) for name in self.regular(net)}
 
 
 NOT_AGAIN = (Fault.FULL_DISK, Fault.CLOCK_JUMP)
