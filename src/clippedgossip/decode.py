@@ -312,10 +312,12 @@ def decode(kind: Kind, raw: Any, path: Path, folder: Folder | None = None) -> Th
     if missing:
         said_so = {key: _example(takes[key].hint) for key in missing}
         wanted = ", ".join(missing)
-        fix = ", ".join(f"{key}={said}" for key, said in said_so.items())
+        fix = ", ".join(f"{key}={said}" for key, said in said_so.items() if said != "…")
+        about = ", ".join(f"{key}: {takes[key].help}" for key in missing)
+        how = f"give {wanted}, for example {fix}" if fix else kind.fix if origin else f"give {about}"
         raise KeyProblem(
             path,
-            f"{kind.word} {name!r} needs a value for {wanted}\ngive {wanted}, for example {fix}",
+            f"{kind.word} {name!r} needs a value for {wanted}\n{how}",
             tuple(f"{'.'.join((*path[1:], key))}={said}" for key, said in said_so.items()),
         )
     defaults = {key: p.default for key, p in takes.items() if key not in values and p.default is not None}
@@ -594,7 +596,7 @@ def _example(hint: Any) -> str:
                 if not any(parameter.required for parameter in parameters(make, kind).values())
             ]
             return next(name for name in (*EXAMPLES, *simple) if name in simple)
-    return "1" if int in _members(hint) else "0.1"
+    return "1" if int in _members(hint) else "0.1" if float in _members(hint) else "…"
 
 
 def _members(hint: Any) -> list[Any]:

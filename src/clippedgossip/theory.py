@@ -1,9 +1,11 @@
 """The paper's guarantees as functions of a network. A bound that guarantees nothing is called vacuous."""
 
 from dataclasses import dataclass
-from math import ceil, inf, sqrt
+from math import inf, sqrt
+from numbers import Integral
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.stats import hypergeom
 
 from clippedgossip.errors import NetworkError
@@ -121,23 +123,43 @@ def training_guarantee(network: Network) -> TrainingGuarantee:
     )
 
 
-def byzantine_heard(network: Network, *, neighbours: int, more_than: int, rounds: int) -> float:
+def byzantine_heard(
+    network: Network, *, neighbours: int, more_than: int | NDArray[np.int64], rounds: int
+) -> float:
     """The probability that some regular node hears more than so many Byzantine nodes in some round, if each
-    node hears `neighbours` of its own, drawn anew in each round: 1 − Π_i P(H_i ≤ f)^T, H_i hypergeometric."""
+    node hears `neighbours` of its own, drawn anew in each round: 1 − Π_i P(H_i ≤ f_i)^T, H_i hypergeometric.
+    f is one number, or one for each regular node."""
+    for name, value, least in (("neighbours", neighbours, 1), ("rounds", rounds, 0)):
+        if not isinstance(value, Integral) or value < least:
+            raise NetworkError(f"{name} is {value!r}; it must be a whole number, at least {least}")
     around = network.degrees[network.regular]
-    beyond = hypergeom.sf(more_than, around, network.byzantine_neighbours, np.minimum(neighbours, around))
+    drawn = np.minimum(neighbours, around)
+    beyond = hypergeom.sf(more_than, np.maximum(around, 1), network.byzantine_neighbours, drawn)
     with np.errstate(divide="ignore"):
         return abs(float(np.expm1(rounds * np.log1p(-beyond).sum())))
+
+
+def outvoted(network: Network, *, neighbours: int, rounds: int, share: float = 0.5) -> float:
+    """The probability that in some round `share` or more of those that a node hears are Byzantine. A node
+    with fewer neighbours hears all of them."""
+    if not 0 < share <= 1:
+        raise NetworkError(f"share is {share!r}; it must be above 0 and at most 1")
+    heard = np.minimum(neighbours, network.degrees[network.regular])
+    below = np.maximum(np.ceil(share * heard - 1e-9) - 1, 0).astype(
+        int
+    )  # the most that is less than the share
+    return byzantine_heard(network, neighbours=neighbours, more_than=below, rounds=rounds)
 
 
 def fewest_neighbours(network: Network, *, rounds: int, risk: float = 0.01, share: float = 0.5) -> int | None:
     """The smallest s such that with s random neighbours the probability is at most `risk` that in some round
     `share` or more of those that a node hears are Byzantine; None if there is none."""
-    for s in range(1, int(network.degrees.max(initial=0)) + 1):
-        below = ceil(share * s - 1e-9) - 1  # the most that is less than the share
-        if byzantine_heard(network, neighbours=s, more_than=below, rounds=rounds) <= risk:
-            return s
-    return None
+    if not 0 <= risk <= 1:
+        raise NetworkError(f"risk is {risk!r}; a probability lies in 0..1")
+    every = range(1, int(network.degrees.max(initial=0)) + 1)
+    return next(
+        (s for s in every if outvoted(network, neighbours=s, rounds=rounds, share=share) <= risk), None
+    )
 
 
 def training_bound(

@@ -1,5 +1,7 @@
 """What the audit says of a schedule."""
 
+from typing import Any
+
 import networkx as nx
 import numpy as np
 import pytest
@@ -73,3 +75,43 @@ def test_a_network_that_lists_no_links_is_not_diagnosed() -> None:
     graph.graph["everyone"] = True
     with pytest.raises(NetworkError, match="lists no links"):
         Network(graph, schedule=RandomNeighbours(4)).audit()
+
+
+def test_a_node_with_few_neighbours_is_outvoted_by_fewer() -> None:
+    graph = nx.complete_graph(8)
+    graph.add_edges_from([(8, 0), (8, 1), (8, 2)])  # node 8 always hears 0 and 1, which are Byzantine
+    network = Network(graph, byzantine=[0, 1], schedule=RandomNeighbours(5))
+    assert theory.outvoted(network, neighbours=5, rounds=1) == 1
+    assert theory.fewest_neighbours(network, rounds=1) is None
+    found = rounds_audit(network)
+    assert found is not None
+    assert found.heard is not None
+    assert (found.heard.outvoted, found.heard.fewest) == (1, None)
+    alone = nx.complete_graph(3)
+    alone.add_node(3)
+    nobody = Network(alone, schedule=RandomNeighbours(1))
+    assert theory.outvoted(nobody, neighbours=1, rounds=5) == 0
+    assert "outvoted    0 " in str(nobody.audit())
+
+
+@pytest.mark.parametrize(
+    "said",
+    [{"neighbours": 0}, {"neighbours": 2.5}, {"rounds": -5}, {"rounds": float("nan")}, {"share": 0}],
+    ids=str,
+)
+def test_a_probability_of_nonsense_is_refused(said: dict[str, Any]) -> None:
+    network = Network(nx.complete_graph(5), byzantine=[0], schedule=RandomNeighbours(2))
+    with pytest.raises(NetworkError, match=f"{next(iter(said))} is "):
+        theory.outvoted(network, **{"neighbours": 2, "rounds": 3, **said})
+    with pytest.raises(NetworkError, match="risk is nan"):
+        theory.fewest_neighbours(network, rounds=3, risk=float("nan"))
+
+
+def test_a_phase_of_a_million_million_rounds_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clippedgossip.audit.rounds.LONGEST", 100)
+    phases = [{"rounds": 10**12, "edges": [[0, 1]]}, {"rounds": 1}]
+    network = Network(nx.complete_graph(4), schedule={"name": "phases", "phases": phases})
+    found = rounds_audit(network, rounds=10)
+    assert found is not None
+    assert found.connected_after is None
+    assert found.p == 0  # and no number that is only rounding

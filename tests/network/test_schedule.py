@@ -292,3 +292,42 @@ def test_schedules_come_from_files_overrides_and_sweeps(tmp_path: Path) -> None:
         load_config(path, ["network.schedule.neighbors=2"])
     plain = RunConfig.from_mapping({**two.to_mapping(), "network": {"name": "complete", "nodes": 8}})
     assert set(plain.to_mapping()["network"]) == {"name", "nodes"}
+
+
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [
+        (b"\xff\xfe\x00", "cannot read"),
+        (b"1000000000000,0,1\n", "at most 1,000,000"),
+        (b"9" * 5000 + b",0,1\n", "at most 1,000,000"),
+        ("²,0,1\n".encode(), "counted from 1"),
+        (b"1,0," + b"1" * 200_000 + b"\n", "cannot read"),
+    ],
+    ids=["not text", "huge", "5000 digits", "no decimal", "long"],
+)
+def test_a_file_that_is_no_list_of_links_is_refused(content: bytes, match: str, tmp_path: Path) -> None:
+    path = tmp_path / "links.csv"
+    path.write_bytes(content)
+    with pytest.raises(NetworkError, match=match) as refused:
+        Network(graphs.complete(nodes=5), schedule={"name": "file", "file": str(path)})
+    assert len(str(refused.value).splitlines()) == 2
+    assert len(str(refused.value)) < 400
+
+
+@pytest.mark.parametrize("round", [-1, 1.5, float("nan"), "a"], ids=str)
+def test_a_round_is_counted_from_0(round: Any) -> None:
+    network = Network(graphs.complete(nodes=5), schedule="random-matching")
+    with pytest.raises(NetworkError, match="round is"):
+        network.at(round)
+
+
+def test_what_lacks_is_told_by_its_meaning(tmp_path: Path) -> None:
+    (tmp_path / "plain_links.py").write_text("def links(network, round, seed): return []\n")
+    for name, fix in (
+        ("phases", "give phases: tables with rounds"),
+        ("file", r"give file: a \.csv file"),
+        ("plain_links:links", "make it a GraphSchedule"),
+    ):
+        said = {"name": "complete", "schedule": {"name": name}}
+        with pytest.raises(UserError, match=rf"needs a value for .*\n{fix}"):
+            NetworkConfig.from_value(said, tmp_path)

@@ -17,6 +17,7 @@ LOOKED = 300  # rounds
 STARTS = 20  # rounds from which windows begin
 DENSE = 400  # regular nodes of the largest network whose contraction is computed
 PATIENCE = 2000  # rounds after which the links count as never connecting
+LONGEST = 10_000  # the same, where the rounds repeat
 RISK = 0.01
 
 
@@ -64,13 +65,18 @@ def rounds_audit(network: Network, *, rounds: int = 1000, seed: int = 0) -> Roun
     looked = min(rounds, schedule.period or LOOKED)
     delta = np.concatenate([network.at(round, seed).delta for round in range(looked)])
     starts = range(0, looked, -(-looked // STARTS))
-    waits = [wait for start in starts if (wait := _wait(network, start, seed))]
+    waits: list[int] = []
+    for start in starts:
+        if (wait := _wait(network, start, seed)) is None:
+            break
+        waits.append(wait)
     never = len(waits) < len(starts)
     small = len(network.regular) <= DENSE
     drawn = schedule if isinstance(schedule, RandomNeighbours) and not network.fixed_weights else None
     p = None
     if small:
         p = 1 - _largest(_expected(network, drawn) if drawn else _mean(network, looked, seed))
+        p = 0.0 if abs(p) < 1e-12 else p  # rounding
     factor = None
     if small and waits and not never:
         factor = max(_contraction(network, start, max(waits), seed) for start in starts)
@@ -94,7 +100,7 @@ def _wait(network: Network, start: int, seed: int) -> int | None:
     """How many rounds from this one on until the links together connect the regular nodes."""
     parts = np.arange(len(network.regular))
     assert network.schedule is not None
-    for passed in range(1 + (network.schedule.period or PATIENCE)):
+    for passed in range(1 + min(network.schedule.period or PATIENCE, LONGEST)):
         if not parts.any():
             return max(passed, 1)
         parts = joined(network.at(start + passed, seed), parts)
@@ -185,6 +191,6 @@ def _heard(network: Network, schedule: RandomNeighbours, rounds: int) -> Heard:
         neighbours=s,
         most=most,
         probability=risk(most),
-        outvoted=risk((s - 1) // 2),
+        outvoted=theory.outvoted(network, neighbours=s, rounds=rounds),
         fewest=theory.fewest_neighbours(network, rounds=rounds, risk=RISK),
     )

@@ -3,6 +3,7 @@
 import html
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import cached_property
+from numbers import Integral
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -183,6 +184,8 @@ class Network:
         """
         if self.schedule is None:
             return self
+        if not isinstance(round, Integral) or round < 0:
+            raise NetworkError(f"round is {round!r}; it must be a whole number, at least 0")
         known = self._memo.get("now")
         if known is None or known[0] != (round, seed):
             self._memo["now"] = known = (

@@ -47,6 +47,7 @@ Ints = NDArray[np.int64]
 
 LARGEST = 2000  # nodes; the methods hold several n×n matrices
 EXACT = 2000  # edges up to which the barrier method is used
+LEAST_CAP = 0.001  # below, γ is so small that rounding hides it
 SETS = 20_000  # of b neighbours; where there are more, each edge is bounded by itself
 EPSILON = 1e-4  # share of γ that the barrier method may leave
 ENOUGH = 1e-3  # share of γ at which ADMM stops
@@ -76,9 +77,9 @@ class Robust:
             raise NetworkError(
                 f"robust is {b!r}; it is the number of Byzantine neighbours to expect: at least 1"
             )
-        if not isinstance(cap, Real) or isinstance(cap, bool) or not 0 < float(cap) <= 1:
+        if not isinstance(cap, Real) or isinstance(cap, bool) or not LEAST_CAP <= float(cap) <= 1:
             raise NetworkError(
-                f"cap is {cap!r}; it bounds Byzantine weight\ngive a number above 0 and at most 1"
+                f"cap is {cap!r}; it bounds Byzantine weight\ngive a number from {LEAST_CAP} to 1"
             )
         return cls(b, float(cap))
 
@@ -125,7 +126,7 @@ def _check(indptr: Ints, indices: Ints, robust: Robust | None) -> None:
     if robust.byzantine > least:
         raise NetworkError(
             f"robust is {robust.byzantine} but a node has only {least} neighbour{'s' * (least != 1)}\n"
-            f"give robust = {least} at most, or add edges"
+            + (f"give robust = {least} at most, or add edges" if least else "add edges")
         )
 
 

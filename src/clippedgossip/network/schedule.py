@@ -33,6 +33,7 @@ Links = tuple[Ints, Ints]
 
 BLOCK = 256  # rounds of churn that are drawn at once
 HORIZON = 100  # rounds in which the links must connect the regular nodes, however short the run
+LATEST = 1_000_000  # round that a file may name
 SURVEYED = 30_000_000  # links that a survey looks at
 PHASE = ("rounds", "without", "edges", "nodes", "network")
 
@@ -100,7 +101,8 @@ class RandomNeighbours(GraphSchedule):
         if self.neighbours > most:
             raise NetworkError(
                 f"neighbours is {self.neighbours}; no node has more than {counted(most, 'neighbour')} to "
-                f"draw from\ngive at most {most}, or add links to the network"
+                f"draw from\n"
+                f"{f'give at most {most}, or ' if most else ''}add links to the network"
             )
 
     def links(self, network: "Network", round: int, seed: int) -> Links:
@@ -229,7 +231,7 @@ class Phases(GraphSchedule):
         for place, phase in enumerate(self.phases):
             known_keys(phase, PHASE, ("phases", str(place)))
             rounds = phase.get("rounds")
-            if not isinstance(rounds, int) or rounds < 1:
+            if not isinstance(rounds, int) or isinstance(rounds, bool) or rounds < 1:
                 raise NetworkError(
                     f"phase {place + 1} has rounds = {rounds!r}; give a whole number, at least 1"
                 )
@@ -310,8 +312,9 @@ class EdgeFile(GraphSchedule):
         return [{"rounds": 1, "edges": [list(pair) for pair in pairs]} for pairs in self._rounds]
 
     def check(self, network: "Network") -> None:
-        for round in range(len(self._rounds)):
-            self._mask(network, round)
+        for round, pairs in enumerate(self._rounds):
+            if pairs:
+                self._mask(network, round)
 
     def links(self, network: "Network", round: int, seed: int) -> Links:
         return _masked(network, self._mask(network, round % network.remember("rounds", self._count)))
@@ -580,17 +583,22 @@ def _edges_of(network: "Network", said: Any, where: str) -> list[tuple[Hashable,
 @lru_cache(maxsize=8)
 def _read_rounds(path: str, digest: str) -> tuple[tuple[tuple[str, str], ...], ...]:
     """The pairs of each round of a file; `digest` is that of its content."""
-    with open(path, newline="", encoding="utf-8-sig") as file:
-        rows = [[cell.strip() for cell in row] for row in csv.reader(file)]
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            rows = [[cell.strip() for cell in row] for row in csv.reader(file)]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise NetworkError(
+            f"cannot read {path}: {error}\ngive text with the lines round,node,node"
+        ) from error
     lines = [(number, row) for number, row in enumerate(rows, 1) if any(row) and not row[0].startswith("#")]
     if lines and lines[0][1][0].lower() == "round":
         lines = lines[1:]
     found: dict[int, list[tuple[str, str]]] = {}
     for number, row in lines:
-        if len(row) != 3 or not row[0].isdigit() or int(row[0]) < 1:
+        if len(row) != 3 or not row[0].isdecimal() or len(row[0]) > 7 or not 1 <= int(row[0]) <= LATEST:
             raise NetworkError(
-                f"{path} line {number} is {','.join(row)!r}\n"
-                "every line is 'round,node,node', rounds counted from 1"
+                f"{path} line {number} is {','.join(row)[:80]!r}\n"
+                f"every line is 'round,node,node', rounds counted from 1, at most {LATEST:,}"
             )
         found.setdefault(int(row[0]), []).append((row[1], row[2]))
     if not found:
