@@ -262,6 +262,15 @@ def test_a_restart_changes_nothing(form: str) -> None:
         ({"name": "ring", "nodes": 4, "delay": 2}, "gossip", "late by themselves"),
         ({"name": "ring", "nodes": 4}, {"name": "clipped-gossip", "radius": "oracle"}, "no peer can be"),
         ({"name": "ring", "nodes": 4}, {"name": "krum", "faulty": 1}, "needs at least 3 neighbours"),
+        (
+            {
+                "name": "ring",
+                "nodes": 4,
+                "schedule": {"name": "phases", "phases": [{"rounds": 1, "edges": [[0, 1]]}]},
+            },
+            "gossip",
+            "do not connect",
+        ),
     ],
 )
 def test_what_peers_lack_is_said(tmp_path: Path, network: dict[str, Any], rule: object, message: str) -> None:

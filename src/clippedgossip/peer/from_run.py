@@ -13,7 +13,7 @@ from clippedgossip.peer.peer_mixing import rule_of
 from clippedgossip.peer.round_neighbours import table_of
 from clippedgossip.runs.config import RunConfig
 from clippedgossip.settings import DataConfig, TrainingConfig
-from clippedgossip.simulate.setup import clique_places
+from clippedgossip.simulate.setup import clique_places, refuse_disconnected
 
 T = TypeVar("T", DataConfig, TrainingConfig)
 Edges = list[tuple[int, int]]
@@ -24,6 +24,7 @@ def peers_of(config: RunConfig, *, run: str) -> tuple[Edges, int, Config]:
     `simulate.train` gives, up to rounding: same shares, initial model, batches, steps and rule."""
     network = config.network.build()
     _refuse_what_peers_lack(config, network)
+    refuse_disconnected(network, config.training.rounds, config.seed)
     clique = config.data.partition == "clique"
     template = Config(
         name="template",
