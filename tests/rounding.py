@@ -18,13 +18,20 @@ def near(value: Any, *, roundings: float = FEW, dtype: torch.dtype = torch.float
 
 
 def assert_near(
-    found: Any, right: Any, *, roundings: float = FEW, dtype: torch.dtype | None = None, told: str = ""
+    found: Any,
+    right: Any,
+    *,
+    roundings: float = FEW,
+    dtype: torch.dtype | None = None,
+    least: float = 0.0,
+    told: str = "",
 ) -> None:
-    """Arrays that differ by so many roundings of their largest number. `dtype` is that of the computation."""
+    """Arrays that differ by so many roundings of their largest number, or by no more than `least`. `dtype` is
+    that of the computation."""
     found, right = _tensor(found), _tensor(right)
     right = right if right.dim() else right.to(found).expand_as(found)
     size = torch.cat([found.flatten(), right.flatten()]).nan_to_num(0, 0, 0).abs().amax()
-    within = roundings * torch.finfo(dtype or found.dtype).eps * float(size)
+    within = max(least, roundings * torch.finfo(dtype or found.dtype).eps * float(size))
     message = (lambda said: f"{told}: {said}") if told else None
     torch.testing.assert_close(found, right, rtol=0, atol=within, equal_nan=True, msg=message)
 

@@ -126,7 +126,7 @@ def test_consensus_once_reached_is_kept(drawn: tuple[Case, Tensor]) -> None:
     case, messages = drawn
     agreed = Case(case.network, case.models[:1].expand_as(case.models).contiguous())
     mixed = mix(ClippedGossip(Oracle()), agreed, messages)
-    assert_near(mixed, agreed.models)
+    assert_near(mixed, agreed.models, least=1e-160)  # smaller distances have the square 0 in float64
 
 
 @quick

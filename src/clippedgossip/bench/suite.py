@@ -12,7 +12,7 @@ from clippedgossip.errors import UserError
 from clippedgossip.rules import RULES
 from clippedgossip.runs.config import RunConfig
 
-VERSION = 1
+VERSION = 2
 CLEAN = "none"
 Table = Mapping[str, Any]
 
