@@ -180,7 +180,7 @@ def test_more_ranks_than_workers(tmp_path: Path) -> None:
     [
         ("kill", "LostRanks: rank 1 of 3 ended without a word"),
         ("raise", "LostRanks: rank 1 (HOST) stopped: no room for another model"),
-        ("stop", "LostRanks: rank 1 of 3 did not answer for 20 s"),
+        pytest.param("stop", "LostRanks: rank 1 of 3 did not answer for 20 s", marks=pytest.mark.slow),
     ],
 )
 def test_a_lost_rank_ends_the_run_within_the_timeout(how: str, says: str, tmp_path: Path) -> None:
