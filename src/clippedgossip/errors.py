@@ -57,7 +57,7 @@ class PeerError(UserError):
 def warn_user(message: str) -> None:
     """A RuntimeWarning that points at the user's own line, the innermost one outside this package."""
     level, frame = 1, sys._getframe()
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(__package__):
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == __package__:
         level, frame = level + 1, frame.f_back
     warnings.warn(message, RuntimeWarning, stacklevel=level)
 

@@ -272,9 +272,11 @@ def new_key(
 
 
 def _said(changed: "Config", what: str) -> None:
+    from clippedgossip.errors import counted
+
     count = changed.degree
     alone = "" if count else "; pin one before the next start"
-    print(f"{what}; {count} neighbour{'' if count == 1 else 's'}{alone}")
+    print(f"{what}; {counted(count, 'neighbour')}{alone}")
 
 
 def start(
