@@ -67,14 +67,14 @@ def test_the_second_largest_distance() -> None:
 
 def test_one_mask_is_the_same_in_every_round() -> None:
     x = torch.ones(4, 8, 3, 3)
-    layer = OneMask(0.5, channels=True, fixed=True)
+    layer = OneMask(0.5, (8, 1, 1))
     once = layer(x)
     assert torch.equal(once, layer(x))
     assert set(once.unique().tolist()) == {0.0, 2.0}
     assert all(len(channel.unique()) == 1 for channel in once.flatten(0, 1))
     assert torch.equal(layer.eval()(x), x)
-    fresh = OneMask(0.5, channels=False, fixed=False)
-    assert not torch.equal(fresh(x), fresh(x))
+    fresh = released_cnn((1, 28, 28), 10, one_mask=False)
+    assert not any(isinstance(part, OneMask) for part in fresh.modules())
 
 
 def test_the_released_cnn_has_the_papers_parameters() -> None:

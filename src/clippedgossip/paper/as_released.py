@@ -5,6 +5,7 @@ Its page tells which single deviation explains a difference. Rules, attacks and 
 that comparison only.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -29,8 +30,9 @@ from clippedgossip.rules.premix import Premix
 from clippedgossip.runs.config import RunConfig
 
 OURS, RELEASED = "ours", "as released"
-IMAGES = 960
-"""Of each worker: 30 batches of 32."""
+BATCH = 32
+IMAGES = 30 * BATCH
+"""Of each worker: 30 batches."""
 
 
 @dataclass(frozen=True)
@@ -74,22 +76,18 @@ class SecondLargest(Radius):
 
 
 class OneMask(nn.Module):
-    """Dropout with one mask for all rounds and workers. With `channels` it drops whole channels."""
+    """Dropout with one mask for all rounds and workers: a buffer, which the compiler takes as it is."""
 
-    def __init__(self, rate: float, *, channels: bool, fixed: bool) -> None:
+    mask: Tensor
+
+    def __init__(self, rate: float, shape: tuple[int, ...]) -> None:
         super().__init__()
-        self.rate, self.channels, self.fixed = rate, channels, fixed
+        draws = torch.rand(BATCH, *shape, generator=torch.Generator().manual_seed(0), device="cpu")
+        kept = (draws >= rate).to(torch.float32) / (1 - rate)
+        self.register_buffer("mask", kept.to(torch.get_default_device()), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        if not self.training:
-            return x
-        shape = x.shape[:2] if self.channels else x.shape
-        if self.fixed:
-            draws = torch.rand(shape, generator=torch.Generator().manual_seed(0)).to(x.device)
-        else:
-            draws = torch.rand(shape, device=x.device)
-        kept = (draws >= self.rate).to(x.dtype) / (1 - self.rate)
-        return x * kept.reshape(*kept.shape, *[1] * (x.dim() - kept.dim()))
+        return x * self.mask[: len(x)].to(x.dtype) if self.training else x
 
 
 def released_cnn(
@@ -98,18 +96,19 @@ def released_cnn(
     """The released CNN. `plain`: no ReLU after the second convolution, and dropout of whole channels before
     the first linear layer. `one_mask`: the same dropout in every round."""
     channels, height, width = shape
-    features = 64 * ((height - 4) // 2) * ((width - 4) // 2)
+    images = (64, (height - 4) // 2, (width - 4) // 2)
+    first: nn.Module = nn.Dropout2d(0.25) if plain else nn.Dropout(0.25)
     return nn.Sequential(
         nn.Conv2d(channels, 32, 3),
         nn.ReLU(),
         nn.Conv2d(32, 64, 3),
         nn.Identity() if plain else nn.ReLU(),
         nn.MaxPool2d(2),
-        OneMask(0.25, channels=plain, fixed=one_mask),
+        OneMask(0.25, (64, 1, 1) if plain else images) if one_mask else first,
         nn.Flatten(),
-        nn.Linear(features, 128),
+        nn.Linear(math.prod(images), 128),
         nn.ReLU(),
-        OneMask(0.5, channels=False, fixed=one_mask),
+        OneMask(0.5, (128,)) if one_mask else nn.Dropout(0.5),
         nn.Linear(128, classes),
     )
 
