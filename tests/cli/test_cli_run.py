@@ -112,7 +112,7 @@ def test_a_run_can_be_repeated_from_its_own_config(config: str, capsys: pytest.C
         (["tranning.lr=1"], "did you mean 'training'"),
         (["network.byzantine=[0]"], "no [attack]"),
         (["--device", "tpu"], "error: --device tpu: device is 'tpu'"),
-        (["training.lr=1", "training.lr=2"], "training.lr is given twice, as 1 and as 2; give it once"),
+        (["training.lr=1", "training.lr=2"], "training.lr is given twice, as 1 and as 2\ngive it once"),
         (["seed=1", "--seed", "2"], "seed is given twice, as 1 and as 2"),
         (["--plan", "--ranks", "9"], "1 to 4 ranks"),
         (["--ranks", "2"], "torchrun --standalone --nproc-per-node 2 -m clippedgossip run tiny.toml"),
@@ -131,13 +131,13 @@ def test_errors_are_two_lines_and_code_2(
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
 @pytest.mark.parametrize("command", [["--version"], ["run", "tiny.toml"]])
-def test_output_that_finds_no_room_is_an_error_of_one_line(config: str, command: list[str]) -> None:
+def test_output_that_finds_no_room_is_an_error_of_two_lines(config: str, command: list[str]) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "clippedgossip", *command], stdout=full, stderr=subprocess.PIPE, text=True
         )
     assert done.returncode == 2
-    assert done.stderr.endswith("cannot write the output: No space left on device; send it elsewhere\n")
+    assert done.stderr.endswith("cannot write the output: No space left on device\nsend it elsewhere\n")
     assert "Traceback" not in done.stderr
 
 

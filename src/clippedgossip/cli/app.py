@@ -110,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         if missing not in EXTRAS:
             raise
         print(
-            f"error: {missing} is not installed; fix: `pip install 'clippedgossip[{EXTRAS[missing]}]'`",
+            f"error: {missing} is not installed\nfix: `pip install 'clippedgossip[{EXTRAS[missing]}]'`",
             file=sys.stderr,
         )
         sys.exit(2)
@@ -130,7 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             )
             sys.exit(2)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes the rest at exit
-        print(f"error: cannot write the output: {error.strerror}; send it elsewhere", file=sys.stderr)
+        print(f"error: cannot write the output: {error.strerror}\nsend it elsewhere", file=sys.stderr)
         sys.exit(2)
     except Exception as error:  # of click, or of the user's own code; all others are raised again
         culprit = blamed(error)
@@ -165,7 +165,10 @@ def _note(message: Warning | str, *where: Any, **more: Any) -> None:
 
 
 def two_lines(message: str) -> str:
-    """The message. If it suggests a nearest name, the list of all names is cut to 80 columns."""
+    """The value on the first line, the bound or the fix on the second. Where a nearest name is suggested, the
+    list of all names is cut to 80 columns."""
+    if "\n" not in message:
+        message = "\n".join(message.rsplit("; ", 1))
     first, *rest = message.split("\n")
     near = "did you mean" in first
     return "\n".join([first, *(_cut(line) if near and line.startswith("known: ") else line for line in rest)])

@@ -181,7 +181,7 @@ def up(
     ):
         print(f"stopped; `clippedgossip peer up {net} --resume` resumes from here", file=sys.stderr)
     if failed:
-        print(f"error: ended badly: {failed}; see log.jsonl in their folders", file=sys.stderr)
+        print(f"error: ended badly: {failed}\nsee log.jsonl in their folders", file=sys.stderr)
         raise typer.Exit(1)
 
 
