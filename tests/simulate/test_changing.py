@@ -1,6 +1,6 @@
 """Training and consensus on networks that change, and with messages that come late."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import networkx as nx
@@ -40,6 +40,13 @@ CHURN = {"name": "churn", "leave": 0.3, "join": 0.3}
 
 def changing(nodes: int = 8, byzantine: tuple[int, ...] = (2, 5), **more: Any) -> Network:
     return Network(nx.complete_graph(nodes), byzantine=byzantine, **({"schedule": DRAWN} | more))
+
+
+def everyone(nodes: int) -> Any:
+    """Complete, without a list of its links."""
+    graph = nx.empty_graph(nodes)
+    graph.graph["everyone"] = True
+    return graph
 
 
 def setup(network: Network, rule: Rule | None = None, attack: Any = None, **training: Any) -> Setup:
@@ -193,6 +200,30 @@ def test_fixed_shapes_hold_every_round(schedule: dict[str, Any], monkeypatch: py
         assert_near(*found)
         places.add(fixed.at(round).slots.data_ptr())
     assert len(places) == 1
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        changing(),
+        Network(nx.star_graph(6), byzantine=[6], schedule=DRAWN),
+        Network(nx.lollipop_graph(5, 3), byzantine=[1, 7], schedule=DRAWN, weights="lazy"),
+        Network(nx.wheel_graph(9), byzantine=[0], schedule=DRAWN, weights="optimal"),
+        Network(nx.complete_graph(8), schedule=DRAWN),
+        Network(everyone(40), byzantine=[3, 9], schedule=DRAWN),
+    ],
+    ids=lambda network: f"{network.n}-{network.weighting}",
+)
+def test_a_device_draws_what_the_network_of_the_round_says(network: Network) -> None:
+    """Random neighbours are drawn on the GPU, for several rounds at once; resuming starts in any round."""
+    found = survey(network, 60, 3)
+    drawn = RoundLayouts(network, 3, "cpu", found)
+    for round in (*range(5), *range(40, 60), 2):
+        here = drawn.at(round)
+        there = Layout.of(network.at(round, 3), width=found.width, byzantine_links=found.byzantine_links)
+        for entry in fields(Layout):
+            if isinstance(table := getattr(there, entry.name), torch.Tensor):
+                torch.testing.assert_close(getattr(here, entry.name), table, rtol=0, atol=0)
 
 
 def test_rounds_that_never_connect_or_that_a_rule_cannot_use_are_refused_before_round_one() -> None:

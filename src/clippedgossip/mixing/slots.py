@@ -12,10 +12,12 @@ import torch
 from torch import Tensor
 
 from clippedgossip.network import Network
-from clippedgossip.network.schedule import Survey
+from clippedgossip.network.schedule import RandomNeighbours, Survey
 
 AHEAD = 4  # rounds whose layouts are made before a GPU needs them
 COPIES = 8  # rounds whose layouts may be on their way to a GPU
+DRAWN = 16  # rounds that a GPU draws at once,
+DRAWN_LINKS = 4_000_000  # and their links
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -100,14 +102,17 @@ class Layout:
         }
         return replace(self, **moved, known_counts=counts, memo={})
 
-    def views(self, **where: Any) -> tuple[Tensor, dict[str, Tensor]]:
-        """Memory for all its tensors in one piece, and the part of each: they are copied at once."""
+    def views(self, *times: int, **where: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        """Memory for all its tensors in one piece, and the part of each: they are copied at once. With
+        `times`, memory for so many layouts."""
         held = {entry.name: getattr(self, entry.name) for entry in fields(self)}
         tensors = {name: part for name, part in held.items() if isinstance(part, Tensor)}
         ends = np.cumsum([-(-part.nbytes // 16) * 16 for part in tensors.values()])
-        whole = torch.zeros(int(ends[-1]), dtype=torch.uint8, **where)
+        whole = torch.zeros(*times, int(ends[-1]), dtype=torch.uint8, **where)
         parts = {
-            name: whole[end - -(-part.nbytes // 16) * 16 :][: part.nbytes].view(part.dtype).view(part.shape)
+            name: whole[..., end - -(-part.nbytes // 16) * 16 :][..., : part.nbytes]
+            .view(part.dtype)
+            .view(*times, *part.shape)
             for (name, part), end in zip(tensors.items(), ends.tolist(), strict=True)
         }
         return whole, parts
@@ -201,8 +206,8 @@ class RoundLayouts:
     """`at` gives the layout of a round.
 
     With `fixed`, all rounds have the same shapes and the same memory on the device, so that a CUDA graph
-    captured in one round can be replayed in all. Then two threads make the layouts of the next rounds while
-    the GPU works.
+    captured in one round can be replayed in all. Random neighbours are then drawn on the device, for some
+    rounds at once; of other schedules two threads make the layouts of the next rounds while the GPU works.
     """
 
     def __init__(
@@ -211,9 +216,12 @@ class RoundLayouts:
         self.network, self.seed, self.device, self.fixed = network, seed, torch.device(device), fixed
         self._held: Layout | None = None
         self._place = torch.empty(0)
-        self._thread = ThreadPoolExecutor(2, "rounds") if fixed and self.device.type == "cuda" else None
+        self._draws = fixed is not None and isinstance(network.schedule, RandomNeighbours) and not self.kept
+        threads = fixed is not None and not self._draws and self.device.type == "cuda"
+        self._thread = ThreadPoolExecutor(2, "rounds") if threads else None
         self._coming: dict[int, Future[int]] = {}
         self._staged: list[tuple[Tensor, dict[str, Tensor], torch.cuda.Event | None]] = []
+        self._drawn = 0, torch.empty(0)
 
     @property
     def kept(self) -> int:
@@ -232,6 +240,12 @@ class RoundLayouts:
             return found.to(self.device, counts=found.counts)
         if self._held is None:
             self._held = self._reserve(self._made(round))
+        if self._draws:
+            first, whole = self._drawn
+            if not first <= round < first + len(whole):
+                first, whole = self._drawn = round, self._draw(round)
+            self._place.copy_(whole[round - first])
+            return self._held
         coming = self._coming.pop(round, None)
         if coming is None:
             self._coming.clear()
@@ -262,10 +276,58 @@ class RoundLayouts:
             known = first.counts
         self._place, views = first.views(device=self.device)
         parts: dict[str, Any] = dict(views)
-        for _ in range(COPIES if self._thread else 1):
+        for _ in range(0 if self._draws else COPIES if self._thread else 1):
             event = torch.cuda.Event() if self._thread else None  # type: ignore[no-untyped-call]  # PyTorch leaves it untyped
             self._staged.append((*first.views(pin_memory=event is not None), event))
         return replace(first, **parts, known_counts=known, any_of=None if known else counts, memo={})
+
+    def _draw(self, first: int) -> Tensor:
+        """(rounds, bytes) layouts of random neighbours from this round on, as `Layout.of` makes them."""
+        network, schedule, fixed, held = self.network, self.network.schedule, self.fixed, self._held
+        assert isinstance(schedule, RandomNeighbours)
+        assert fixed is not None
+        assert held is not None
+        nodes, regular = held.remember("regular", network.regular.copy), len(network.regular)
+        row_of = np.full(network.n, -1)
+        row_of[network.regular] = np.arange(regular)
+        rows = held.remember("rows", lambda: row_of)
+        is_byzantine = held.remember("is Byzantine", network.is_byzantine.copy)
+        degrees = held.remember("degrees", lambda: network.degrees[network.regular])
+        rounds = max(1, min(DRAWN, DRAWN_LINKS // (regular * schedule.neighbours)))
+        drawn = schedule.places(
+            nodes, degrees, torch.arange(first, first + rounds, device=self.device), self.seed
+        )
+        places = drawn.movedim(0, -1).sort(-1).values[..., : fixed.width]
+        real = places < degrees[:, None]
+        weights = (0.5 if network.weighting == "lazy" else 1.0) / (real.sum(-1, keepdim=True) + 1.0).double()
+        if network.everyone:
+            senders = places + (places >= nodes[:, None])
+        else:
+            starts = held.remember("starts", lambda: network.indptr[network.regular])
+            entries = torch.where(real, starts[:, None] + places, 0)
+            senders = held.remember("indices", network.indices.copy)[entries]
+            if network.fixed_weights:
+                weights = held.remember("values", network.edge_weights().copy)[entries]
+        byzantine = real & is_byzantine[senders]
+        message = byzantine.flatten(1).cumsum(1) - 1
+        whole, parts = held.views(rounds, device=self.device)
+        parts["nodes"][:] = nodes
+        parts["senders"][:] = torch.where(real, senders, -1)
+        parts["weights"][:] = torch.where(real, weights, 0.0)
+        parts["byzantine"][:] = byzantine
+        own = torch.where(real, rows[senders], held.own)
+        parts["slots"][:] = torch.where(byzantine, regular + message.view_as(own), own)
+        links = fixed.byzantine_links
+        # One more for all that is no such message; rounds after the run's last one may have too many.
+        place = torch.where(byzantine.flatten(1), message, links).clamp(max=links)
+        unused = int(network.byzantine[0]) if links else 0
+        for name, blank, said in (
+            ("byzantine_senders", unused, senders),
+            ("byzantine_receivers", 0, held.own.expand_as(senders)),
+        ):
+            filled = nodes.new_full((rounds, links + 1), blank)
+            parts[name][:] = filled.scatter_(1, place, said.flatten(1))[:, :links]
+        return whole
 
     def _stage(self, round: int) -> int:
         """Write the layout of a round where it can be copied from. Returns the place."""

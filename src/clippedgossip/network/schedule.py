@@ -24,6 +24,8 @@ from clippedgossip.decode import Kind, known_keys, made
 from clippedgossip.errors import NetworkError, UserError, counted
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from clippedgossip.network.network import Network
 
 Ints = NDArray[np.int64]
@@ -107,7 +109,8 @@ class RandomNeighbours(GraphSchedule):
 
     def links(self, network: "Network", round: int, seed: int) -> Links:
         nodes, degrees = np.arange(network.n), network.degrees
-        places = self.places(nodes, degrees, round, seed)
+        drawn = self.places(_torch(nodes), _torch(degrees), _torch(np.array([round])), seed)[:, 0].numpy()
+        places = np.sort(drawn.T, 1)
         counts = np.minimum(degrees, self.neighbours)
         flat = (
             places.ravel() if counts.min(initial=0) == self.neighbours else places[places < degrees[:, None]]
@@ -116,22 +119,21 @@ class RandomNeighbours(GraphSchedule):
         heard = flat + (flat >= rows) if _complete(network) else network.indices[network.indptr[rows] + flat]
         return _indptr(counts), heard
 
-    def places(self, nodes: Ints, degrees: Ints, round: int, seed: int) -> Ints:
-        """(n, s) which of its neighbours each of the nodes hears, in ascending order (Floyd's sampling).
-        Places from the degree on mean nobody."""
+    def places(self, nodes: "Tensor", degrees: "Tensor", rounds: "Tensor", seed: int) -> "Tensor":
+        """(s, rounds, n) which of its neighbours each of the nodes hears (Floyd's sampling), on the device of
+        the nodes. Places from the degree on mean nobody."""
+        import torch
+
         from clippedgossip.randomness import hash_bits
 
-        count = self.neighbours
-        bits = hash_bits(seed, "neighbours", round, _torch(nodes), _torch(np.arange(count))[:, None]).numpy()
-        short = (bits >> 33) & 0x7FFFFFFF
-        places = np.empty((count, len(nodes)), dtype=np.int64)
-        for k in range(count):
-            last = np.maximum(degrees - count + k, 0)
-            drawn = (short[k] * (last + 1)) >> 31
-            taken = (places[:k] == drawn).any(0)
-            places[k] = np.where(taken, last, drawn)
-        places[:, degrees <= count] = np.arange(count)[:, None]
-        return np.sort(places.T, 1)
+        steps = torch.arange(self.neighbours, device=nodes.device)[:, None, None]
+        last = (degrees - self.neighbours + steps).clamp(min=0)
+        bits = hash_bits(seed, "neighbours", rounds[:, None], nodes, steps)
+        drawn = (((bits >> 33) & 0x7FFFFFFF) * (last + 1)) >> 31
+        for k in range(1, self.neighbours):
+            taken = (drawn[:k] == drawn[k]).any(0)
+            drawn[k] = last[k].where(taken, drawn[k])
+        return steps.where(degrees <= self.neighbours, drawn)
 
 
 @dataclass(frozen=True)
@@ -442,7 +444,7 @@ def joined(now: "Network", parts: Ints) -> Ints:
 def _torch(array: Ints) -> Any:
     import torch
 
-    return torch.from_numpy(np.ascontiguousarray(array))
+    return torch.tensor(array)
 
 
 def _indptr(counts: Ints) -> Ints:
