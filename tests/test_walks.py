@@ -20,7 +20,7 @@ RING = str(ROOT / "examples" / "ring.toml")
         ),
         pytest.param(
             ["reproduce", "dumbbell", "--length", "0.01", "--seeds", "1"],
-            51,
+            48,
             {"cli/reproduce.py", "paper/dumbbell.py", "report/claims.py"},
             marks=pytest.mark.slow,
         ),

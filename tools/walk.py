@@ -1,7 +1,7 @@
 """Count the files of the package that a command walks through: those in which a function runs.
 
     tools/walk.py run examples/ring.toml             from the arguments to the first record
-    tools/walk.py reproduce dumbbell --length 0.01   to the claims
+    tools/walk.py reproduce dumbbell --length 0.01   to the claims on disk, before anything is drawn
 
 A file that is only imported is counted apart. All is done in this process, in a temporary folder.
 """
@@ -18,15 +18,17 @@ from typing import Any
 import clippedgossip
 
 SOURCE = Path(clippedgossip.__file__).parent
-RECORDS = str(SOURCE / "records.py")
+ENDS = {"run": ("records.py", "records.jsonl"), "reproduce": ("paper/base.py", "claims.json")}
+"""A command's walk ends when a function of this file returns and this file is on disk."""
 
 
 class Walk:
-    """Which files were imported, and in which of them a function ran, until the first record is on disk."""
+    """Which files were imported, and in which of them a function ran, until the end of the walk."""
 
-    def __init__(self, folder: Path, *, to_first_record: bool) -> None:
+    def __init__(self, folder: Path, command: str) -> None:
         self.folder = folder
-        self.to_first_record = to_first_record
+        writer, self.written = ENDS[command]
+        self.writer = str(SOURCE / writer)
         self.imported: set[str] = set()
         self.ran: set[str] = set()
         self._seen: set[CodeType] = set()
@@ -40,9 +42,8 @@ class Walk:
             self._seen.add(code)
             if code.co_filename.startswith(str(SOURCE)):
                 self._note(code)
-        elif event == "return" and self.to_first_record and code.co_filename == RECORDS:
-            written = (path.stat().st_size for path in self.folder.glob("**/records.jsonl"))
-            self._done = any(written)
+        elif event == "return" and code.co_filename == self.writer:
+            self._done = any(path.stat().st_size for path in self.folder.glob(f"**/{self.written}"))
 
     def _note(self, code: CodeType) -> None:
         name = Path(code.co_filename).relative_to(SOURCE).as_posix()
@@ -60,7 +61,7 @@ def walk(arguments: list[str]) -> Walk:
     if arguments[0] == "reproduce":
         arguments += ["--workers", "1"]
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-        seen = Walk(Path(folder), to_first_record=arguments[0] == "run")
+        seen = Walk(Path(folder), arguments[0])
         threading.setprofile(seen)
         sys.setprofile(seen)
         try:

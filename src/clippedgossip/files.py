@@ -73,6 +73,21 @@ def write_atomic(path: Path, content: str | bytes) -> None:
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
+def write(path: Path | str, content: str) -> Path:
+    """Write what a user asked for, whole or not at all, in a folder that need not exist."""
+    path = Path(path)
+    if path.is_dir():
+        raise RunError(f"{path} is a folder; give a file in it with --out, such as {path / 'report.html'}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, content)
+    except OSError as error:
+        raise RunError(
+            f"cannot write {path}: {error.strerror or error}\ngive another path with --out, or make room"
+        ) from error
+    return path
+
+
 def sync_folder(folder: Path) -> None:
     """Make a rename in `folder` outlive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)

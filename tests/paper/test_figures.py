@@ -454,7 +454,7 @@ def test_a_part_of_the_rounds_is_no_verdict(
 ) -> None:
     whole = reproduce(tiny, Options(seeds=1, device="cpu", workers=1, out=tmp_path))
     wrong = Claims([Claim(text="it flies", verdict="does not hold")])
-    part = replace(whole, result=replace(whole.result, length=0.5), claims=wrong)
+    part = replace(whole, length=0.5, claims=wrong)
     verdict([part])
     assert "about all rounds" in capsys.readouterr().err
     with pytest.raises(typer.Exit):

@@ -189,7 +189,7 @@ torch.set_num_threads(1)
 run_together = fill.run_together
 def logged(attempts, **rest):
     with open(sys.argv[3], "a") as file:
-        file.write(attempts[0].run.path.name + "\\n")
+        file.writelines(attempt.run.path.name + "\\n" for attempt in attempts)
     run_together(attempts, **rest)
 fill.run_together = logged
 assert run_unfinished(load_sweep(sys.argv[1]), sys.argv[2], wait=True).done == 6
@@ -226,32 +226,29 @@ def test_one_that_was_killed_leaves_nothing_locked(tmp_path: Path) -> None:
     lock.close()
 
 
-def on_gpu(
+def watched(
     monkeypatch: pytest.MonkeyPatch, free: int, engine: runs.Engine = train_together
 ) -> list[list[int]]:
-    """Pretend: runs that would go together on a GPU do so here."""
+    """The seeds of the runs of each stack, where so many bytes are free."""
     batches: list[list[int]] = []
 
     def noted(attempts: Sequence[Attempt], **rest: Any) -> None:
         batches.append([attempt.config.seed for attempt in attempts])
-        for attempt in attempts:
-            attempt.device = "cpu"
         run_together(attempts, engine=engine, **rest)
 
     monkeypatch.setattr(fill, "run_together", noted)
-    monkeypatch.setattr(fill, "stacks", lambda device: True)
     monkeypatch.setattr(fill, "free_memory", lambda device: free)
     return batches
 
 
 def test_runs_of_one_shape_go_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    batches = on_gpu(monkeypatch, 1 << 40)
+    batches = watched(monkeypatch, 1 << 40)
     other = load_sweep(sweep(tmp_path, "[grid]\nseed = [9]\ntraining.batch = [3]"))
     mixed = load_sweep(sweep(tmp_path, "[grid]\nseed = [4]\nrule = ['median']\nnetwork = ['complete']"))
     configs = [*three(tmp_path), *other, *mixed]
     assert run_unfinished(configs, tmp_path / "runs").done == 5
     assert batches == [[0, 1, 2, 4], [9]]
-    assert run_unfinished(configs, tmp_path / "alone", together=False).done == 5
+    assert run_unfinished(configs, tmp_path / "alone", together=1).done == 5
     for config in configs:
         one, two = (RunDirectory(status([config], tmp_path / r)[0].run) for r in ("runs", "alone"))
         for mine, theirs in zip(one.rounds(), two.rounds(), strict=True):
@@ -260,7 +257,7 @@ def test_runs_of_one_shape_go_together(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_only_as_many_go_together_as_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     need = plan.plan(three(tmp_path)[0]).memory_bytes
-    batches = on_gpu(monkeypatch, int(2.5 * need / fill.MEMORY_SHARE))
+    batches = watched(monkeypatch, int(2.5 * need / fill.MEMORY_SHARE))
     assert run_unfinished(three(tmp_path), tmp_path / "runs").done == 3
     assert batches == [[0, 1], [2]]
 
@@ -277,7 +274,7 @@ def test_runs_that_stand_at_different_rounds_go_apart(
     with pytest.raises(KeyboardInterrupt):
         runs.execute(configs[1], root, on_round=stop, cadence=runs.Cadence(rounds=1))
     assert states(configs, root)[1] == "stopped"
-    batches = on_gpu(monkeypatch, 1 << 40)
+    batches = watched(monkeypatch, 1 << 40)
     assert run_unfinished(configs, root).done == 3
     assert batches == [[0, 2], [1]]
 
@@ -288,7 +285,7 @@ def test_if_together_will_not_do_they_go_one_by_one(tmp_path: Path, monkeypatch:
             raise torch.OutOfMemoryError("too many")
         return train_together(setups, **rest)
 
-    batches = on_gpu(monkeypatch, 1 << 40, narrow)
+    batches = watched(monkeypatch, 1 << 40, narrow)
     outcome = run_unfinished(three(tmp_path), tmp_path / "runs")
     assert (outcome.done, outcome.failed) == (3, {})
     assert batches == [[0, 1, 2], [0], [1], [2]]

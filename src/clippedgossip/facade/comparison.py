@@ -29,7 +29,7 @@ from clippedgossip.report.grouping import labels
 from clippedgossip.report.page import Table
 from clippedgossip.report.statistics import ANY, SHARE, Series, estimate, over_seeds
 from clippedgossip.report.terminal import table
-from clippedgossip.runs.fill import MEMORY_SHARE, TOGETHER, packed
+from clippedgossip.runs.fill import MEMORY_SHARE, most_together, packed
 from clippedgossip.settings import Precision
 from clippedgossip.simulate.setup import setup_bytes
 from clippedgossip.step import LearningRate, Momentum
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 PANELS = 4  # side by side in a plot
-SMALL = 50_000
-"""Parameters up to which a stack of runs is faster on a CPU as well; larger models do not gain from it."""
 
 
 def compare(
@@ -216,9 +214,8 @@ class Comparison:
 
 def batches(runs: Sequence[RecordedRun], device: str) -> Iterator[list[RecordedRun]]:
     """Runs to train in one stack: as many as there is memory for."""
-    small = bool(runs) and runs[0].setup.task.layout.size <= SMALL
-    limit = TOGETHER if device != "cpu" or small else 1
-    return packed(runs, lambda run: setup_bytes(run.setup), MEMORY_SHARE * free_memory(device), limit)
+    most = most_together(device, max((run.setup.task.layout.size for run in runs), default=0))
+    return packed(runs, lambda run: setup_bytes(run.setup), MEMORY_SHARE * free_memory(device), most)
 
 
 def train_batch(runs: Sequence[RecordedRun], device: str) -> Iterator[int]:

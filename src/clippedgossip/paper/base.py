@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 from clippedgossip.errors import ConfigError, unknown_name
+from clippedgossip.files import write
 from clippedgossip.report.claims import Claim, Claims
-from clippedgossip.report.page import PagePart, Section, Table, page, write
+from clippedgossip.report.page import PagePart, Section, Table, page
 
 if TYPE_CHECKING:
     from clippedgossip.runs.config import RunConfig
@@ -159,21 +160,19 @@ class Prepared:
     read: Callable[[Progress], Any]
 
     def judge(self, progress: Progress) -> "Reproduction":
-        """Read the result, judge the claims, draw. Writes `results.json`, `index.html` and `claims.json`."""
+        """Read the result, judge the claims, draw. Writes `results.json`, `claims.json` and `index.html`."""
         experiment, folder = self.experiment, self.options.out / self.experiment.name
         result = self.read(progress)
         experiment.save(result, folder)
+        claims = experiment.claims(result)
+        length = float(getattr(result, "length", 1.0))
+        write_claims(folder / "claims.json", {experiment.name: (length, claims)})
         progress(f"drawing {experiment.name}", 0, 1)
-        claims, figures = experiment.claims(result), experiment.figures(result)
-        done = Reproduction(
-            experiment=experiment,
-            result=result,
-            claims=claims,
-            figures=figures,
-            path=write(folder / "index.html", experiment.page(result, claims, figures)),
+        figures = experiment.figures(result)
+        path = write(folder / "index.html", experiment.page(result, claims, figures))
+        return Reproduction(
+            experiment=experiment, result=result, length=length, claims=claims, figures=figures, path=path
         )
-        write_claims(folder / "claims.json", [done])
-        return done
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,14 +181,11 @@ class Reproduction:
 
     experiment: Experiment[Any]
     result: Any
+    length: float
+    """The fraction of the rounds that was run. The claims are about all of them."""
     claims: Claims
     figures: Mapping[str, PagePart]
     path: Path
-
-    @property
-    def length(self) -> float:
-        """The fraction of the rounds that was run. The claims are about all of them."""
-        return float(getattr(self.result, "length", 1.0))
 
     @property
     def failed(self) -> int:
@@ -240,13 +236,13 @@ def reproduce(
     return prepared.judge(progress)
 
 
-def write_claims(path: Path, done: Sequence[Reproduction]) -> None:
-    """Every claim with its verdict, by experiment, as JSON."""
+def write_claims(path: Path, judged: Mapping[str, tuple[float, Claims]]) -> None:
+    """Every claim with its verdict, by experiment, as JSON, and the fraction of the rounds that was run."""
     content = {
         "format": CLAIMS_FORMAT,
-        "tally": Claims([claim for part in done for claim in part.claims.claims]).tally,
+        "tally": Claims([claim for _, claims in judged.values() for claim in claims.claims]).tally,
         "experiments": {
-            part.experiment.name: {"length": part.length, "claims": part.claims.to_json()} for part in done
+            name: {"length": length, "claims": claims.to_json()} for name, (length, claims) in judged.items()
         },
     }
     write(path, json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n")

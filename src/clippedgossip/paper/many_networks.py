@@ -24,7 +24,7 @@ from torch import Tensor
 from clippedgossip.attacks import ALIE, IPM, Attack, Dissensus, FreeAttack, View
 from clippedgossip.devices import usable_cores
 from clippedgossip.errors import RunError
-from clippedgossip.files import write_atomic
+from clippedgossip.files import write
 from clippedgossip.network import Network
 from clippedgossip.paper.base import Experiment, Needs, Options, Progress, load
 from clippedgossip.paper.consensus_chains import one_thread
@@ -80,8 +80,7 @@ class ManyNetworks(Experiment[list[Case]], Generic[Case]):
         """The file that `--from` reads."""
         rows = [rounded(asdict(case)) for case in cases]
         content = {"format": FORMAT, "experiment": self.name, "cases": rows}
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, json.dumps(content, ensure_ascii=False, allow_nan=False) + "\n")
+        write(path, json.dumps(content, ensure_ascii=False, allow_nan=False) + "\n")
 
     def read(self, path: Path) -> list[Case]:
         """What `write` wrote."""

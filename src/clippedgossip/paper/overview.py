@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from clippedgossip.files import write
 from clippedgossip.paper.base import Options, Reproduction, write_claims
 from clippedgossip.report.claims import PLURALS, Claims
-from clippedgossip.report.page import Cell, PagePart, Section, Table, Text, page, write
+from clippedgossip.report.page import Cell, PagePart, Section, Table, Text, page
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,8 @@ def write_overview(done: Sequence[Reproduction], options: Options) -> Path:
         f"Every figure at the {options.scale} scale. Every finding of the text is a number beside ours. "
         f"Of {len(everything.claims)} claims {everything.tally}."
     )
-    write_claims(options.out / "claims.json", done)
+    judged = {part.experiment.name: (part.length, part.claims) for part in done}
+    write_claims(options.out / "claims.json", judged)
     return write(options.out / "index.html", page("ClippedGossip: the paper's figures", lead, sections))
 
 

@@ -23,13 +23,13 @@ import torch
 
 from clippedgossip.devices import find_device, usable_cores
 from clippedgossip.errors import RunError, UserError
-from clippedgossip.files import write_atomic
+from clippedgossip.files import write
 from clippedgossip.paper.base import Progress
 from clippedgossip.records import RunDirectory
 from clippedgossip.report.claims import Floats
 from clippedgossip.report.statistics import Estimate, Series, estimate, over_seeds
 from clippedgossip.runs.config import RunConfig
-from clippedgossip.runs.fill import run_unfinished
+from clippedgossip.runs.fill import TOGETHER, run_unfinished
 
 FORMAT = 1
 DIGITS = 5  # significant ones in the file
@@ -233,13 +233,7 @@ class Results:
             name: [_to_json(line) for line in getattr(self, name)] for name in ("lines", "tuning")
         }
         content = {"format": FORMAT, **vars(replace(self, **lines))}
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(path, json.dumps(content, ensure_ascii=False, allow_nan=False) + "\n")
-        except OSError as error:
-            raise RunError(
-                f"cannot write {path}: {error.strerror or error}\ngive another folder, or make room"
-            ) from error
+        write(path, json.dumps(content, ensure_ascii=False, allow_nan=False) + "\n")
 
     @classmethod
     def load(cls, path: Path, experiment: str) -> "Results":
@@ -337,7 +331,7 @@ def _in_processes(
             runs = {config.run(root): config.training.rounds for config in configs}
             while any(worker.poll() is None for worker in workers):
                 _show(runs, progress)
-                time.sleep(0.2)
+                time.sleep(0.5)
             _show(runs, progress)
         finally:
             for worker in workers:
@@ -381,7 +375,9 @@ def main() -> None:
 
     torch.set_num_threads(1)
     try:
-        run_unfinished([*configs[start:], *configs[:start]], request["root"], progress=progress)
+        few = max(1, len(configs) // (2 * count))  # so that no process waits long for another
+        ordered = [*configs[start:], *configs[:start]]
+        run_unfinished(ordered, request["root"], together=min(few, TOGETHER), progress=progress)
     except UserError as error:
         sys.exit("; ".join(str(error).splitlines()))  # the parent shows the last line
 

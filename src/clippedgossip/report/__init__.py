@@ -4,8 +4,9 @@ import os
 import sys
 from contextlib import suppress
 
+from clippedgossip.files import write
 from clippedgossip.report.claims import Claim, Claims
-from clippedgossip.report.page import Code, Details, Figure, Panels, Section, Table, Text, page, write
+from clippedgossip.report.page import Code, Details, Figure, Panels, Section, Table, Text, page
 from clippedgossip.report.statistics import Estimate, Series, estimate, over_seeds
 
 if not os.environ.get("MPLBACKEND", "agg").lower().startswith(("agg", "module://")):

@@ -6,12 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
-from pathlib import Path
 from typing import Protocol
 
 import clippedgossip
-from clippedgossip.errors import RunError
-from clippedgossip.files import write_atomic
 from clippedgossip.report.palette import Style, swatch
 
 Cell = str | int | float | None
@@ -166,21 +163,6 @@ def page(title: str, lead: str, sections: Sequence[Section]) -> str:
         f"<main>\n{body}</main>\n"
         f"<footer>Made by clippedgossip {clippedgossip.__version__}.</footer>\n</body>\n</html>\n"
     )
-
-
-def write(path: Path | str, content: str) -> Path:
-    """Write the page, whole or not at all."""
-    path = Path(path)
-    if path.is_dir():
-        raise RunError(f"{path} is a folder; give a file in it with --out, such as {path / 'report.html'}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, content)
-    except OSError as error:
-        raise RunError(
-            f"cannot write {path}: {error.strerror or error}\ngive another file with --out"
-        ) from error
-    return path
 
 
 @cache

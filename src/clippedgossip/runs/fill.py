@@ -16,12 +16,13 @@ from clippedgossip.runs.budget import plan
 from clippedgossip.runs.config import RunConfig
 from clippedgossip.runs.execute import Attempt, Cadence, lock_all, run_together
 from clippedgossip.simulate.state import Moment
+from clippedgossip.tasks.module_function import SMALL
 
 T = TypeVar("T")
 Progress = Callable[[str, int, int], None]
 """(what is being done, rounds done, rounds in all)"""
 
-TOGETHER = 16  # more runs at a time gain nothing on one GPU
+TOGETHER, ON_CPU = 16, 4  # runs at a time; more gain nothing on one GPU, or on one core
 MEMORY_SHARE = 0.7  # share of the free memory for one stack
 
 
@@ -44,15 +45,15 @@ def run_unfinished(
     configs: Sequence[RunConfig],
     root: Path | str,
     *,
-    together: bool = True,
+    together: int = TOGETHER,
     wait: bool = False,
     progress: Progress | None = None,
     cadence: Cadence | None = None,
 ) -> SweepOutcome:
     """Run every config that is not finished under `root`. If a run fails, the others continue.
 
-    `together` stacks runs of one shape on a GPU. `wait` waits until other processes have finished their runs,
-    and takes over the runs of processes that died.
+    At most `together` runs of one shape are trained in one stack. `wait` waits until other processes have
+    finished their runs, and takes over the runs of processes that died.
     """
     attempts = [Attempt.of(config, root) for config in configs]
     outcome = SweepOutcome(runs=[attempt.run for attempt in attempts])
@@ -97,21 +98,20 @@ def _run_batch(
             counter.end(member)
 
 
-def _batches(attempts: Sequence[Attempt], together: bool) -> Iterator[list[Attempt]]:
-    """Runs of one shape, as many as fit into memory; on a CPU one at a time."""
-    if not together or not any(stacks(attempt.device) for attempt in attempts):
-        yield from ([attempt] for attempt in attempts)
-        return
+def _batches(attempts: Sequence[Attempt], together: int) -> Iterator[list[Attempt]]:
+    """Runs of one shape, as many as are faster in one stack and fit into memory."""
     shapes: dict[str, list[Attempt]] = {}
     for attempt in attempts:
         shapes.setdefault(_shape(attempt), []).append(attempt)
     for alike in shapes.values():
-        yield from packed(alike, _need, MEMORY_SHARE * free_memory(alike[0].device))
+        device, most = alike[0].device, 1
+        if together > 1 and len(alike) > 1:
+            most = min(together, most_together(device, _need(alike[0])[1]))
+        need = (lambda attempt: _need(attempt)[0]) if most > 1 else lambda attempt: 0
+        yield from packed(alike, need, MEMORY_SHARE * free_memory(device), most)
 
 
-def packed(
-    items: Iterable[T], need: Callable[[T], int], budget: float, most: int = TOGETHER
-) -> Iterator[list[T]]:
+def packed(items: Iterable[T], need: Callable[[T], int], budget: float, most: int) -> Iterator[list[T]]:
     """As many at a time as fit into the budget of bytes."""
     batch: list[T] = []
     used = 0
@@ -126,9 +126,12 @@ def packed(
         yield batch
 
 
-def stacks(device: str) -> bool:
-    """Whether several runs in one stack are faster on this device."""
-    return device.startswith("cuda")
+def most_together(device: str, parameters: int) -> int:
+    """How many runs at a time are faster than one by one. On one core, four runs of 10 workers and 4,810
+    parameters take 40 % of the time."""
+    if device.startswith("cuda"):
+        return TOGETHER
+    return ON_CPU if parameters <= SMALL else 1
 
 
 def _shape(attempt: Attempt) -> str:
@@ -139,11 +142,13 @@ def _shape(attempt: Attempt) -> str:
     return canonical(shared | {"device": attempt.device})
 
 
-def _need(attempt: Attempt) -> int:
+def _need(attempt: Attempt) -> tuple[int, int]:
+    """Its bytes and parameters."""
     try:
-        return plan(attempt.config, device=attempt.device).memory_bytes
+        needs = plan(attempt.config, device=attempt.device)
     except UserError:  # running it will say what is wrong
-        return 0
+        return 0, SMALL + 1
+    return needs.memory_bytes, needs.parameters
 
 
 class _RoundCounter:
