@@ -196,7 +196,7 @@ def _views(groups: Sequence[Group]) -> Iterator[CurveView]:
         name="missing",
         section="Messages",
         measures={"": number("missing")},
-        caption="Neighbours whose message was late, absent or refused, in each round.",
+        caption="Neighbours whose message was late, absent or rejected, in each round.",
         y_label="missing",
         y_limits=(0, None),
         quiet=True,

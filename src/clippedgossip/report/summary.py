@@ -115,7 +115,7 @@ def to_table(rows: Sequence[Row]) -> Table:
     columns |= {
         "consensus distance": [_small(entry.consensus_distance) for entry in rows],
         "missing": [entry.missing for entry in rows],
-        "refused": [entry.rejected for entry in rows],
+        "rejected": [entry.rejected for entry in rows],
         "runs": [None if peers else entry.runs for entry in rows],
         "last round": [entry.last_round for entry in rows],
         "state": [entry.state for entry in rows],
@@ -137,7 +137,7 @@ def to_short_table(rows: Sequence[Row]) -> Table:
     columns["consensus distance"] = [_small(entry.consensus_distance, margin=False) for entry in rows]
     if peers:
         columns["missing"] = [entry.missing for entry in rows]
-        columns["refused"] = [entry.rejected for entry in rows]
+        columns["rejected"] = [entry.rejected for entry in rows]
     else:
         columns["runs"] = [entry.runs for entry in rows]
     return _under_settings(rows, columns)
