@@ -1,5 +1,6 @@
 """Devices: find one, its free memory, threads of a CPU, compiled functions and CUDA graphs of a GPU."""
 
+import ctypes
 import logging
 import os
 import re
@@ -32,6 +33,8 @@ LITTLE = 1 << 23
 parameters and a batch of 32 make 3 million."""
 WAIT = "about 10 to 40 s the first time, less if it was compiled before"
 """For a first round on an H200: 8 s of the paper's CNN to 38 s of the first model of a process."""
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+"""Of glibc's `mallopt`."""
 _TILE_LEAF = 0x1D
 """Where a CPU states the sizes of its AMX tiles (the number of a `cpuid` leaf)."""
 
@@ -89,6 +92,17 @@ def free_memory(device: torch.device | str) -> int:
         lines = Path("/proc/meminfo").read_text().splitlines()
         bounds.append(1024 * int(next(line for line in lines if line.startswith("MemAvailable")).split()[1]))
     return min(bounds)
+
+
+@cache
+def keep_freed_memory() -> None:
+    """Let glibc keep up to 512 MB that PyTorch frees. Else it returns them, and the kernel clears every page
+    anew: a fifth of a CNN's round on a CPU. What the user has set in the environment stays."""
+    if not any(name.startswith("MALLOC_") for name in os.environ):
+        with suppress(AttributeError, OSError, TypeError):  # where there is no glibc
+            heap = ctypes.CDLL(None)
+            heap.mallopt(_M_MMAP_THRESHOLD, 1 << 25)  # the largest that it takes
+            heap.mallopt(_M_TRIM_THRESHOLD, 1 << 29)
 
 
 def aligned_zeros(rows: int, columns: int, device: torch.device) -> Tensor:

@@ -11,7 +11,15 @@ from scipy import sparse
 from torch import Tensor
 
 from clippedgossip.attacks import Silence, View
-from clippedgossip.devices import CAPTURE, CapturedWork, aligned_zeros, find_device, threads_for, trusted
+from clippedgossip.devices import (
+    CAPTURE,
+    CapturedWork,
+    aligned_zeros,
+    find_device,
+    keep_freed_memory,
+    threads_for,
+    trusted,
+)
 from clippedgossip.errors import RunError
 from clippedgossip.metrics import RunMetrics, pair_distances, squared_distances
 from clippedgossip.mixing.inbox import Context, Inbox, Neighborhood
@@ -87,6 +95,8 @@ class Stack:
             if self.device.index is not None:
                 torch.cuda.set_device(self.device)  # kernels and graphs go to the current device
             set_product_precision(self.training.precision)
+        else:
+            keep_freed_memory()
         refuse_what_does_not_fit([setup.task for setup in setups], setups, self.device)
         self.setups = [replace(setup, task=setup.task.to(self.device)) for setup in setups]
         self.workers = Workers([setup.task for setup in self.setups], self.training.precision, ahead=True)
