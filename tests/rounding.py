@@ -1,5 +1,6 @@
 """Comparisons of floats. A tolerance is a number of roundings; who needs more than a few says why."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,20 @@ from torch import Tensor
 
 FEW = 100
 """What sums and products of some dozen numbers round, in whatever order a CPU takes them."""
+
+
+def sums(of: int) -> float:
+    """How many roundings lie between sums of so many numbers in two orders.
+
+    An addition is off by ε/√12 of its result, as a standard deviation, and the result grows: a sum of n is
+    off by √(n/3)·ε/√12. Four standard deviations of the difference of two such sums are 0.94 √n ε."""
+    return math.sqrt(max(1, of))
+
+
+def trained(rounds: int, of: int) -> float:
+    """How many roundings lie between models after so many rounds of training, on two devices: the sums of one
+    round differ by `sums(of)`, `of` the terms of the longest, and each round takes over those before it."""
+    return rounds * sums(of)
 
 
 def near(value: Any, *, roundings: float = FEW, dtype: torch.dtype = torch.float64) -> Any:

@@ -77,6 +77,10 @@ def data(shape: tuple[int, ...] = (6,), classes: int = 3, samples: int = 240) ->
     return DataSet.of(inputs, labels, inputs[:61], labels[:61], name="tiny")
 
 
+LONGEST = 80
+"""Terms of the longest sum in `setup`, at most: a mean over the nodes of `sparse`."""
+
+
 def setup(
     rule: Rule | str = "clipped-gossip",
     attack: Attack | str | None = None,

@@ -28,6 +28,7 @@ ROOT = str(Path(__file__).parents[3])
 if ROOT not in sys.path:  # the processes of the ranks import what they run from there
     sys.path.insert(0, ROOT)
 
+from tests.rounding import assert_near, trained  # noqa: E402 - needs the path
 from tests.simulate.distributed import distributed_cases as cases  # noqa: E402 - needs the path
 
 
@@ -84,7 +85,7 @@ def test_ranks_on_gpus_give_the_stacked_engine_s_models(size: int, tmp_path: Pat
     assert isinstance(got, dict), got
     for name, case in cases.cases(chosen):
         _, models, _ = cases.outcome(list(train(case, device="cuda")))
-        np.testing.assert_allclose(got[name][1], models, atol=2e-4, rtol=1e-3, err_msg=name)
+        assert_near(got[name][1], models, roundings=trained(2, of=cases.LONGEST), told=name)
 
 
 def check(size: int, chosen: list[tuple[str, str]], folder: Path, *, share_memory: bool = True) -> None:
