@@ -69,11 +69,12 @@ def _figure(name: str, judged: dict[str, Claims]) -> Iterator[str]:
     if result.tuning:
         tuning = page_parts.tuning(result, experiment.reported)
         yield f"\n{tuning.caption}\n\n{_table(tuning)}"
-    released = HERE / "quick" / f"{name}-as-released.json"
-    if released.exists():
-        compared = AsReleased(experiment, list(DEVIATIONS))
-        yield "\nAccuracy in % with deviations of the authors' released code, at the quick scale:\n"
-        yield _table(compared.comparison(Results.load(released, compared.name)))
+    for folder, scale in (("h200", "paper's"), ("quick", "quick")):
+        released = HERE / folder / f"{name}-as-released.json"
+        if released.exists():
+            compared = AsReleased(experiment, list(DEVIATIONS))
+            yield f"\nAccuracy in % with deviations of the authors' released code, at the {scale} scale:\n"
+            yield _table(compared.comparison(Results.load(released, compared.name)))
     yield "\n| claim | where it is from | paper | here | verdict |\n|---|---|---|---|---|"
     for claim in judged[name].claims:
         verdict = f"**{claim.verdict}**" if claim.verdict == "does not hold" else claim.verdict

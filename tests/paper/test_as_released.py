@@ -1,5 +1,6 @@
 """The deviations of the authors' released code, each against what it is said to do."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -136,13 +137,22 @@ def test_bit_flipping_alternates() -> None:
 def test_the_page_names_the_deviation_that_explains_a_difference() -> None:
     kept = Path(__file__).parents[2] / "docs" / "results" / "quick"
     experiment = AsReleased(figure("dumbbell"), list(DEVIATIONS))
-    table = experiment.comparison(Results.load(kept / "dumbbell-as-released.json", experiment.name))
+    result = Results.load(kept / "dumbbell-as-released.json", experiment.name)
+    table = experiment.comparison(result)
     assert list(table.header) == [
         "setting", "rule", "released", "ours", "as released", "bucketing", "explained by"
     ]  # fmt: skip
     why = {(row[0], row[1]): row[-1] for row in table.rows}
     assert why["non-IID, bucketing", "TM"] == "bucketing"
     assert why["non-IID, bucketing", "Mozi"] == "within the noise"
+    together = replace(result.lines[0], setting="non-IID, both", rule="TM | as released", runs=())
+    (row,) = (
+        row
+        for row in experiment.comparison(replace(result, lines=[*result.lines, together])).rows
+        if row[:2] == ["non-IID, both", "TM"]
+    )
+    assert row[4] is None
+    assert row[-1] == "–"
 
 
 def test_unknown_deviations_and_figures_without_runs_are_refused() -> None:

@@ -252,7 +252,7 @@ class AsReleased(TrainingExperiment):
                     arm: result.estimate(setting, _arm(rule, arm), group) for arm in (OURS, RELEASED, *shown)
                 }
                 alone = [arm for arm in shown if found[arm] is not None]
-                if len(alone) == 1:
+                if len(alone) == 1 and result.line(setting, _arm(rule, RELEASED)) is None:
                     found[RELEASED] = found[alone[0]]
                 known = self.figure.released(setting, rule)
                 cells = [None if point is None else point.text(scale=100) for point in found.values()]
