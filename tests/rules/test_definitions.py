@@ -17,6 +17,7 @@ from clippedgossip.rules import (
     MeaMed,
     WeightedTrimmedMean,
 )
+from clippedgossip.simulate import consensus
 from tests.rounding import near
 
 
@@ -106,7 +107,7 @@ def test_krum_says_where_its_theorem_ends() -> None:
     assert Bucketing(Krum(faulty=1)).caveat(8) == Krum(faulty=1).caveat(4)
 
 
-def test_audit_and_peers_say_the_same_of_krum() -> None:
+def test_audit_consensus_and_peers_say_the_same_of_krum() -> None:
     network = Network(nx.cycle_graph(9), byzantine=[0])
     caveat = Krum(faulty=1).caveat(2)
     assert caveat is not None
@@ -116,3 +117,7 @@ def test_audit_and_peers_say_the_same_of_krum() -> None:
     config = Config(name="z", run="r", neighbours=neighbours, rule={"name": "krum", "faulty": 1})
     with pytest.warns(RuntimeWarning, match="proved for 5 models or more, a node sees 4"):
         Mixing(config)
+    everyone = Network(nx.complete_graph(4), byzantine=[0])
+    with pytest.warns(RuntimeWarning, match="proved for 5 models or more, a node sees 4") as said:
+        list(consensus(everyone, Krum(faulty=1), torch.zeros(4, 2), rounds=3))
+    assert len(said) == 1

@@ -29,6 +29,7 @@ from clippedgossip.rules import (
     Rule,
     TrimmedMean,
     WeightedMedian,
+    WeightedTrimmedMean,
 )
 from clippedgossip.rules.premix import Premix
 from clippedgossip.rules.sorting import middle, middle_network, selection_network
@@ -275,15 +276,25 @@ def test_trims_of_single_nodes_stay_theirs_however_nodes_are_grouped(monkeypatch
     assert torch.equal(rule.mix(inbox), together)
 
 
-@pytest.mark.parametrize("wrapped", [False, True])
-@pytest.mark.parametrize("count", [6, 8, 20])
-def test_trims_are_for_the_regular_nodes_and_no_others(count: int, wrapped: bool) -> None:
-    """A value for the Byzantine node too would give each node after it another node's trim."""
+@pytest.mark.parametrize(
+    "wrap", [lambda rule: rule, lambda rule: Bucketing(rule, size=2)], ids=["bare", "wrapped"]
+)
+@pytest.mark.parametrize("kind", [TrimmedMean, WeightedTrimmedMean])
+def test_trims_go_by_the_node_s_number_in_the_simulator_as_in_a_peer(kind: Any, wrap: Any) -> None:
+    """`at` is what a peer runs. Byzantine nodes have a number too."""
     network = Network(nx.complete_graph(8), byzantine=[2])
-    rule: Rule = TrimmedMean(trim=(0,) * count)
-    inbox = Inbox(layout=Layout.of(network), models=torch.zeros(7, 2), extra=torch.zeros(7, 2))
-    with pytest.raises(RuleError, match=f"trim gives {count} values, and 7 nodes mix"):
-        (Bucketing(rule) if wrapped else rule).mix(inbox)
+    share = 1 if kind is TrimmedMean else 0.1
+    rule = wrap(kind(trim=tuple(share * trim for trim in (0, 1, 2, 1, 0, 1, 2, 1))))
+    models, lies = torch.randn(2, 7, 30, generator=torch.Generator().manual_seed(0))
+    inbox = Inbox(layout=Layout.of(network), models=models, extra=lies)
+    mixed = rule.mix(inbox)
+    for row, node in enumerate(network.regular.tolist()):
+        assert torch.equal(mixed[row], rule.at(node).mix(inbox)[row])
+    short = wrap(kind(trim=(0,) * 7))  # one for each regular node
+    with pytest.raises(RuleError, match="trim gives 7 values and none for node 7"):
+        short.mix(inbox)
+    with pytest.raises(RuleError, match="trim gives 7 values and none for node 7"):
+        short.at(7)
 
 
 @rules

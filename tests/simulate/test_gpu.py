@@ -281,7 +281,7 @@ PHASES = {
         (Bucketing(Median()), "ipm", DRAWN, True),
         (Mozi(), "ipm", DRAWN, True),
         (Median(), "ipm", PHASES, True),
-        (TrimmedMean(trim=(1, 2, 1, 1, 2, 1, 1)), "ipm", PHASES, True),
+        (TrimmedMean(trim=(1, 0, 2, 1, 1, 2, 0, 1, 1)), "ipm", PHASES, True),
         (Bucketing(Median()), "ipm", PHASES, False),
     ],
     ids=str,

@@ -164,6 +164,11 @@ class Layout:
         return tuple((self.weights > 0).sum(1).tolist()) if self.like is None else self.like.counts
 
     @cached_property
+    def numbers(self) -> tuple[int, ...]:
+        """The receivers' identities, read once: a captured round cannot read them."""
+        return tuple(self.nodes.tolist()) if self.like is None else self.like.numbers
+
+    @cached_property
     def by_count(self) -> tuple[tuple[int, Tensor], ...]:
         """(number of neighbours, the nodes that have it), so that rules need not handle empty slots."""
         return tuple((count, nodes) for count, _, nodes in self.by_count_and((0,) * len(self.slots)))
@@ -187,10 +192,10 @@ class Layout:
         """(b, 1) which of these nodes have so many neighbours."""
         return self.present[nodes].sum(1, keepdim=True) == count
 
-    def averages(self, who: str, weights: Tensor) -> "Layout":
+    def averages(self, who: str, weights: Tensor, nodes: Tensor) -> "Layout":
         """A layout in which every message has a row of its own, with weights (n, k'). For the same `who`, the
         same weights must always be 0: they are read once, since a captured round cannot read them."""
-        found = Layout.explicit(weights)
+        found = Layout.explicit(weights, nodes=nodes)
         first: Layout = self.memo.setdefault(("averages", who), found)
         return found if first is found else replace(first, weights=found.weights, like=first)
 

@@ -193,10 +193,6 @@ class CoordinateRule(Rule):
         for count, nodes in layout.by_count:
             yield self, count, nodes
 
-    def among(self, rows: slice, nodes: int) -> "CoordinateRule":
-        """The rule as these of so many nodes alone run it."""
-        return self
-
     def mix(self, inbox: Inbox) -> Tensor:
         inbox = inbox.by_coordinate()
         varies, output = inbox.layout.any_of is not None, torch.empty_like(inbox.models)

@@ -11,7 +11,7 @@ from clippedgossip.mixing import kernels
 from clippedgossip.mixing.inbox import Inbox, Neighborhood
 from clippedgossip.mixing.slots import Layout
 from clippedgossip.randomness import hash_bits
-from clippedgossip.rules.base import CoordinateRule, LinearRule, Loss, Rule, enough_neighbors, whole
+from clippedgossip.rules.base import LinearRule, Loss, Rule, enough_neighbors, whole
 from clippedgossip.rules.bound import Bound, Seen, too_many
 from clippedgossip.rules.sorting import nearest, uniform_over
 
@@ -86,9 +86,7 @@ class Premix(LinearRule):
 
     def _mix_by_coordinate(self, near: Neighborhood) -> Tensor:
         premix, weights = self._through(near)
-        layout, rule = near.inbox.layout.averages(f"{self} {near.group}", weights), self.innermost
-        if isinstance(rule, CoordinateRule):
-            rule = rule.among(near.group, len(near.inbox.models))
+        layout = near.inbox.layout.averages(f"{self} {near.group}", weights, near.nodes)
         output = torch.empty_like(near.inbox.models[near.group])
         # `near.slots` says which messages are finite. It is a sum over all ranks, so every rank computes it
         # here, also a rank that holds no coordinates.
@@ -96,7 +94,7 @@ class Premix(LinearRule):
             here = Neighborhood(near.inbox.part(part), near.group)
             mixed = here.averages(premix)
             averages = Inbox(layout=layout, models=mixed[:, 0], extra=mixed[:, 1:].flatten(0, 1))
-            output[:, part] = rule.mix(averages)
+            output[:, part] = self.innermost.mix(averages)
         return output
 
     def _through(self, near: Neighborhood) -> tuple[Tensor, Tensor]:

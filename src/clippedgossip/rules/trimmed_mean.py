@@ -17,7 +17,8 @@ MOST = 0.5 - 1e-6  # of weight from either end: beyond it, what is left is round
 
 @dataclass(frozen=True)
 class Trimmed(CoordinateRule):
-    """A rule that drops the same amount from either end: one amount for all nodes, or one for each node."""
+    """A rule that drops the same amount from either end: one amount for all nodes, or one for each node
+    of the network, by its number. Byzantine nodes have one too, which is not used."""
 
     trim: Any
 
@@ -30,28 +31,17 @@ class Trimmed(CoordinateRule):
             return self
         if not 0 <= node < len(self.trim):
             raise RuleError(
-                f"trim gives {len(self.trim)} values and none for node {node}; "
-                "give one for each node, or a single number"
+                f"trim gives {len(self.trim)} values and none for node {node}\n"
+                "give one for each node by its number, Byzantine nodes included, or a single number"
             )
         return replace(self, trim=self.trim[node])
-
-    def among(self, rows: slice, nodes: int) -> CoordinateRule:
-        if not isinstance(self.trim, tuple):
-            return self
-        if len(self.trim) != nodes:
-            raise RuleError(
-                f"trim gives {len(self.trim)} values, and {nodes} nodes mix\n"
-                "give one for each regular node, in the order of the nodes, or a single number"
-            )
-        return replace(self, trim=self.trim[rows])
 
     def parts(self, layout: Layout) -> Iterator[tuple[CoordinateRule, int, Tensor]]:
         if not isinstance(self.trim, tuple):
             yield from super().parts(layout)
             return
-        self.among(slice(None), len(layout.slots))
-        for count, trim, nodes in layout.by_count_and(self.trim):
-            yield replace(self, trim=trim), count, nodes
+        for count, trim, rows in layout.by_count_and(tuple(self.at(node).trim for node in layout.numbers)):
+            yield replace(self, trim=trim), count, rows
 
 
 @dataclass(frozen=True)
@@ -59,7 +49,7 @@ class TrimmedMean(Trimmed):
     """Per coordinate, the mean without the `trim` largest and smallest of own and received (§ existing robust
     aggregators).
 
-    Needs: a bound on the number of Byzantine neighbours: one, or one for each regular node.
+    Needs: a bound on the number of Byzantine neighbours: one, or one for each node by its number.
     Fails: on sparse graphs, where too few values are left (2·trim must be below k + 1), and across a
     bottleneck, where the value from the other side is the one trimmed.
     Cost: O(kd log k).
@@ -95,7 +85,7 @@ class WeightedTrimmedMean(Trimmed):
     """TM*: per coordinate, the weighted mean without weight `trim` from either end, the boundary value in
     part.
 
-    Needs: a bound on the Byzantine weight δ_i around a node: one, or one for each regular node.
+    Needs: a bound on the Byzantine weight δ_i around a node: one, or one for each node by its number.
     Fails: across a bottleneck, as the trimmed mean does, and where δ_i is ½ or more.
     Cost: O(kd log k).
     Origin: He, Karimireddy and Jaggi, 2022, arXiv:2202.01545.

@@ -152,7 +152,7 @@ def check(config: RunConfig) -> None:
         data = DataSet.of(x, y, test_x, test_y, wanted.name).part(wanted.samples, wanted.test_samples)
     setup = config.build(data)
     refuse_disconnected(setup.network, setup.training.rounds, setup.seed)
-    checked_counts(setup)
+    checked_counts(setup.network, setup.rule, setup.training.rounds, setup.seed)
 
 
 def measure(device: str = "cpu") -> Ceilings:

@@ -18,7 +18,7 @@ from clippedgossip.rules import Rule
 from clippedgossip.rules.base import whole
 from clippedgossip.settings import AttackConfig, RuleConfig, must_be
 from clippedgossip.simulate.engine import byzantine_rows
-from clippedgossip.simulate.setup import refuse_disconnected, refuse_late
+from clippedgossip.simulate.setup import checked_counts, refuse_disconnected, refuse_late
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +57,9 @@ def consensus(
             "label flipping needs labels, and consensus has no data\n"
             "take another attack here, or train with this one: `cg.train` or `clippedgossip run`"
         )
+    counts = checked_counts(network, rule, rounds, seed)
     states = trajectory(network, rule, initial, attack=attack, rounds=rounds, seed=seed)
+    rule.warn(min(counts, default=0))
     return _measured(states)
 
 
@@ -72,8 +74,6 @@ def trajectory(
 ) -> Iterator[Tensor]:
     """The regular nodes' models, (r, d), at the start and after each round; connected or not."""
     layouts = RoundLayouts(network, seed, initial.device)
-    for count in set(layouts.at(0).counts) - {0}:
-        rule.check(count)
     models, shadows = _split(network, initial.detach())
     refuse_late(network, models.shape[1], free_memory(models.device), models.element_size())
     return _rounds(network, layouts, rule, models, shadows, attack or Silence(), rounds, seed)

@@ -247,7 +247,8 @@ class Mixer:
         self.capturable = self.attack.capturable and self.rule.capturable
         self.layouts = RoundLayouts(self.network, self.seed, device, self._fixed(setup, device))
         self.layout = self.layouts.at(0)
-        self.rule.warn(min(checked_counts(setup), default=0))
+        counts = checked_counts(setup.network, setup.rule, setup.training.rounds, setup.seed)
+        self.rule.warn(min(counts, default=0))
         size = workers.task.layout.size if coordinates is None else coordinates
         self.sent = torch.zeros(self.layouts.kept, self.regular, size, device=device)
         """The half-steps of the last rounds, where messages come late."""

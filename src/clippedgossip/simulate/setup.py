@@ -234,16 +234,15 @@ def refuse_disconnected(network: Network, rounds: int = 0, seed: int = 0) -> Non
             )
 
 
-def checked_counts(setup: Setup) -> set[int]:
+def checked_counts(network: Network, rule: Rule, rounds: int, seed: int) -> set[int]:
     """The numbers of neighbours that regular nodes have; refused where they are too few for the rule. Whoever
     has none in a round keeps its model."""
-    network = setup.network
     counts = set(network.degrees[network.regular].tolist())
     if network.schedule is not None:
-        counts = set(survey(network, setup.training.rounds, setup.seed).counts) - {0}
-    for count in counts:
-        setup.rule.check(count)
-    return counts
+        counts = set(survey(network, rounds, seed).counts)
+    for count in counts - {0}:
+        rule.check(count)
+    return counts - {0}
 
 
 def models_bytes(
