@@ -160,6 +160,8 @@ class Kind:
     """The name a bare number stands for; things of such a kind are written as short as they can be."""
     bounds: tuple[str, ...] = ()
     """Parameters that may say "byzantine": what the network has of Byzantine neighbours or weight."""
+    of_function: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
+    """What makes the thing of a function of the user's own, where such a function need not return it."""
     error: type[UserError] = ConfigError
 
     def __post_init__(self) -> None:
@@ -403,6 +405,8 @@ def find(
         make, origin = own.load(reference, folder)
     except UserError as error:
         raise KeyProblem((*path, "name"), f"{kind.word} {name!r} {error}") from error
+    if kind.of_function is not None and inspect.isfunction(make):
+        make = kind.of_function(make)
     if not callable(make) or (isinstance(make, type) and not issubclass(make, kind.base)):
         what = "a class" if isinstance(make, type) else kind_of(make)
         raise KeyProblem(

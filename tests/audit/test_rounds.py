@@ -52,7 +52,8 @@ def test_a_bridge_in_every_fourth_round_connects_after_four_rounds() -> None:
     cut = Network(graphs.dumbbell(clique=5), schedule={"name": "phases", "phases": never})
     found = rounds_audit(cut)
     assert found is not None
-    assert found.connected_after is None
+    assert (found.connected_after, found.unconnected_for) == (None, None)
+    assert "IMPOSSIBLE\n" in str(audit(cut))
 
 
 def test_how_many_byzantine_nodes_are_heard_is_hypergeometric() -> None:
@@ -113,5 +114,6 @@ def test_a_phase_of_a_million_million_rounds_ends_the_wait(monkeypatch: pytest.M
     network = Network(nx.complete_graph(4), schedule={"name": "phases", "phases": phases})
     found = rounds_audit(network, rounds=10)
     assert found is not None
-    assert found.connected_after is None
+    assert (found.connected_after, found.unconnected_for) == (None, 100)
     assert found.p == 0  # and no number that is only rounding
+    assert "CONSENSUS IS IMPOSSIBLE IN 100 ROUNDS" in str(audit(network))

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from clippedgossip import graphs
+from clippedgossip.cli.networks import build_network
 from clippedgossip.errors import NetworkError, UserError
 from clippedgossip.network import Network
 from clippedgossip.network.delay import DELAY, EdgeDelay, FixedDelay, SlowNodes, delay_of
 from clippedgossip.network.schedule import SCHEDULE, Churn, GraphSchedule, RandomNeighbours, survey
-from clippedgossip.runs.config import NetworkConfig, RunConfig, load_config
+from clippedgossip.runs.config import NetworkConfig, RunConfig, load_config, toml_value
 from tests.rounding import near
 
 BRIDGE = [{"rounds": 3, "without": [[4, 5]]}, {"rounds": 1}]
@@ -178,14 +179,54 @@ def test_a_schedule_of_one_s_own_is_a_function_or_a_class(tmp_path: Path) -> Non
         "    def pairs(self, network, round, seed):\n"
         "        return [(i, i + 1) for i in range(network.n - 1) if i % self.each == round % self.each]\n"
     )
-    said = {"name": "line", "nodes": 6, "schedule": {"name": "mine:Every", "each": 3}}
-    built = NetworkConfig.from_value(said, tmp_path).build()
-    assert isinstance(built.schedule, GraphSchedule)
-    assert [len(built.at(round).indices) // 2 for round in range(3)] == [2, 2, 1]
+    with open(tmp_path / "mine.py", "a") as file:
+        file.write(
+            "def every(round: int, each: int = 2):\n"
+            "    return nx.Graph((i, i + 1) for i in range(5) if i % each == round % each)\n"
+            "def made(each: int):\n"
+            "    return Every(each)\n"
+            "import networkx as nx\n"
+        )
+    for name in ("Every", "every", "made"):
+        schedule = {"name": f"mine:{name}", "each": 3}
+        config = NetworkConfig.from_value({"name": "line", "nodes": 6, "schedule": schedule}, tmp_path)
+        assert {**config.to_mapping()["schedule"], "code": ""} == {**schedule, "code": ""}
+        assert [len(config.build().at(round).indices) // 2 for round in range(3)] == [2, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("weights", "optimal"),
+        ("weights", "{robust = 1, cap = 0.15}"),
+        ("weights", '{robust = "1", cap = "0.15"}'),
+        ("schedule", "random-matching"),
+        ("schedule", "{name = 'random-neighbours', neighbours = 2}"),
+        ("delay", "2"),
+        ("delay", "{edges = 2}"),
+    ],
+)
+def test_the_same_words_mean_the_same_in_a_file_on_the_command_line_and_in_python(
+    key: str, text: str
+) -> None:
+    graph, said = nx.cycle_graph(6), {key: toml_value(text)}
+    typed: dict[str, Any] = {key: text}
+    built = [
+        NetworkConfig.from_value({"name": "ring", "nodes": 6, **said}).build(),
+        Network(graph, **said),
+        build_network(graph, **typed),
+    ]
+    assert len({repr(network) for network in built}) == 1
+    assert len({network.edge_weights().tobytes() for network in built}) == 1
 
 
 class WithoutPairs(GraphSchedule):
     pass
+
+
+class OwnLinks(GraphSchedule):
+    def links(self, network: Network, round: int, seed: int) -> Any:
+        return {0: (np.zeros(5, dtype=np.int64), np.zeros(0, dtype=np.int64))}[round]
 
 
 def raises(network: Network, round: int, seed: int) -> list[tuple[Any, Any]]:
@@ -198,14 +239,15 @@ def raises(network: Network, round: int, seed: int) -> list[tuple[Any, Any]]:
         (WithoutPairs(), r"WithoutPairs has no method pairs\(network, round, seed\)"),
         (raises, r"round 3 of the schedule raises raised KeyError: 2\nsee .*test_schedule.py, line"),
         (lambda network, round, seed: 7, r"round 1 of the schedule .* is 7\nreturn the links"),
-        (lambda network: [], r"round 1 of the schedule .* raised TypeError"),
+        (OwnLinks(), r"round 2 of the schedule OwnLinks raised KeyError: 1\nsee .*test_schedule.py, line"),
+        (lambda network: [], r"is a function of \(network\): .*\nmake it one of \(round\)"),
+        (lambda round, step: [], r"is a function of \(round, step\): .*'step'\nmake it one of \(round\)"),
         (lambda network, round, seed: [(0, 1, 2)], r"round 1 of the schedule .* has the link \(0, 1, 2\)"),
     ],
 )
 def test_what_ones_own_schedule_does_wrong_is_said_with_its_name_and_round(schedule: Any, says: str) -> None:
-    network = Network(nx.complete_graph(4), schedule=schedule)
     with pytest.raises(NetworkError, match=says) as caught:
-        survey(network, 5, 0)
+        survey(Network(nx.complete_graph(4), schedule=schedule), 5, 0)
     assert len(str(caught.value).splitlines()) == 2 or "has the link" in says
 
 
@@ -322,11 +364,11 @@ def test_a_round_is_counted_from_0(round: Any) -> None:
 
 
 def test_what_lacks_is_told_by_its_meaning(tmp_path: Path) -> None:
-    (tmp_path / "plain_links.py").write_text("def links(network, round, seed): return []\n")
+    (tmp_path / "plain_links.py").write_text("def links(network, seed): return []\n")
     for name, fix in (
         ("phases", "give phases: tables with rounds"),
         ("file", r"give file: a \.csv file"),
-        ("plain_links:links", "make it a GraphSchedule"),
+        ("plain_links:links", "make it a function of the round"),
     ):
         said = {"name": "complete", "schedule": {"name": name}}
         with pytest.raises(UserError, match=rf"needs a value for .*\n{fix}"):

@@ -107,6 +107,7 @@ def test_a_simulated_runs_config_becomes_a_network(
         (["network", "ring", "--out", "new", "--rule", "krum"], "needs a value for faulty"),
         (["network", "ring", "--out", "new", "--set", "training.rl=1"], "did you mean 'lr'"),
         (["network", "ring", "training.rl=1", "--out", "new"], "did you mean 'lr'"),
+        (["network", "ring", "rule=krum", "--out", "new"], "override 'rule=krum': rule 'krum' needs a value"),
         (["up", "nowhere"], "nowhere is no folder"),
         (["up", "NET/0"], "the folder of one peer"),
         (["up", "NET", "--resume"], "never started"),

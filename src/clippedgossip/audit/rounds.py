@@ -16,7 +16,7 @@ Floats = NDArray[np.float64]
 LOOKED = 300  # rounds
 STARTS = 20  # rounds from which windows begin
 DENSE = 400  # regular nodes of the largest network whose contraction is computed
-PATIENCE = 2000  # rounds after which the links count as never connecting
+PATIENCE = 2000  # rounds in which the links should connect the regular nodes
 LONGEST = 10_000  # the same, where the rounds repeat
 RISK = 0.01
 
@@ -45,6 +45,7 @@ class RoundsAudit:
     p: float | None  # 1 − the largest eigenvalue of E[W̃ᵀ Π W̃], Π = I − 11ᵀ/n; None for large networks
     expected: bool  # whether that expectation is exact; otherwise it is a mean over the rounds
     connected_after: int | None  # rounds until the links together connect all: the most of all starts
+    unconnected_for: int | None  # if they do not: rounds looked at; None if these are all that there are
     connected_mean: float | None
     window_factor: float | None  # on the distance, in windows of so many rounds: the largest
     delta_mean: float
@@ -86,6 +87,7 @@ def rounds_audit(network: Network, *, rounds: int = 1000, seed: int = 0) -> Roun
         p=p,
         expected=drawn is not None,
         connected_after=None if never else max(waits),
+        unconnected_for=_sought(network) if never and (schedule.period or LONGEST) >= LONGEST else None,
         connected_mean=None if never else float(np.mean(waits)),
         window_factor=factor,
         delta_mean=float(delta.mean()),
@@ -99,12 +101,16 @@ def rounds_audit(network: Network, *, rounds: int = 1000, seed: int = 0) -> Roun
 def _wait(network: Network, start: int, seed: int) -> int | None:
     """How many rounds from this one on until the links together connect the regular nodes."""
     parts = np.arange(len(network.regular))
-    assert network.schedule is not None
-    for passed in range(1 + min(network.schedule.period or PATIENCE, LONGEST)):
+    for passed in range(1 + _sought(network)):
         if not parts.any():
             return max(passed, 1)
         parts = joined(network.at(start + passed, seed), parts)
     return None
+
+
+def _sought(network: Network) -> int:
+    assert network.schedule is not None
+    return min(network.schedule.period or PATIENCE, LONGEST)
 
 
 def _regular(network: Network) -> Floats:

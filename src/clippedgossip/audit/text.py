@@ -80,10 +80,11 @@ def _verdict(audit: Audit) -> str:
     network, guarantee = audit.network, audit.consensus
     limit, delta = number(guarantee.limit), number(network.delta_max)
     if audit.rounds is not None and audit.rounds.connected_after is None:
-        verdict = "CONSENSUS IS IMPOSSIBLE"
+        looked = audit.rounds.unconnected_for
+        verdict = "CONSENSUS IS IMPOSSIBLE" + (f" IN {looked:,} ROUNDS" if looked else "")
         why = (
-            "The links of the schedule's rounds never connect all regular nodes. No rule can repair that; "
-            "a schedule that uses more links can."
+            f"The links of {f'{looked:,}' if looked else 'all'} rounds of the schedule do not connect "
+            "all regular nodes. No rule can repair that; a schedule that uses more links can."
         )
     elif not network.connected:
         sizes = [str(len(part)) for part in network.components]
@@ -132,7 +133,9 @@ def _rounds(audit: Audit) -> str:
     found = audit.rounds
     if found is None:
         return ""
-    after = "never" if found.connected_after is None else counted(found.connected_after, "round")
+    after = "never" if found.unconnected_for is None else f"not in {found.unconnected_for:,}"
+    if found.connected_after is not None:
+        after = counted(found.connected_after, "round")
     lines = [f"SCHEDULE: {audit.network.schedule}, {counted(found.rounds, 'round')} looked at"]
     if found.directed:
         lines.append(

@@ -37,8 +37,8 @@ WorstNodes = Annotated[int, typer.Option(metavar="B", help="Byzantine nodes wher
 Weights = Annotated[
     str | None,
     typer.Option(
-        help="metropolis-hastings, equal, lazy, optimal (the largest γ), robust=B,cap=C (any B "
-        "neighbours hold C at most), or own (those of the file). The default is own if the file has "
+        help="metropolis-hastings, equal, lazy, optimal (the largest γ), '{robust = B, cap = C}' "
+        "(any B neighbours hold C at most), or own (those of the file). The default is own if the file has "
         "weights, else metropolis-hastings."
     ),
 ]
@@ -115,22 +115,6 @@ def parse_options(context: typer.Context, source: str) -> dict[str, str]:
     return found
 
 
-def parse_weights(text: str | None) -> str | dict[str, object] | None:
-    """A name as it is; `robust=2,cap=0.2` as a table."""
-    if text is None or "=" not in text:
-        return text
-    said = dict(part.partition("=")[::2] for part in split_list(text))
-    table: dict[str, object] = {}
-    for key, value in said.items():
-        try:
-            table[key.strip()] = int(value) if key.strip() == "robust" else float(value)
-        except ValueError:
-            raise NetworkError(
-                f"--weights {text} has {value!r} for {key}; give numbers, such as robust=2,cap=0.2"
-            ) from None
-    return table
-
-
 def load_graph(
     source: str, options: Mapping[str, str], *, seed: int | None = None, scheduled: bool = False
 ) -> "Graph":
@@ -189,14 +173,14 @@ def build_network(
             "--weights own takes the weights of a file's edges, and this network has none\n"
             "leave it out, or give a file with a weight on every edge"
         )
-    chosen_weights = parse_weights(weights)
-    changes: dict[str, Any] = {}
-    if schedule is not None or delay is not None:
+    if weights is not None and "=" in weights and "{" not in weights:
+        weights = f"{{{weights}}}"  # robust=2,cap=0.2
+    said: dict[str, Any] = {"weights": weights, "schedule": schedule, "delay": delay}
+    if any(said.values()):
         from clippedgossip.runs.config import toml_value
 
-        said = {"schedule": schedule, "delay": delay}
-        changes = {key: toml_value(text) for key, text in said.items() if text is not None}
-    network = Network(graph, weights=chosen_weights, max_degree=max_degree, **changes)
+        said = {key: None if text is None else toml_value(text) for key, text in said.items()}
+    network = Network(graph, max_degree=max_degree, **said)
     if not worst_byzantine:
         return network
     from clippedgossip.audit import worst_placement
@@ -208,7 +192,7 @@ def build_network(
             "give a connected network of more nodes"
         )
     turned = [network.labels[i] for i in worst.nodes]
-    return Network(graph, byzantine=turned, weights=chosen_weights, max_degree=max_degree, **changes)
+    return Network(graph, byzantine=turned, max_degree=max_degree, **said)
 
 
 def catalogue(kind: str = "networks") -> list[str]:

@@ -89,14 +89,20 @@ def network(
     )
     typed = {f"{key}={value}": f"{flag} {value}" for key, flag, value in chosen if value is not None}
     changes = [*typed]
-    changes += [
-        key if "." in key.partition("=")[0] else f"network.{key}" for key in [*(overrides or []), *option]
-    ]
+    changes += [_of_run(change) for change in [*(overrides or []), *option]]
     config = from_raw(raw, source=source, text=text, overrides=changes, typed=typed)
     _try_model(config)
     edges, count, template = peers_of(config, run=f"{config.network.label}-{secrets.token_hex(4)}")
     folders = write_network(edges, count, out, template)
     print(f"{len(folders)} peers, {len(edges)} links in {out}\nstart them: clippedgossip peer up {out}")
+
+
+def _of_run(change: str) -> str:
+    """`nodes=5` as `network.nodes=5`; what names a section or key of a run stays."""
+    from clippedgossip.runs.config import RunConfig
+
+    key = change.partition("=")[0]
+    return change if "." in key or key in RunConfig.__dataclass_fields__ else f"network.{change}"
 
 
 def _is_config(kind: str) -> bool:

@@ -188,14 +188,14 @@ class Network:
             raise NetworkError(f"round is {round!r}; it must be a whole number, at least 0")
         known = self._memo.get("now")
         if known is None or known[0] != (round, seed):
-            self._memo["now"] = known = (
-                (round, seed),
-                self._of_round(*self.schedule.links(self, round, seed)),
-            )
+            from clippedgossip.network.schedule import network_at
+
+            self._memo["now"] = known = (round, seed), network_at(self, self.schedule, round, seed)
         now: Network = known[1]
         return now
 
-    def _of_round(self, indptr: Ints, indices: Ints) -> "Network":
+    def with_links(self, indptr: Ints, indices: Ints) -> "Network":
+        """The network of a round that uses these links alone: whom each node hears."""
         assert self.schedule is not None
         if self.fixed_weights:
             keys = self.remember("keys", lambda: mixing.rows_of(self.indptr) * self.n + self.indices)

@@ -25,13 +25,12 @@ The bound. For Y₁, Y₂ ⪰ 0 on 1⊥ with tr Y₁ + tr Y₂ = 1, all allowed 
 The largest right-hand side is a linear program. It holds however Y₁ and Y₂ were found.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
 from math import comb
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -59,29 +58,21 @@ THREADS_FROM = 200  # nodes; smaller matrices are faster on one thread
 
 @dataclass(frozen=True)
 class Robust:
-    """No `byzantine` neighbours of any node hold more than `cap` together."""
+    """No `robust` neighbours of any node hold more than `cap` together."""
 
-    byzantine: int
+    robust: int
     cap: float
 
-    @classmethod
-    def from_table(cls, table: Mapping[str, Any]) -> "Robust":
-        """From {"robust": b, "cap": c}."""
-        b, cap = table.get("robust"), table.get("cap")
-        if set(table) != {"robust", "cap"}:
+    def __post_init__(self) -> None:
+        if self.robust < 1:
             raise NetworkError(
-                f"weights have the keys {', '.join(map(str, table)) or 'none'}; robust weights need two\n"
-                "such as {robust = 2, cap = 0.2}: no 2 neighbours of a node hold more than 0.2 together"
+                f"robust is {self.robust}\n"
+                "it is the number of Byzantine neighbours to expect: give at least 1"
             )
-        if not isinstance(b, int) or isinstance(b, bool) or b < 1:
+        if not LEAST_CAP <= self.cap <= 1:
             raise NetworkError(
-                f"robust is {b!r}; it is the number of Byzantine neighbours to expect: at least 1"
+                f"cap is {self.cap}; it bounds Byzantine weight\ngive a number from {LEAST_CAP} to 1"
             )
-        if not isinstance(cap, Real) or isinstance(cap, bool) or not LEAST_CAP <= float(cap) <= 1:
-            raise NetworkError(
-                f"cap is {cap!r}; it bounds Byzantine weight\ngive a number from {LEAST_CAP} to 1"
-            )
-        return cls(b, float(cap))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,9 +114,9 @@ def _check(indptr: Ints, indices: Ints, robust: Robust | None) -> None:
     if robust is None:
         return
     least = int(np.diff(indptr).min(initial=n))
-    if robust.byzantine > least:
+    if robust.robust > least:
         raise NetworkError(
-            f"robust is {robust.byzantine} but a node has only {least} neighbour{'s' * (least != 1)}\n"
+            f"robust is {robust.robust} but a node has only {least} neighbour{'s' * (least != 1)}\n"
             + (f"give robust = {least} at most, or add edges" if least else "add edges")
         )
 
@@ -169,16 +160,16 @@ class _Problem:
         self.incidence = sparse.csr_array((np.ones(2 * m), (ends, edge)), shape=(n, m))
         degrees = np.diff(indptr)
         self.metropolis = 1.0 / (np.maximum(degrees[self.i], degrees[self.j]) + 1.0)
-        self.most = np.inf if robust is None else robust.cap / robust.byzantine
+        self.most = np.inf if robust is None else robust.cap / robust.robust
         rows_of_a = [-sparse.eye_array(m), self.incidence]
         h = [np.zeros(m), np.ones(n)]
         if robust is not None:
-            sets = _sets(indptr, self.edge_of_entry, robust.byzantine)
+            sets = _sets(indptr, self.edge_of_entry, robust.robust)
             if m > EXACT or sets is None:
                 rows_of_a.append(sparse.eye_array(m))
                 h.append(np.full(m, self.most))
             else:
-                place = np.repeat(np.arange(len(sets)), robust.byzantine)
+                place = np.repeat(np.arange(len(sets)), robust.robust)
                 members = (np.ones(sets.size), (place, sets.ravel()))
                 rows_of_a.append(sparse.csr_array(members, shape=(len(sets), m)))
                 h.append(np.full(len(sets), robust.cap))

@@ -6,9 +6,10 @@ the simulator, ranks and peers know the same one.
 """
 
 import csv
+import inspect
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial, wraps
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -37,6 +38,7 @@ BLOCK = 256  # rounds of churn that are drawn at once
 HORIZON = 100  # rounds in which the links must connect the regular nodes, however short the run
 LATEST = 1_000_000  # round that a file may name
 SURVEYED = 30_000_000  # links that a survey looks at
+GIVEN = ("network", "round", "seed")  # to a function of the user's own
 PHASE = ("rounds", "without", "edges", "nodes", "network")
 
 
@@ -59,7 +61,8 @@ class GraphSchedule:
         return
 
     def pairs(self, network: "Network", round: int, seed: int) -> Iterable[tuple[Hashable, Hashable]]:
-        """The links of a round as pairs of labels; of a directed one, who hears and then who is heard."""
+        """The links of a round as pairs of labels, or as a networkx graph; of a directed schedule, who hears
+        and then who is heard."""
         raise NetworkError(
             f"the schedule {type(self).__name__} has no method pairs(network, round, seed)\n"
             "give it one that returns the links of a round, as pairs of labels"
@@ -68,16 +71,13 @@ class GraphSchedule:
     def links(self, network: "Network", round: int, seed: int) -> Links:
         """Whom each node hears in a round. Rounds are counted from 0."""
         where = f"round {round + 1} of the schedule {self.name}"
-        try:
-            found = self.pairs(network, round, seed)
-            pairs = list(found) if isinstance(found, Iterable) else None
-        except UserError:
-            raise
-        except Exception as error:  # the user's own function may raise anything
-            raise NetworkError(f"{where} {own.raised(error)}") from error
-        if pairs is None:
-            raise NetworkError(f"{where} is {found!r}\nreturn the links of the round, as pairs of labels")
-        return _masked(network, _chosen(network, pairs, where, both=not self.directed))
+        found = self.pairs(network, round, seed)
+        found = getattr(found, "edges", found)  # of a graph
+        if not isinstance(found, Iterable):
+            raise NetworkError(
+                f"{where} is {found!r}\nreturn the links of the round, as pairs of labels or as a graph"
+            )
+        return _masked(network, _chosen(network, found, where, both=not self.directed))
 
     @property
     def name(self) -> str:
@@ -334,19 +334,52 @@ class EdgeFile(GraphSchedule):
 
 @dataclass(frozen=True)
 class FunctionSchedule(GraphSchedule):
-    """A function of your own: (network, round, seed) -> pairs of labels. From Python."""
+    """A function of your own of the round, and of the network and the seed if it takes them. It returns what
+    `pairs` of a schedule returns."""
 
-    function: Callable[["Network", int, int], Iterable[tuple[Hashable, Hashable]]]
+    function: Callable[..., Any]
+
+    def __post_init__(self) -> None:
+        takes = inspect.signature(self.function)
+        named = dict.fromkeys(name for name in GIVEN if name in takes.parameters)
+        try:
+            takes.bind(**named) if "round" in named else takes.bind(*GIVEN)
+        except TypeError as error:
+            raise NetworkError(
+                f"the schedule {self.name} is a function of {takes}: {error}\n"
+                "make it one of (round), or of (network, round, seed)"
+            ) from error
 
     @property
     def name(self) -> str:
-        return str(getattr(self.function, "__qualname__", type(self.function).__qualname__))
+        function = getattr(self.function, "func", self.function)  # of a partial one
+        return str(getattr(function, "__qualname__", type(function).__qualname__))
 
     def __repr__(self) -> str:
         return f"FunctionSchedule({self.name})"
 
-    def pairs(self, network: "Network", round: int, seed: int) -> Iterable[tuple[Hashable, Hashable]]:
-        return self.function(network, round, seed)
+    def pairs(self, network: "Network", round: int, seed: int) -> Any:
+        takes, given = inspect.signature(self.function).parameters, (network, round, seed)
+        if "round" not in takes:
+            return self.function(*given)
+        return self.function(**{name: said for name, said in zip(GIVEN, given, strict=True) if name in takes})
+
+
+@lru_cache(maxsize=32)
+def _scheduled(function: Callable[..., Any]) -> Callable[..., GraphSchedule]:
+    """For a function of the round, what makes its schedule from its other parameters. Another function stays
+    as it is: it returns a schedule."""
+    takes = inspect.signature(function).parameters
+    if "round" not in takes:
+        return function
+
+    @wraps(function)
+    def make(**values: Any) -> GraphSchedule:
+        return FunctionSchedule(partial(function, **values))
+
+    others = [parameter for name, parameter in takes.items() if name not in GIVEN]
+    make.__signature__ = inspect.Signature(others)  # type: ignore[attr-defined]  # Python looks for it
+    return make
 
 
 SCHEDULE = Kind(
@@ -361,10 +394,25 @@ SCHEDULE = Kind(
     },
     base=GraphSchedule,
     group="clippedgossip.schedules",
-    fix="make it a GraphSchedule, with a method pairs(network, round, seed)",
+    fix="make it a function of the round that returns its links, or a GraphSchedule with a method pairs",
+    of_function=_scheduled,
     offered=("folder",),
     error=NetworkError,
 )
+
+
+def network_at(network: "Network", schedule: GraphSchedule, round: int, seed: int) -> "Network":
+    """The network of a round. What an own schedule raises or causes becomes two lines."""
+    try:
+        return network.with_links(*schedule.links(network, round, seed))
+    except UserError:
+        raise
+    except Exception as error:
+        if type(schedule) in SCHEDULE.names.values():
+            raise
+        raise NetworkError(
+            f"round {round + 1} of the schedule {schedule.name} {own.raised(error)}"
+        ) from error
 
 
 def schedule_of(said: object) -> GraphSchedule:

@@ -2,21 +2,34 @@
 
 from collections.abc import Hashable, Mapping, Sequence
 from numbers import Real
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from clippedgossip.errors import NetworkError, unknown_name
+from clippedgossip import decode
+from clippedgossip.errors import NetworkError
 from clippedgossip.graphs.generators import Graph
 from clippedgossip.network.optimal_weights import Robust, optimum
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-WEIGHTS = ("metropolis-hastings", "equal", "lazy", "optimal", "own")
+Name = Literal["metropolis-hastings", "equal", "lazy", "optimal", "own"]
+WEIGHTS: tuple[Name, ...] = get_args(Name)
 TOLERANCE = 1e-9
+
+
+def weights_of(said: object, path: decode.Path = ("weights",)) -> Name | Robust:
+    """From the words of a config: a name, or {robust = b, cap = c}."""
+    if isinstance(said, Mapping):
+        return decode.section(Robust, said, path)
+    try:
+        name: Name = decode.value(Name, said, path)
+    except decode.KeyProblem as problem:
+        raise decode.KeyProblem(path, f"{problem} or a table with robust and cap") from None
+    return name
 
 
 def rows_of(indptr: Ints) -> Ints:
@@ -174,17 +187,19 @@ def resolve(
     if max_degree is not None and weights != "equal":
         raise NetworkError(f"max_degree is {max_degree} but only equal weights use it; give weights='equal'")
     if isinstance(weights, str | Mapping):
-        name = weights if isinstance(weights, str) else "robust"
-        if isinstance(weights, Mapping):
-            values = optimum(indptr, indices, Robust.from_table(weights)).values
-        elif weights not in WEIGHTS:
-            raise NetworkError(unknown_name("weights", weights, WEIGHTS))
-        elif weights == "own":
+        try:
+            said = weights_of(weights)
+        except decode.KeyProblem as problem:
+            raise NetworkError(str(problem)) from problem
+        name = "robust" if isinstance(said, Robust) else said
+        if isinstance(said, Robust):
+            values = optimum(indptr, indices, said).values
+        elif said == "own":
             values = from_attributes(graph, labels, indptr, indices)
-        elif weights == "optimal":
+        elif said == "optimal":
             values = optimum(indptr, indices).values
         else:
-            values = constructed(weights, indptr, indices, max_degree)
+            values = constructed(said, indptr, indices, max_degree)
         sums = row_sums(indptr, values)
         # The row of a Byzantine node may be wrong: it is scaled to a distribution.
         excess = np.where(is_byzantine & (sums > 1), np.maximum(sums, 1), 1.0)

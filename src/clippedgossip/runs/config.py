@@ -10,7 +10,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import clippedgossip.decode as decode
 import clippedgossip.graphs as graphs
@@ -19,6 +19,7 @@ from clippedgossip.errors import ConfigError, NetworkError, UserError, counted
 from clippedgossip.graphs.generators import NETWORK, Graph, complete_for_schedules
 from clippedgossip.network import Network
 from clippedgossip.network.optimal_weights import Robust
+from clippedgossip.network.weights import Name, weights_of
 from clippedgossip.settings import AttackConfig, DataConfig, ModelConfig, RuleConfig, TrainingConfig
 
 if TYPE_CHECKING:
@@ -27,12 +28,10 @@ if TYPE_CHECKING:
     from clippedgossip.tasks import DataSet
 
 T = TypeVar("T")
-Weights = Literal["metropolis-hastings", "equal", "lazy", "optimal", "own"]
 Nodes = tuple[int | str, ...]
 PLACEMENTS: Mapping[str, Any] = {"random": int, "pendants": Nodes, "pendants_random": int, "worst": int}
 RANDOM = ("random", "pendants_random")
 KEYS: Mapping[str, Any] = {"name": str, "file": str, "max_degree": int, "seed": int}
-ROBUST: Mapping[str, Any] = {"robust": int, "cap": float}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +47,7 @@ class NetworkConfig:
     name: str | None = None  # of a generator, or `package.module:function`
     file: Path | None = None  # a graph in GraphML, CSV or JSON
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    weights: Weights | Mapping[str, Any] | None = None  # of the edges; a table for capped ones
+    weights: Name | Mapping[str, Any] | None = None  # of the edges; a table for capped ones
     max_degree: int | None = None  # a bound that all nodes know, for equal weights
     byzantine: Nodes | Mapping[str, Any] = ()  # labels of nodes, or how they are found
     seed: int | None = None  # of the generator and random nodes; else the run's
@@ -97,7 +96,8 @@ class NetworkConfig:
                 known[key] = decode.value(hint, content.pop(key), (*path, key))
         known |= {key: content.pop(key) for key in ("schedule", "delay") if key in content}
         if "weights" in content:
-            known["weights"] = _weights(content.pop("weights"), (*path, "weights"))
+            weights = weights_of(content.pop("weights"), (*path, "weights"))
+            known["weights"] = dataclasses.asdict(weights) if isinstance(weights, Robust) else weights
         if "byzantine" in content:
             known["byzantine"] = _placement(content.pop("byzantine"), (*path, "byzantine"))
         if "file" in known:
@@ -493,20 +493,6 @@ def digest(path: Path) -> str:
         raise NetworkError(
             f"cannot read {path}: {error.strerror}; paths are relative to the config file"
         ) from error
-
-
-def _weights(raw: Any, path: decode.Path) -> Weights | dict[str, Any]:
-    """A name, or {robust = b, cap = c}."""
-    if not isinstance(raw, Mapping):
-        name: Weights = decode.value(Weights, raw, path)
-        return name
-    decode.known_keys(raw, tuple(ROBUST), path)
-    known = {key: decode.value(ROBUST[key], said, (*path, key)) for key, said in raw.items()}
-    try:
-        Robust.from_table(known)
-    except NetworkError as error:
-        raise KeyProblem(path, f"{'.'.join(path)}: {error}") from error
-    return known
 
 
 def _placement(raw: Any, path: decode.Path) -> Nodes | dict[str, Any]:
