@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 
 import clippedgossip as cg
+from clippedgossip import decode
 from clippedgossip.facade.training_run import TrainingRun
+from clippedgossip.network.schedule import SCHEDULE
 from clippedgossip.records import RunDirectory
 from clippedgossip.report.run_report import report
 from clippedgossip.runs.config import load_config
@@ -116,6 +118,17 @@ def test_a_schedule_of_ones_own_is_part_of_the_run(tmp_path: Path) -> None:
     names = {scheduled(tmp_path, said).path for said in (ring, ring, path)}
     assert len(names) == 2
     assert scheduled(tmp_path, ring, augment=True).path not in names
+    # fmt: off
+    lambdas = [lambda round: [(0, 1), (1, 2), (2, 3)], lambda round: [(0, 1), (1, 2), (3, 0)]]  # on one line
+    # fmt: on
+    assert len({scheduled(tmp_path, said).path for said in (*lambdas, *lambdas)}) == 2
+    (tmp_path / "some_links.py").write_text(
+        "def links(round, last: int): return [(0, 1), (1, 2), (last, 3)]\n"
+    )
+    parts = [
+        decode.decode(SCHEDULE, {"name": "some_links:links", "last": n}, (), tmp_path) for n in (0, 2, 0)
+    ]
+    assert len({scheduled(tmp_path, part.build()).path for part in parts}) == 2
 
 
 def scheduled(out: Path, schedule: Any, **said: Any) -> TrainingRun:

@@ -5,6 +5,7 @@ import re
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
+from types import CodeType
 from typing import Any, cast
 
 import numpy as np
@@ -66,11 +67,20 @@ def _code(thing: Any) -> str:
     module = str(getattr(thing, "__module__", ""))
     if not callable(thing) or module.partition(".")[0] in ("clippedgossip", "torch", "builtins"):
         return ""
+    name, compiled = getattr(thing, "__qualname__", thing), getattr(thing, "__code__", None)
     try:
-        return inspect.getsource(thing)
+        source = inspect.getsource(thing)
     except (OSError, TypeError):  # typed at a prompt
-        compiled = getattr(thing, "__code__", None)
-        return f"{module}.{getattr(thing, '__qualname__', thing)} {getattr(compiled, 'co_code', b'').hex()}"
+        source = f"{module}.{name}"
+    else:
+        if "<lambda>" not in str(name):  # the lines of one may hold others
+            return source
+    return f"{source} {'' if compiled is None else _compiled(compiled)}"
+
+
+def _compiled(code: CodeType) -> str:
+    inner = [_compiled(part) if isinstance(part, CodeType) else repr(part) for part in code.co_consts]
+    return f"{code.co_code.hex()} {code.co_names} {inner}"
 
 
 def _text(words: str) -> np.ndarray:

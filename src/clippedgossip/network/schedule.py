@@ -9,7 +9,7 @@ import csv
 import inspect
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache, partial, wraps
+from functools import lru_cache, wraps
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -338,10 +338,11 @@ class FunctionSchedule(GraphSchedule):
     `pairs` of a schedule returns."""
 
     function: Callable[..., Any]
+    parameters: tuple[tuple[str, Any], ...] = ()  # of the function, beside those
 
     def __post_init__(self) -> None:
         takes = inspect.signature(self.function)
-        named = dict.fromkeys(name for name in GIVEN if name in takes.parameters)
+        named = dict(self.parameters) | {name: None for name in GIVEN if name in takes.parameters}
         try:
             takes.bind(**named) if "round" in named else takes.bind(*GIVEN)
         except TypeError as error:
@@ -352,17 +353,18 @@ class FunctionSchedule(GraphSchedule):
 
     @property
     def name(self) -> str:
-        function = getattr(self.function, "func", self.function)  # of a partial one
-        return str(getattr(function, "__qualname__", type(function).__qualname__))
+        return str(getattr(self.function, "__qualname__", type(self.function).__qualname__))
 
     def __repr__(self) -> str:
-        return f"FunctionSchedule({self.name})"
+        said = [self.name, *(f"{name}={value!r}" for name, value in self.parameters)]
+        return f"FunctionSchedule({', '.join(said)})"
 
     def pairs(self, network: "Network", round: int, seed: int) -> Any:
         takes, given = inspect.signature(self.function).parameters, (network, round, seed)
         if "round" not in takes:
             return self.function(*given)
-        return self.function(**{name: said for name, said in zip(GIVEN, given, strict=True) if name in takes})
+        named = {name: said for name, said in zip(GIVEN, given, strict=True) if name in takes}
+        return self.function(**named, **dict(self.parameters))
 
 
 @lru_cache(maxsize=32)
@@ -375,7 +377,7 @@ def _scheduled(function: Callable[..., Any]) -> Callable[..., GraphSchedule]:
 
     @wraps(function)
     def make(**values: Any) -> GraphSchedule:
-        return FunctionSchedule(partial(function, **values))
+        return FunctionSchedule(function, tuple(values.items()))
 
     others = [parameter for name, parameter in takes.items() if name not in GIVEN]
     make.__signature__ = inspect.Signature(others)  # type: ignore[attr-defined]  # Python looks for it
