@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from types import MethodType
 from typing import Any
@@ -24,7 +25,7 @@ from clippedgossip.step import LearningRate
 from clippedgossip.tasks import DataSet, Task, flatten, make_task, partition, unflatten
 from clippedgossip.tasks.datasets import at
 from clippedgossip.tasks.module_function import REPEATS, ShiftedConv, batched_on_cpu, cost
-from clippedgossip.tasks.objective import called, find_loss
+from clippedgossip.tasks.objective import called, find_loss, find_metric
 from clippedgossip.tasks.workers import Workers
 from tests.rounding import assert_near, near
 from tests.simulate.distributed import distributed_cases as cases
@@ -200,6 +201,23 @@ def test_what_is_compiled_is_one_graph(kind: str, monkeypatch: pytest.MonkeyPatc
     call = torch.compile(workers.gradients, backend="eager", fullgraph=True, dynamic=False)
     for found, right in zip(call(*given)[0], workers.gradients(*given)[0], strict=True):
         assert_near(found, right)
+
+
+@pytest.mark.parametrize("kind", ["cnn", "batch norm", "transformer"])
+def test_what_earlier_workers_compiled_serves_later_ones(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Methods are compiled once for all runs of a kind; dropout must be off in the tests of each run."""
+    task = run_of(kind).task
+    task = replace(task, metric=find_metric("loss", task.loss, task.data.classes))
+    earlier, later = Workers([task]), Workers([copy.deepcopy(task)])
+    models = task.initial().expand(NODES, -1)
+    batch = later.shares, models, *later.draw(later.shares, 0)
+    right, losses = later.measures(models), later.losses_of(*batch)
+    for name in ("sums", "losses_of"):
+        method = torch.compile(getattr(earlier, name), backend="eager", dynamic=False)
+        monkeypatch.setattr(later, name, method)
+    for _ in range(2):
+        assert_near(later.measures(models), right)
+        assert_near(later.losses_of(*batch), losses)
 
 
 def test_the_rule_for_a_cpu_depends_on_the_model_alone() -> None:

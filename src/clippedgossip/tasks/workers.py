@@ -280,12 +280,11 @@ class Workers:
         found: list[Tensor | float] = [0.0] * len(models)
         if buffers is None:
             buffers = torch.stack([self._estimated(model) for model in models])
-        with self.function.evaluating():
-            for part in chunks((self.data.test_x, self.data.test_y), 5000 if on_gpu else 1000):
-                inputs, targets = mapped(lambda leaf: leaf.to(models.device), part)
-                x = mapped(lambda leaf: cast(leaf, dtype), self.data.normalise(inputs))
-                for place, model in enumerate(models):
-                    found[place] += sums(self.shares, model.to(dtype), buffers[place], x, targets).double()
+        for part in chunks((self.data.test_x, self.data.test_y), 5000 if on_gpu else 1000):
+            inputs, targets = mapped(lambda leaf: leaf.to(models.device), part)
+            x = mapped(lambda leaf: cast(leaf, dtype), self.data.normalise(inputs))
+            for place, model in enumerate(models):
+                found[place] += sums(self.shares, model.to(dtype), buffers[place], x, targets).double()
         return torch.stack([torch.as_tensor(one) for one in found])
 
     def scores(self, models: Tensor, buffers: Tensor | None = None) -> Tensor:
@@ -294,10 +293,12 @@ class Workers:
 
     @torch.no_grad()
     def sums(self, shares: WorkerShares, model: Tensor, buffers: Tensor, x: Any, y: Any) -> Tensor:
-        """(k,) the metric's sums over a batch."""
+        """(k,) the metric's sums over a batch, without dropout."""
         metric, views = self.task.metric, self.task.layout.views(model)
         none = torch.zeros(4, dtype=torch.int64, device=model.device)
-        found, _ = self.function(views, buffers, none, shares.constants, x, y if metric.of_loss else None)
+        # In here, not around the call: compiled, this is a method of the first workers of this kind.
+        with self.function.evaluating():
+            found, _ = self.function(views, buffers, none, shares.constants, x, y if metric.of_loss else None)
         return metric.sums(found, y)
 
     def named_buffers(self, model: Tensor, buffers: Tensor | None = None) -> dict[str, Tensor]:
