@@ -269,6 +269,14 @@ def test_what_cannot_be_batched_trains_worker_by_worker_and_says_so(
         assert [moment.record for moment in train(setup)] == records  # its draws are the same again
 
 
+def test_data_of_another_scale_are_compiled_apart() -> None:
+    """What draws and normalises batches is compiled once for all workers of a kind."""
+    task = run_of("resnet").task
+    scaled = [replace(task.data, mean=torch.tensor([0.0]), std=torch.tensor([std])) for std in (1.0, 2.0)]
+    kinds = [Workers([replace(task, data=data)]).kind("draw") for data in (*scaled, scaled[0])]
+    assert kinds[0] == kinds[2] != kinds[1]
+
+
 def test_runs_whose_frozen_parameters_differ_do_not_stack() -> None:
     runs = [run_of("lora", rounds=2), run_of("lora", rounds=2, seed=1)]
     with torch.no_grad():

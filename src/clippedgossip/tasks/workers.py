@@ -398,11 +398,12 @@ def _same_constants(one: nn.Module, other: nn.Module) -> bool:
 
 
 def _shape(task: Task) -> tuple[object, ...]:
-    """What runs must share to be stacked, and compiled once; of the data, its name and size."""
+    """What runs must share to be stacked, and compiled once; of the data, its name, size and scale."""
     data = task.data
     return (
         data.name,
         tuple(tuple(leaf.shape) for leaf in leaves((data.train_x, data.train_y))),
+        tuple(None if scale is None else tuple(scale.flatten().tolist()) for scale in (data.mean, data.std)),
         task.layout,
         task.loss.identity,
         task.metric,
