@@ -96,8 +96,8 @@ def free_memory(device: torch.device | str) -> int:
 
 @cache
 def keep_freed_memory() -> None:
-    """Let glibc keep up to 512 MB that PyTorch frees. Else it returns them, and the kernel clears every page
-    anew: a fifth of a CNN's round on a CPU. What the user has set in the environment stays."""
+    """Let glibc keep up to 512 MB a thread that PyTorch frees. Else it returns them, and the kernel clears
+    the pages anew: a fifth of a CNN's round on a CPU. What the user has set in the environment stays."""
     if not any(name.startswith("MALLOC_") for name in os.environ):
         with suppress(AttributeError, OSError, TypeError):  # where there is no glibc
             heap = ctypes.CDLL(None)
