@@ -310,6 +310,7 @@ CHANGING: dict[str, dict[str, Any]] = {
         "schedule": {"name": "phases", "phases": [{"rounds": 2, "without": [[2, 3]]}, {"rounds": 1}]},
     },
     "file": {"file": "five.csv", "schedule": {"name": "file", "file": "rounds.csv"}},
+    "own function": {"name": "ring", "nodes": 6, "schedule": {"name": "every_round:links", "each": 2}},
     "optimal weights": {"file": "five.csv", "weights": "optimal"},
     "robust weights": {"file": "five.csv", "weights": {"robust": 1, "cap": 0.2}},
     "optimal weights, matching": {"file": "five.csv", "weights": "optimal", "schedule": "random-matching"},
@@ -325,6 +326,9 @@ def test_networks_that_change_give_the_models_of_the_simulator(
 ) -> None:
     monkeypatch.setattr(asyncio, "to_thread", at_once)
     (tmp_path / "rounds.csv").write_text("1,0,1\n1,2,3\n2,1,2\n2,0,4\n3,3,4\n")
+    (tmp_path / "every_round.py").write_text(
+        "def links(round, each: int): return [(i, (i + 1) % 6) for i in range(round % each, 6, each)]\n"
+    )
     config = run_config(tmp_path, RULE_TABLES[rule], rounds=FEW, network=network)
     expected = simulated(config)
     models = torch.stack(asyncio.run(in_memory(network_of(config, tmp_path))))
