@@ -44,17 +44,17 @@ class DeltaMax(TrainingExperiment):
         "quick scale: 600 rounds, learning rate 0.005, and six hidden layers of 32, because averaging "
         "models of one hidden layer costs little accuracy. The text does not say who holds which digits. In "
         "the released runs they are sorted by label over all 12 nodes, the Byzantine node included: these "
-        "are the runs that the claims are about. In the second arm clique A holds the digits 0 to 4 and "
-        "clique B holds 5 to 9; the hub trains on the digits of clique A. The text puts the Byzantine nodes "
-        "once beside V₁ and its mirror node, once on the hub; the released runs put them on the hub. As in "
-        "the figure of the paper, accuracies at the end are those of the last round; elsewhere they are "
-        "means over the last 150 rounds."
+        "are the runs that the claims are about. In a second arm, at the paper's scale only, clique A holds "
+        "the digits 0 to 4 and clique B holds 5 to 9; the hub trains on the digits of clique A. The text "
+        "puts the Byzantine nodes once beside V₁ and its mirror node, once on the hub; the "
+        "released runs put them on the hub. As in the figure of the paper, accuracies at the end are those "
+        "of the last round; elsewhere they are means over the last 150 rounds."
     )
 
     def cases(self, scale: Scale) -> Iterator[Case]:
         if scale.name == "quick":  # averaging two models of one hidden layer costs little accuracy
             scale = replace(scale, model="deep-mlp")
-        for setting in (SORTED, CLIQUE):
+        for setting in (SORTED, CLIQUE) if scale.name == "paper" else (SORTED,):
             for label, delta in DELTAS.items():
                 yield scale.case(
                     setting,
@@ -86,8 +86,10 @@ class DeltaMax(TrainingExperiment):
                 caption="Test accuracy of the model averaged over all regular nodes, or over one clique.",
                 y_limits=(0, 1),
             ),
-            "Accuracy at the end": _ends(result, SORTED),
-            "Accuracy at the end, shares by clique": _ends(result, CLIQUE),
+            **{
+                f"Accuracy at the end, shares {setting}": _ends(result, setting)
+                for setting in result.settings
+            },
             "Agreement": drawing.agreement(result),
         }
 
