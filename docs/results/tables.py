@@ -58,6 +58,29 @@ def _figure(name: str, judged: dict[str, Claims]) -> Iterator[str]:
     yield f"## {experiment.title} (`{name}`)\n"
     whose = "the nodes named" if name in CLIQUES else experiment.whom()
     yield f"Accuracy in %, of the model averaged over {whose}; Ξ is the consensus distance.\n"
+    yield from _numbers(experiment, result)
+    for folder, scale in (("h200", "paper's"), ("quick", "quick")):
+        released = HERE / folder / f"{name}-as-released.json"
+        if released.exists():
+            compared = AsReleased(experiment, list(DEVIATIONS))
+            yield f"\nAccuracy in % with deviations of the authors' released code, at the {scale} scale:\n"
+            yield _table(compared.comparison(Results.load(released, compared.name)))
+            break
+    yield "\n| claim | where it is from | paper | here | verdict |\n|---|---|---|---|---|"
+    for claim in judged[name].claims:
+        verdict = f"**{claim.verdict}**" if claim.verdict == "does not hold" else claim.verdict
+        yield (
+            f"| {claim.text} ({claim.note}) | {claim.source} | {claim.paper or '–'} | {claim.seen} "
+            f"| {verdict} |"
+        )
+    if (small := HERE / "quick" / f"{name}.json").exists():
+        yield "\n### The same at the quick scale\n"
+        yield from _numbers(experiment, seen := Results.load(small, name))
+        yield f"\n{_judged(experiment.claims(seen))}"
+
+
+def _numbers(experiment: TrainingExperiment, result: Results) -> Iterator[str]:
+    name = experiment.name
     rows: list[list[Cell]] = []
     for setting in result.settings:
         for group in CLIQUES.get(name, (experiment.reported(setting),)):
@@ -69,19 +92,14 @@ def _figure(name: str, judged: dict[str, Claims]) -> Iterator[str]:
     if result.tuning:
         tuning = page_parts.tuning(result, experiment.reported)
         yield f"\n{tuning.caption}\n\n{_table(tuning)}"
-    for folder, scale in (("h200", "paper's"), ("quick", "quick")):
-        released = HERE / folder / f"{name}-as-released.json"
-        if released.exists():
-            compared = AsReleased(experiment, list(DEVIATIONS))
-            yield f"\nAccuracy in % with deviations of the authors' released code, at the {scale} scale:\n"
-            yield _table(compared.comparison(Results.load(released, compared.name)))
-    yield "\n| claim | where it is from | paper | here | verdict |\n|---|---|---|---|---|"
-    for claim in judged[name].claims:
-        verdict = f"**{claim.verdict}**" if claim.verdict == "does not hold" else claim.verdict
-        yield (
-            f"| {claim.text} ({claim.note}) | {claim.source} | {claim.paper or '–'} | {claim.seen} "
-            f"| {verdict} |"
-        )
+
+
+def _judged(claims: Claims) -> str:
+    rows: list[list[Cell]] = [
+        [f"{claim.text}; {claim.note}" if claim.note else claim.text, claim.seen, claim.verdict]
+        for claim in claims.claims
+    ]
+    return _table(Table(["claim", "here", "verdict"], rows))
 
 
 def _table(table: Table) -> str:
@@ -99,9 +117,10 @@ def _seeds(result: Results, setting: str) -> str:
 
 def _cell(result: Results, setting: str, rule: str, group: str) -> str:
     accuracy, apart = (result.estimate(setting, rule, measure) for measure in (group, DISTANCE))
-    if accuracy is None or apart is None:
+    if apart is None:
         return "–" if result.line(setting, rule) is None else "not run"
-    return accuracy.text(scale=100) + ("" if apart.diverged else f" (Ξ {apart.mean:.2g})")
+    shown = "–" if accuracy is None else accuracy.text(scale=100)
+    return shown + ("" if apart.diverged else f" (Ξ {apart.mean:.2g})")
 
 
 def ours(name: str) -> tuple[str, dict[str, str]]:
@@ -120,12 +139,8 @@ def ours(name: str) -> tuple[str, dict[str, str]]:
         svgs = [_bars(result, group) for group in groups]
         shown = ["Accuracy: " + "; ".join(group) for group in groups]
     files = {f"{name}-{number}.svg": standalone(svg) for number, svg in enumerate(svgs, 1)}
-    claims = [
-        [f"{claim.text}; {claim.note}" if claim.note else claim.text, claim.seen, claim.verdict]
-        for claim in experiment.claims(result).claims
-    ]
     pictures = "\n".join(f"![{text}]({place})" for text, place in zip(shown, files, strict=True))
-    judged = _table(Table(["claim", "here", "verdict"], claims))
+    judged = _judged(experiment.claims(result))
     return f"{_table(experiment.table(result))}\n\n{pictures}\n\n{judged}\n", files
 
 
@@ -152,6 +167,6 @@ if __name__ == "__main__":
     page.write_text(page.read_text().split(MARK)[0] + MARK + tables())
     for page in map(HERE.parent.joinpath, PAGES):
         page.write_text(blocks(page))
-    for path in (HERE / "quick").glob("*.json"):
-        for place, svg in ours(path.stem)[1].items() if path.stem in SETS["ours"] else ():
+    for name in set(SETS["ours"]) - set(FIGURES):
+        for place, svg in ours(name)[1].items():
             (HERE.parent / place).write_text(svg)

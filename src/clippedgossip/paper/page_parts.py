@@ -65,7 +65,7 @@ def agreement(result: Results) -> Panels:
 
 def end_bars(result: Results, measure: Measure, *, marks: Sequence[Mark] = ()) -> Panels:
     """Final accuracies, one group of bars per setting, a few settings to a plot."""
-    settings = list(dict.fromkeys(line.setting for line in result.lines if line.runs))
+    settings = [s for s in result.settings if any(result.estimate(s, r, measure(s)) for r in result.rules)]
     looks = styles(result.rules)
     most = max(1, BARS // max(1, len(result.rules)))
     step = math.ceil(len(settings) / max(1, math.ceil(len(settings) / most)))
@@ -183,7 +183,7 @@ def how(result: Results, scales: "Mapping[ScaleName, Scale]", remarks: str, comm
     words = "\n\n".join(part for part in (about, shorter, remarks) if part)
     parts: list[PagePart] = [Text(words), Code(command)]
     if result.troubles:
-        parts.append(Text("Not everything could be run: " + "; ".join(result.troubles)))
+        parts.append(Text("Not all results are here: " + "; ".join(result.troubles)))
     if result.environments:
         names = list(dict.fromkeys(name for entry in result.environments for name in entry))
         parts.append(

@@ -220,12 +220,11 @@ class Results:
         return replace(found, diverged=sum(run.diverged for run in line.runs))
 
     def series(self, setting: str, rule: str, measure: str) -> Series | None:
-        """The curve with its band. None where nothing was run."""
+        """The curve with its band. None where nothing was run, or measured."""
         line = self.line(setting, rule)
-        if line is None or not line.runs:
-            return None
-        seeds = [run.by_round(measure) for run in line.runs]
-        return over_seeds(rule, seeds)
+        seeds = [run.by_round(measure) for run in line.runs] if line else []
+        known = any(value is not None for seed in seeds for value in seed.values())
+        return over_seeds(rule, seeds) if known else None
 
     def save(self, path: Path) -> None:
         """Write the file, whole or not at all."""
