@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from clippedgossip.attacks import Dissensus, LabelFlipping, Mimic, NoAttack
-from clippedgossip.errors import NetworkError, RuleError
+from clippedgossip.errors import NetworkError, RuleError, RunError
 from clippedgossip.mixing.inbox import Context, Inbox
 from clippedgossip.mixing.slots import Layout, RoundLayouts
 from clippedgossip.network import Network
@@ -29,6 +29,7 @@ from clippedgossip.rules import (
 from clippedgossip.runs.config import RunConfig
 from clippedgossip.simulate import Setup, State, Training, consensus, train, train_together
 from clippedgossip.simulate.consensus import trajectory
+from clippedgossip.simulate.setup import kept_bytes, refuse_late
 from clippedgossip.step import LearningRate
 from clippedgossip.tasks import DataSet
 from tests.rounding import assert_near, near
@@ -236,6 +237,14 @@ def test_rounds_that_never_connect_or_that_a_rule_cannot_use_are_refused_before_
     assert len(str(caught.value).splitlines()) == 2
     with pytest.raises(RuleError, match="only 1 neighbour"):
         next(train(setup(changing(schedule="random-matching"), TrimmedMean(trim=1), attack=Dissensus())))
+
+
+def test_late_messages_take_half_of_the_free_memory_at_most() -> None:
+    network = changing(delay=3)
+    needed = kept_bytes(network, 10)
+    refuse_late(network, 10, 2 * needed)
+    with pytest.raises(RunError, match=rf"{2 * needed - 1:,} are free\nlower network.delay"):
+        refuse_late(network, 10, 2 * needed - 1)
 
 
 def test_a_coordinate_rule_takes_the_neighbours_of_the_round() -> None:

@@ -229,7 +229,7 @@ def refuse_disconnected(network: Network, rounds: int = 0, seed: int = 0) -> Non
         found = survey(network, rounds, seed)
         if found.whole and not found.connected:
             raise NetworkError(
-                f"in {found.rounds} rounds the schedule's links do not connect the regular nodes\n"
+                f"in {counted(found.rounds, 'round')} the schedule's links do not connect the regular nodes\n"
                 "let the schedule use links between all parts of the network"
             )
 
@@ -270,12 +270,14 @@ def kept_bytes(network: Network, parameters: int) -> int:
 
 
 def refuse_late(network: Network, parameters: int, free: int, number: int = 4) -> None:
-    """Raise if the messages that come late do not fit into so many bytes; `number` is the size of one."""
+    """Raise if late messages take more than half of the free bytes: checkpoints copy them. `number` is the
+    size of one."""
     needed = kept_bytes(network, parameters) // 4 * number
-    if network.delay is not None and needed > free:
+    if network.delay is not None and 2 * needed > free:
         raise RunError(
             f"a delay of {network.delay.most:,} rounds keeps that many models of "
-            f"{len(network.regular)} nodes: {needed:,} bytes; {free:,} are free\nlower network.delay"
+            f"{len(network.regular)} nodes: {needed:,} bytes; {free:,} are free\n"
+            "lower network.delay: they may take half of that"
         )
 
 
