@@ -2,6 +2,7 @@
 
     pip install --no-deps byzfl==0.0.11 byzpy==0.1.4
     python benchmarks/mixing.py [--device cuda] [--nodes 20] [--parameters 1200000]
+    python benchmarks/mixing.py --processor-time    # of one thread: where others use the machine too
 
 The others aggregate at one server, so for a network they loop over its nodes, each with its neighbours; two
 nodes of that loop are timed and scaled to all.
@@ -10,6 +11,7 @@ nodes of that loop are timed and scaled to all.
 import argparse
 import importlib.util
 import sys
+import time
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
@@ -24,15 +26,31 @@ from clippedgossip.graphs.generators import Graph
 from clippedgossip.mixing.inbox import Inbox
 from clippedgossip.mixing.slots import Layout
 from clippedgossip.network import Network
-from clippedgossip.rules import ClippedGossip, GeometricMedian, Gossip, Median, Rule, TrimmedMean
+from clippedgossip.rules import (
+    NNM,
+    Bucketing,
+    CenteredClipping,
+    ClippedGossip,
+    GeometricMedian,
+    Gossip,
+    Krum,
+    Median,
+    Rule,
+    TrimmedMean,
+)
 
 OURS: dict[str, Rule] = {
     "Gossip": Gossip(),
     "ClippedGossip": ClippedGossip(radius=1.0),
     "GeometricMedian": GeometricMedian(iterations=8),
+    "CenteredClipping": CenteredClipping(radius=1.0),
+    "Krum": Krum(faulty=1),
+    "Bucketing": Bucketing(ClippedGossip(radius=1.0)),
+    "NNM": NNM(ClippedGossip(radius=1.0), faulty=1),
     "TrimmedMean": TrimmedMean(trim=1),
     "Median": Median(),
 }
+"""Bucketing and NNM are of ClippedGossip."""
 SAMPLE = 2  # nodes of the others' loops that are run; their times are scaled to all nodes
 Aggregate = Callable[[Tensor], object]
 
@@ -86,7 +104,9 @@ def loop(aggregate: Aggregate, models: Tensor, neighbours: list[Tensor]) -> None
         aggregate(models[rows])
 
 
-def compare(graph: Graph, title: str, models: Tensor, device: str, repetitions: int) -> None:
+def compare(
+    graph: Graph, title: str, models: Tensor, device: str, repetitions: int, clock: Callable[[], float]
+) -> None:
     network = Network(graph)
     layout = Layout.of(network, device)
     closed = [torch.cat([torch.tensor([i]), torch.tensor(network.indices[a:b])]).to(device)
@@ -100,7 +120,7 @@ def compare(graph: Graph, title: str, models: Tensor, device: str, repetitions: 
     work |= {name: ours(rule) for name, rule in OURS.items()}
     for library, rules in (("byzfl", byzfl()), ("byzpy", byzpy())):
         work |= {f"{name} {library}": partial(loop, rule, models, closed) for name, rule in rules.items()}
-    times = interleaved(work, device, repetitions)
+    times = interleaved(work, device, repetitions, clock)
     times |= {name: took * len(closed) / SAMPLE for name, took in times.items() if " byz" in name}
     clone = times["clone"]
     print(f"\n{title}: one clone of the models takes {clone * 1e3:.2f} ms")
@@ -123,11 +143,16 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=20)
     parser.add_argument("--parameters", type=int, default=1_200_000)
     parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--processor-time", action="store_true")
     chosen = parser.parse_args()
+    clock = time.perf_counter
+    if chosen.processor_time:
+        clock = time.process_time
+        torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(0)
     models = torch.randn(chosen.nodes, chosen.parameters, generator=generator).to(chosen.device)
     with torch.no_grad():
-        nodes, size = chosen.nodes, (models, chosen.device, chosen.repetitions)
+        nodes, size = chosen.nodes, (models, chosen.device, chosen.repetitions, clock)
         compare(nx.complete_graph(nodes), f"complete graph of {nodes}", *size)
         compare(nx.random_regular_graph(6, nodes, seed=0), f"random 6-regular graph of {nodes}", *size)
 

@@ -10,14 +10,19 @@ import torch
 Work = Callable[[], object]
 
 
-def interleaved(work: Mapping[str, Work], device: str, repetitions: int = 7) -> dict[str, float]:
+def interleaved(
+    work: Mapping[str, Work],
+    device: str,
+    repetitions: int = 7,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, float]:
     """Median seconds of each piece of work, all pieces taking turns."""
     times: dict[str, list[float]] = {name: [] for name in work}
     for name in work:
         work[name]()  # warm up: compilation, allocation, caches
     for _ in range(repetitions):
         for name, call in work.items():
-            times[name].append(_once(call, device))
+            times[name].append(_once(call, device, clock))
     return {name: statistics.median(values) for name, values in times.items()}
 
 
@@ -37,12 +42,12 @@ def captured(call: Work) -> Work:
     return replay
 
 
-def _once(call: Work, device: str) -> float:
+def _once(call: Work, device: str, clock: Callable[[], float]) -> float:
     if device == "cuda":
         return _on_gpu(call)
-    start = time.perf_counter()
+    start = clock()
     call()
-    return time.perf_counter() - start
+    return clock() - start
 
 
 def _on_gpu(call: Work) -> float:

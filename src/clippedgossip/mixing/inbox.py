@@ -1,5 +1,6 @@
 """What every node of a network received in a round, and the distances and products that rules need."""
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -14,7 +15,8 @@ from clippedgossip.mixing.slots import Layout
 PAIRS_BYTES = 256 << 20
 SLACK = 2.0**-44
 """What is added to a squared distance between sums, by the square of what was summed: more than the rounding
-of the products it comes from, so that no message looks nearer than it is. 2⁻²² of a length in float32."""
+of the products it comes from, so that no message looks nearer than it is. 2⁻²² of a length in float32, and
+2⁻⁹ of it where a GPU's products are not taken again."""
 TERMS = 8.0
 """A float32 sum whose terms are together this many times as long as the own model is taken in float64."""
 
@@ -81,6 +83,16 @@ class Inbox:
     def by_products(self) -> bool:
         """Whether distances come from inner products, in an arithmetic wider than the models' own."""
         return self.dense and self.models.dtype != torch.float64
+
+    @property
+    def product_unit(self) -> float:
+        """How far a product of two rows may be off, by their lengths from the centre, if that is more than
+        float64's rounding."""
+        if not self.models.is_cuda:
+            return 0.0
+        from clippedgossip.mixing.kernels_cuda import MOST_ROWS, WORST_UNIT
+
+        return WORST_UNIT if self.held_rows < MOST_ROWS else 0.0
 
     def measurable(self) -> "Inbox":
         """The same messages, written out unless distances to them can be told from their coefficients; in
@@ -424,8 +436,19 @@ class Neighborhood:
 
     @cached_property
     def reach(self) -> Tensor:
-        """(b, k+1) how long what each is a sum of is, seen from self: the distance, for a message."""
-        return self.products.diagonal(dim1=1, dim2=2).clamp(min=0).sqrt()
+        """(b, k+1) so long that rounding takes no more than SLACK·(Σ_j |u_j| reach_j)² from u P uᵀ, P =
+        `products`: the distance, for a message. A GPU's products are off by a share of both rows' lengths
+        from the centre: more, but for nodes whose products are taken again."""
+        found = self.products.diagonal(dim1=1, dim2=2).clamp(min=0).sqrt()
+        inbox = self.inbox
+        if not inbox.by_products or not inbox.product_unit:
+            return found
+        squares = inbox._centred.diagonal() if inbox._term_squares is None else inbox._term_squares
+        lengths = squares[self.slots].clamp(min=0).sqrt()
+        rough = (lengths[:, 1:] + lengths[:, :1]) * math.sqrt(inbox.product_unit / SLACK)
+        if inbox.models.is_cuda:
+            rough = torch.where(self._taken_again[1].any(1, keepdim=True), found[:, 1:], rough)
+        return torch.cat([found[:, :1], rough], 1)
 
     @cached_property
     def own_norms(self) -> Tensor:

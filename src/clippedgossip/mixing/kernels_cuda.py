@@ -30,6 +30,9 @@ FARTHEST = tl.constexpr(HUGE)
 UNDERFLOWN = tl.constexpr(2.0**-70)  # of a billion float32 squares some may be below 2⁻¹²⁶
 SHORTER = tl.constexpr(2.0**-88)  # 3.4e38 becomes 1.1e12
 UNIT = 2.0**-21  # error of a product of two rows, by their lengths; of the chunked ones 2⁻⁴⁶
+WORST_UNIT = 2.0**-18
+"""The most that it can be, for messages made to reach it. Of a row's part below TF32, 2⁻¹¹ of the row, TF32
+cuts off 2⁻¹⁰, twice; the square of that part is left out; a tile sums 32 products in float32."""
 CERTAIN = (
     16 * 2.0**-23
 )  # a distance D may be off by this times ‖x_i‖ + D, as rounding the result to float32 is
