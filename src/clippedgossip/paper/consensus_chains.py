@@ -64,12 +64,13 @@ class ChainErrors:
 
 def rules(network: Network) -> dict[str, Rule]:
     """The rules by their names in the paper. Trims are the true Byzantine number, or weight, at each node."""
-    byzantine = tuple(int(delta > 0) for delta in network.delta)
+    weights = np.zeros(network.n)
+    weights[network.regular] = network.delta
     return {
         "ClippedGossip": ClippedGossip(radius=Oracle()),
-        "TM": TrimmedMean(trim=byzantine),
+        "TM": TrimmedMean(trim=tuple(int(weight > 0) for weight in weights)),
         "Median": Median(),
-        "TM*": WeightedTrimmedMean(trim=tuple(network.delta.tolist())),
+        "TM*": WeightedTrimmedMean(trim=tuple(weights.tolist())),
         "Median*": WeightedMedian(),
     }
 
