@@ -262,6 +262,13 @@ def test_only_as_many_go_together_as_fit(tmp_path: Path, monkeypatch: pytest.Mon
     assert batches == [[0, 1], [2]]
 
 
+def test_large_models_go_one_by_one_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fill, "SMALL", plan.plan(three(tmp_path)[0]).parameters - 1)
+    batches = watched(monkeypatch, 1 << 40)
+    assert run_unfinished(three(tmp_path), tmp_path / "runs").done == 3
+    assert batches == [[0], [1], [2]]
+
+
 def test_runs_that_stand_at_different_rounds_go_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
