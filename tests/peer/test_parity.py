@@ -122,9 +122,13 @@ def rounding(models: Tensor, rounds: int) -> float:
 
 
 async def in_memory(
-    configs: list[Config], made: Callable[..., MemoryTransport] | None = None, *, may_miss: bool = False
+    configs: list[Config],
+    made: Callable[..., MemoryTransport] | None = None,
+    *,
+    may_miss: bool = False,
+    first: tuple[int, ...] = (),
 ) -> list[Tensor]:
-    """Peers in one event loop, each living at its own pace."""
+    """Peers in one event loop, each living at its own pace, from its `first` round on."""
     net = MemoryNetwork()
     nodes: list[Node] = []
     learners = [make_learner(config) for config in configs]
@@ -144,7 +148,9 @@ async def in_memory(
         given = {} if made is None else {"config": config}
         transport = (made or MemoryTransport)(net, me, config.neighbours, **given)
         rule = describe_rule(config)
-        nodes.append(Node(replace(config, folder=Path()), me, transport, length=learner.length, rule=rule))
+        own = replace(config, folder=Path())
+        round = first[len(nodes)] if first else 0
+        nodes.append(Node(own, me, transport, length=learner.length, rule=rule, round=round))
     try:
         await asyncio.gather(*(node.start() for node in nodes))
         await asyncio.gather(*(live(*each) for each in zip(configs, nodes, learners, strict=True)))
@@ -393,6 +399,30 @@ def test_late_messages_are_those_of_the_simulator(
         loop.close()
     assert apart(models, expected) <= rounding(expected, FEW)
     assert apart(simulated(config), expected) > 100 * rounding(expected, FEW)
+
+
+@pytest.mark.usefixtures("few_features")
+@pytest.mark.parametrize("behind", [0, 40])
+def test_a_peer_far_behind_does_not_hold_up_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, behind: int
+) -> None:
+    """It was killed and resumed: then it hears others by the links of another round."""
+    monkeypatch.setattr(asyncio, "to_thread", at_once)
+    config = run_config(tmp_path, "gossip", rounds=60, network=CHANGING["random neighbours"])
+    peers = network_of(config, tmp_path)
+    loop, began, exchange = SimulatedLoop(), dict[int, float](), Node.exchange
+
+    async def timed(node: Node, vector: Tensor) -> Any:
+        if node.config.name != "0":
+            began[node.round] = loop.time()
+        return await exchange(node, vector)
+
+    monkeypatch.setattr(Node, "exchange", timed)
+    try:
+        loop.run_until_complete(in_memory(peers, may_miss=True, first=(40 - behind, 40, 40, 40, 40, 40)))
+    finally:
+        loop.close()
+    assert began[59] - began[40] < peers[0].deadlines.least
 
 
 def test_peers_with_other_schedules_refuse_each_other(tmp_path: Path) -> None:

@@ -80,8 +80,6 @@ class NeighbourState:
     """For how many seconds it is still ignored, as of the last round."""
     finished: bool = False
     late_pulls: int = 0
-    waited_for: int = -1
-    """The last round whose message it was to take and did not, though this node waited."""
     fetch: "_Fetch | None" = None
 
     @property
@@ -140,7 +138,7 @@ class Node:
         self.identity = identity
         self.length = length
         self.rule = rule
-        self.round = round
+        self.round = self._began = round
         self.tensors = tuple(tensors)
         self.nonce = secrets.token_bytes(wire.NONCE)
         self.deadline = Deadline(config.deadlines)
@@ -305,7 +303,7 @@ class Node:
         self._rows_free.set()
         fetches = [self._go_on(n, started + patience) for n in self._heard_in(round)]
         await self._wait(fetches, started, patience)
-        if self.rounds is not None and round:
+        if self.rounds is not None and round > self._began:
             await self._let_listeners_take(round - 1, started + patience)
         self._rows_free.clear()
         result = await self._collected(fetches, started, patience)
@@ -386,21 +384,19 @@ class Node:
 
     async def _let_listeners_take(self, round: int, until: float) -> None:
         """Waits until those that hear this peer in a round have its message: a peer that hears others than
-        those that hear it would else be rounds ahead of them. Whoever let it wait in vain is not waited for
-        again before it takes a message."""
+        those that hear it would else be rounds ahead of them. Whoever let it wait in vain, or is in another
+        round, is not waited for again before it takes the message of its own round."""
         assert self.rounds is not None
-        callers = self.outbox.callers
-        listeners = [n for name, n in self.neighbours.items() if name in self.rounds.listeners(round)]
-        while late := [
-            n for n in listeners if callers[n.name].pulled < round and callers[n.name].pulled >= n.waited_for
-        ]:
+        hear = self.rounds.listeners(round)
+        listeners = [caller for name, caller in self.outbox.callers.items() if name in hear]
+        while late := [caller for caller in listeners if caller.pulled < round and caller.in_step]:
             self.outbox.taken.clear()
             try:
                 async with asyncio.timeout_at(until):
                     await self.outbox.taken.wait()
             except TimeoutError:
-                for n in late:
-                    n.waited_for = round
+                for caller in late:
+                    caller.in_step = False
                 return
 
     def weights(self) -> Tensor:

@@ -72,6 +72,8 @@ class Caller:
         """Its own round, as it said in its last pull."""
         self.pulled = -1
         """The round of the newest message it took."""
+        self.in_step = True
+        """Whether that was the message of its own round."""
         self.sent = 0
         """Bytes of messages."""
         self.serving: asyncio.Task[None] | None = None
@@ -208,7 +210,7 @@ class Outbox:
                 await self._stream(message, request, paced)
         except TimeoutError:
             raise Rejected(Rejection.LATE, "read too slowly") from None
-        caller.pulled = max(caller.pulled, round)
+        caller.pulled, caller.in_step = max(caller.pulled, round), round == request.round
         self.taken.set()
 
     async def _choose(self, request: pb.PullRequest) -> int:
