@@ -227,9 +227,14 @@ class Results:
         return over_seeds(rule, seeds) if known else None
 
     def save(self, path: Path) -> None:
-        """Write the file, whole or not at all."""
+        """Write the file, whole or not at all. Of runs that tune a parameter only the end is kept."""
+        tuning = [
+            replace(line, runs=[replace(run, rounds=(), curves={}) for run in line.runs])
+            for line in self.tuning
+        ]
         lines: dict[str, Any] = {
-            name: [_to_json(line) for line in getattr(self, name)] for name in ("lines", "tuning")
+            "lines": [_to_json(line) for line in self.lines],
+            "tuning": [_to_json(line) for line in tuning],
         }
         content = {"format": FORMAT, **vars(replace(self, **lines))}
         write(path, json.dumps(content, ensure_ascii=False, allow_nan=False) + "\n")
