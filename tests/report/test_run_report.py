@@ -9,7 +9,8 @@ import pytest
 
 from clippedgossip.errors import RunError
 from clippedgossip.records import Round, RunDirectory
-from clippedgossip.report.figures.canvas import Axis, fitting
+from clippedgossip.report.figures.canvas import Axis, draw_line, drawing, finish, fitting
+from clippedgossip.report.palette import Style
 from clippedgossip.report.run_report import report
 from clippedgossip.report.statistics import Series
 from clippedgossip.report.summary import to_short_table
@@ -165,14 +166,46 @@ def test_a_run_that_failed_before_its_first_record_says_why(tmp_path: Path) -> N
         report([tmp_path])
 
 
-def test_one_that_diverges_does_not_flatten_the_others() -> None:
+@pytest.mark.parametrize(
+    ("calm", "wild"),
+    [
+        ([[2.0, 1.0, 0.5], [2.0, 1.5, 0.9]], [2.0, 1e9, 1e30]),  # losses, on a linear axis
+        ([[2.0, 0.1, 0.005], [2.0, 0.5, 0.09]], [2.0, 1e9, 1e30]),  # distances, on a log axis
+        ([[-0.2, 0.5, 0.9], [0.1, 0.6, 0.8]], [-2.0, -1e9, -1e30]),  # R²
+    ],
+)
+def test_one_that_diverges_does_not_flatten_the_others(calm: list[list[float]], wild: list[float]) -> None:
+    """The others fill a third of the height or more, in the plot as matplotlib draws it."""
+    lines = [
+        Series(
+            name=str(i), x=range(3), y=y, low=[v - abs(v) / 3 for v in y], high=[v + abs(v) / 3 for v in y]
+        )
+        for i, y in enumerate([*calm, wild])
+    ]
+    axis = fitting(lines, "linear")
+    assert axis.cut
+    plain = [value for values in calm for value in values]
+    with drawing(4, 3) as figure:
+        axes = figure.subplots()
+        for order, series in enumerate(lines):
+            look = Style("#000000", (), "o")
+            draw_line(
+                axes, series, look, points=9, markers=9, order=order, y_scale=axis.scale, y_limits=axis.limits
+            )
+        finish(axes, title="", x_label="round", y_label="", y_scale=axis.scale)
+        axes.set_ylim(*(axis.limits or ()))
+        assert axes.collections[-1].get_datalim(axes.transData).height <= 2  # no band where it has left
+        low, high = (
+            axes.transAxes.inverted().transform(axes.transData.transform((0, v)))[1]
+            for v in (min(plain), max(plain))
+        )
+    assert 0 <= low <= high - 1 / 3 <= 2 / 3
+
+
+def test_decades_need_a_log_axis() -> None:
     def line(name: str, *values: float) -> Series:
         return Series(name=name, x=range(len(values)), y=values)
 
-    calm = [line("a", 2.0, 1.0, 0.5), line("b", 2.0, 1.5, 0.9)]
-    assert fitting(calm, "linear") == Axis("linear")
-    wild = fitting([*calm, line("c", 2.0, 1e9, 1e30)], "linear")
-    assert wild.cut
-    assert wild.limits is not None
-    assert 2 <= (wild.limits[1] or 0) <= 20
+    assert fitting([line("a", 2.0, 1.0, 0.5), line("b", 2.0, 1.5, 0.9)], "linear") == Axis("linear")
+    assert fitting([line("a", -0.5, 0.001, 0.9)], "linear") == Axis("linear")  # it has no place for −0.5
     assert fitting([line("a", 3.0, 0.3, 0.003)], "linear").scale == "log"

@@ -86,9 +86,7 @@ class Curves:
 
     @property
     def caption(self) -> str:
-        return self.view.caption + (
-            " A line that leaves the plot at the top diverges." if self.axis.cut else ""
-        )
+        return self.view.caption + (" A line that leaves the plot diverges." if self.axis.cut else "")
 
     def to_panels(self) -> Panels:
         return curve_panels(

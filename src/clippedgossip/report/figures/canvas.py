@@ -108,7 +108,7 @@ Scale = Literal["linear", "log", "percent"]
 
 DECADES = 2  # between the smallest and the largest value: then the axis is logarithmic
 FAR = 1e3
-"""A line that rises this many times higher than the middle one leaves the plot, so that others are seen."""
+"""A line that goes so many times further from 0 than the middle one leaves the plot: the others are seen."""
 
 
 @dataclass(frozen=True)
@@ -116,22 +116,25 @@ class Axis:
     """Scale and limits; `cut` if a line leaves the plot."""
 
     scale: Scale
-    limits: tuple[float | None, float | None] | None = None
+    limits: tuple[float, float | None] | None = None
     cut: bool = False
 
 
 def fitting(lines: Sequence[Series], scale: Scale) -> Axis:
     """A vertical axis on which every line can be seen but those that diverge."""
     finite = [[v for v in line.y if v is not None and math.isfinite(v)] for line in lines]
-    tops = sorted(max(values) for values in finite if values)
-    shown = [top for top in tops if top <= FAR * abs(tops[(len(tops) - 1) // 2])]
-    cut = len(shown) < len(tops)
-    positive = [v for values in finite for v in values if v > 0 and (not cut or v <= shown[-1])]
-    if scale == "linear" and positive and max(positive) > 10**DECADES * min(positive):
+    sizes = sorted(max(map(abs, values)) for values in finite if values)
+    shown = [size for size in sizes if size <= FAR * sizes[(len(sizes) - 1) // 2]]
+    cut = len(shown) < len(sizes)
+    inside = [v for values in finite for v in values if not cut or abs(v) <= shown[-1]]
+    positive = [v for v in inside if v > 0]
+    if scale == "linear" and positive and min(inside) >= 0 and max(positive) > 10**DECADES * min(positive):
         scale = "log"
     if not cut:
         return Axis(scale)
-    return Axis(scale, (None, shown[-1] * (10 if scale == "log" else 1.1)), cut=True)
+    if scale == "log" and positive:
+        return Axis(scale, (min(positive) / 2, max(positive) * 10), cut=True)
+    return Axis(scale, (min(0.0, 1.1 * min(inside)), max(0.0, 1.1 * max(inside)) or None), cut=True)
 
 
 MARK_LOOK = Style("currentColor", (1.5, 2.0), "")
@@ -159,8 +162,10 @@ def draw_line(
     order: int,
     y_scale: Scale = "linear",
     below: int = 0,
+    y_limits: tuple[float | None, float | None] | None = None,
 ) -> None:
-    """A line with its band. If it lies `below` so many others, it is wider than they are."""
+    """A line with its band. If it lies `below` so many others, it is wider than they are. There is no band
+    where the line has left the plot."""
     keep = _thinned(len(line.x), points)
     x = [line.x[i] for i in keep]
     y = [_number(line.y[i]) for i in keep]
@@ -169,7 +174,9 @@ def draw_line(
         if y_scale == "log":  # an interval may reach below zero, which a log axis cannot show
             floor = min((value for value in y if value > 0), default=1.0) / 10
             low = [max(value, floor) for value in low]
-        axes.fill_between(x, low, high, color=look.color, alpha=0.18, linewidth=0)
+        bottom, top = y_limits or (None, None)
+        inside = [(bottom is None or v >= bottom) and (top is None or v <= top) for v in y]
+        axes.fill_between(x, low, high, where=inside, color=look.color, alpha=0.18, linewidth=0)
     step = max(1, len(keep) // markers) if markers else None
     axes.plot(
         x,

@@ -74,7 +74,15 @@ def curves_drawn(
         for order, line in enumerate(series):
             below = sum(_same(line, other) for other in series[order + 1 :])
             draw_line(
-                axes, line, looks[line.name], points=120, markers=8, order=order, y_scale=y_scale, below=below
+                axes,
+                line,
+                looks[line.name],
+                points=120,
+                markers=8,
+                order=order,
+                y_scale=y_scale,
+                below=below,
+                y_limits=y_limits,
             )
         finish(axes, title=title, x_label=x_label, y_label=y_label, y_scale=y_scale)
         if x_limits:
