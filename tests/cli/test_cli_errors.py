@@ -1,11 +1,13 @@
 """What users get wrong, through the real command line: one or two lines, exit code 2, no traceback."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_origin
 
 import pytest
 import typer
@@ -97,7 +99,14 @@ WRONG: dict[str, tuple[str, ...]] = {  # the command -> what its error must say
     "consensus ring --attack-option epsilo=1": ("'epsilo'", "did you mean 'epsilon'"),
     f"run {EXAMPLE} training.rouns=3": ("'rouns'", "did you mean 'rounds'"),
     "run --sede 3": ("--sede", "--seed"),
-    "consensus ring --rounds few": ("--rounds", "integer"),
+    "consensus ring --rounds few": ("--rounds is 'few'", "whole number"),
+    "audit ring --seed -5": ("--seed is '-5'", "at least 0"),
+    f"run {EXAMPLE} network.byzantine={{random=1}} network.seed=-1": ("network.seed is -1", "at least 0"),
+    "audit ring --random-byzantine -1": ("-1 random nodes", "0 to 10"),
+    "audit ring --draw": ("--draw", "clippedgossip audit --help"),
+    "peer nosuch": ("unknown command 'nosuch'", "known: add, drill"),
+    "data ftch": ("did you mean 'fetch'", "known: fetch, list"),
+    "data fetch mnist --from nowhere": ("nowhere", "give a folder"),
     "run": ("CONFIG", "clippedgossip run --help"),
 }
 
@@ -131,6 +140,35 @@ def test_an_error_says_the_value_the_bound_and_the_fix(
         assert all(len(line) <= 80 for line in lines[1:]), err
     for part in WRONG[command]:
         assert part in err, err
+
+
+def test_every_option_that_does_not_fit_is_named_with_its_value_and_its_bound(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def tries(command: Any, words: list[str]) -> Iterator[tuple[list[str], str]]:
+        for name, inner in getattr(command, "commands", {}).items():
+            yield from tries(inner, [*words, name])
+        given = [
+            word
+            for parameter in command.params
+            if parameter.required
+            for word in ([*parameter.opts[:1], "x"] if parameter.opts[0].startswith("-") else ["x"])
+        ]
+        for parameter in command.params:
+            kind = getattr(getattr(parameter, "type_descriptor", None), "annotation", str)
+            if parameter.opts[0].startswith("-") and (kind in (int, float) or get_origin(kind) is Literal):
+                low = getattr(parameter, "min", None)
+                for wrong in ("few", *(() if low is None else (str(low - 1),))):
+                    yield [*words, *given, parameter.opts[0], wrong], f"{parameter.opts[0]} is {wrong!r}"
+
+    every = list(tries(typer.main.get_command(app), []))
+    assert len(every) > 40
+    for words, said in every:
+        with pytest.raises(SystemExit) as end:
+            main(words)
+        first, second = capsys.readouterr().err.splitlines()
+        assert (end.value.code, first) == (2, f"error: {said}"), words
+        assert second.startswith(("it must be ", "choose one of ")), second
 
 
 def test_names_beside_the_nearest_match_are_cut_to_a_line() -> None:
@@ -206,6 +244,26 @@ def test_a_real_process_ends_as_it_should(command: str, code: int) -> None:
     assert "Traceback" not in done.stderr
     assert len([line for line in done.stderr.splitlines() if not line.startswith(" ")]) <= 2
     assert bool(done.stdout) == (code == 0)
+
+
+def test_help_fills_its_lines_and_cuts_no_option(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def commands(command: Any, words: list[str]) -> Iterator[list[str]]:
+        yield words
+        for name, inner in getattr(command, "commands", {}).items():
+            yield from commands(inner, [*words, name])
+
+    monkeypatch.setenv("COLUMNS", "80")
+    for words in commands(typer.main.get_command(app), []):
+        with pytest.raises(SystemExit):
+            main([*words, "--help"])
+        text = capsys.readouterr().out
+        assert not re.search(r"--[\w-]*…", text), text
+        about = [line.strip() for line in text.partition("╭")[0].splitlines()]
+        for line, following in pairwise(about):
+            if line and following:
+                assert len(f"{line} {following.split()[0]}") > 78, (words, line)
 
 
 def test_no_help_text_is_taken_for_markup() -> None:

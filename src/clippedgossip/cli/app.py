@@ -4,7 +4,7 @@ import errno
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Annotated, Any, NoReturn
 
@@ -52,6 +52,9 @@ INTERRUPTED = 130
 RESUMED = ("bench", "data", "demo", "reproduce", "run", "sweep")
 """Commands that resume."""
 
+FORMER = {"--attackers": "--more-byzantine", "--random-pendants": "--pendants-random"}
+"""Options that had another name. No help and no list shows it."""
+
 app = typer.Typer(
     name="clippedgossip",
     help="Train models together on networks without a server, where some nodes are Byzantine.",
@@ -87,7 +90,8 @@ REFUSED = (*FULL, *_THERE, errno.EROFS, errno.EACCES, errno.EPERM)
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Entry point of the `clippedgossip` command."""
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    given = (word.partition("=") for word in (sys.argv[1:] if arguments is None else arguments))
+    arguments = [FORMER.get(name, name) + rest + value for name, rest, value in given]
     os.environ["MPLBACKEND"] = "agg"  # figures are files; a backend that is not there would stop matplotlib
     warnings.showwarning = _note
     if "OMP_WAIT_POLICY" not in os.environ:  # waiting threads of PyTorch should soon free their cores
@@ -99,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         if arguments and not arguments[0].startswith("-") and arguments[0] not in known:
             raise UserError(unknown_name("command", arguments[0], (name for name in known if name)))
         command = get_command(app)
-        _hide_types_of_flags(command, None)
+        _tidy_help(command, None)
         code = command(arguments, prog_name="clippedgossip", standalone_mode=False)
         sys.stdout.flush()
     except UserError as error:
@@ -139,7 +143,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             sys.exit(2)
         if not hasattr(error, "format_message"):
             raise
-        _explain(error, error.format_message())
+        print(_explain(error, arguments), file=sys.stderr)
         sys.exit(2)
     if code == INTERRUPTED:  # the code that typer gives after Ctrl-C
         resumed = arguments[:1] and arguments[0] in RESUMED and "--again" not in arguments
@@ -148,15 +152,17 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _hide_types_of_flags(command: Any, parent: Any) -> None:
-    """`--json` in the help, not `--json <bool>`."""
+def _tidy_help(command: Any, parent: Any) -> None:
+    """`--json`, not `--json <bool>`; paragraphs as wide as the terminal, not broken as in the source."""
+    paragraphs = (command.help or "").split("\n\n")
+    command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
     context = command.context_class(command, parent=parent, **command.context_settings)
     help_ = command.get_help_option(context)
     for parameter in [*command.params, *([help_] if help_ else [])]:
         if getattr(parameter, "is_flag", False):
             parameter.metavar = ""
     for below in getattr(command, "commands", {}).values():
-        _hide_types_of_flags(below, context)
+        _tidy_help(below, context)
 
 
 def _note(message: Warning | str, *where: Any, **more: Any) -> None:
@@ -181,13 +187,33 @@ def _cut(line: str, width: int = 80) -> str:
     return line[: width + 2 - len(end)].rpartition(", ")[0] + end
 
 
-def _explain(error: Exception, message: str) -> None:
-    """Explain a wrong option or argument in two lines, and a command without arguments by its help."""
-    where = getattr(getattr(error, "ctx", None), "command_path", "clippedgossip")
+def _explain(error: Any, arguments: Sequence[str]) -> str:
+    """A wrong option or argument in two lines; a command without arguments by its help."""
+    message = " ".join(error.format_message().split())
+    context, cause = getattr(error, "ctx", None), error.__cause__
     if type(error).__name__ == "NoArgsIsHelpError":
-        print(message, file=sys.stderr)
-    else:
-        print(
-            f"error: {' '.join(message.split())}\n`{where} --help` lists arguments and options",
-            file=sys.stderr,
-        )
+        return str(error.format_message())
+    if message.startswith("No such command"):
+        name = next(word for word in arguments if f"'{word}'" in message)
+        return f"error: {two_lines(unknown_name('command', name, context.command.commands))}"
+    if hasattr(cause, "errors"):  # of pydantic: a value that does not fit its option
+        found = cause.errors()[0]
+        name = error.param.opts[0] if error.param.opts[0].startswith("-") else error.param.metavar
+        return f"error: {name} is {found['input']!r}\n{_bound(found)}"
+    where = context.command_path if context else f"clippedgossip {arguments[0]}"
+    return f"error: {message}\n`{where} --help` lists arguments and options"
+
+
+def _bound(found: Mapping[str, Any]) -> str:
+    """What pydantic says of a value, in our words."""
+    limit = found.get("ctx", {})
+    known = {
+        "greater_than_equal": f"it must be at least {limit.get('ge', 0):g}",
+        "less_than_equal": f"it must be at most {limit.get('le', 0):g}",
+        "int_parsing": "it must be a whole number",
+        "int_from_float": "it must be a whole number",
+        "float_parsing": "it must be a number",
+        "value_error": str(limit.get("error")).partition(" is not one of ")[2].replace("'", "").rstrip("."),
+    }
+    said = known.get(found["type"])
+    return f"choose one of {said}" if found["type"] == "value_error" and said else said or found["msg"]

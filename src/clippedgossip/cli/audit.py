@@ -44,10 +44,9 @@ def audit(
         int,
         typer.Option(metavar="B", help="Find the worst place for this number of further Byzantine nodes."),
     ] = 1,
-    former: Annotated[int | None, typer.Option("--attackers", hidden=True)] = None,
     suggestions: Annotated[int, typer.Option(metavar="K", help="Edges to suggest.")] = 3,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of a run, for a schedule.")] = 1000,
-    seed: Annotated[int, typer.Option(help="Seed of random networks, placements and schedules.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of random networks, placements and schedules.")] = 0,
     draw: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw the network to FILE (.svg, .png or .pdf).")
     ] = None,
@@ -59,7 +58,6 @@ def audit(
     Examples: `clippedgossip audit dumbbell --clique 10` or `clippedgossip audit mynet.graphml --byzantine
     3,7`.
     """
-    more_byzantine = more_byzantine if former is None else former
     networks.check_source(network)
     networks.parse_options(context, network)  # before anything is imported
     from clippedgossip.audit import audit as diagnose

@@ -77,7 +77,7 @@ def consensus(
     max_degree: networks.MaxDegree = None,
     schedule: networks.Schedule = None,
     delay: networks.Delay = None,
-    seed: Annotated[int, typer.Option(help="Seed of networks, placements, vectors and attacks.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of networks, placements, vectors and attacks.")] = 0,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write an HTML page with the curves.")
     ] = None,

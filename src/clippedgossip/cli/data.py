@@ -48,6 +48,8 @@ def fetch(
     for name in wanted:
         if name != EMBEDDED:
             find_spec(name)
+    if folder is not None and not folder.is_dir():
+        raise DataError(f"--from {folder} is no folder\ngive a folder with the files, or leave it out")
     rows: list[dict[str, object]] = []
     errors: list[str] = []
     for name in wanted:

@@ -26,12 +26,7 @@ Pendants = Annotated[
 ]
 RandomPendants = Annotated[
     int,
-    typer.Option(
-        "--pendants-random",
-        "--random-pendants",
-        metavar="B",
-        help="Add Byzantine nodes beside random nodes.",
-    ),
+    typer.Option("--pendants-random", metavar="B", help="Add Byzantine nodes beside random nodes."),
 ]
 WorstNodes = Annotated[int, typer.Option(metavar="B", help="Byzantine nodes where they do most harm.")]
 Weights = Annotated[

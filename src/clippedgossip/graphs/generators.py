@@ -101,7 +101,7 @@ def erdos_renyi(
     """Every edge exists with the same probability; the graph may be disconnected."""
     _probability("probability", probability)
     _sized("nodes", nodes, 1, int(nodes + probability * nodes * nodes / 2))
-    return Graph(nx.fast_gnp_random_graph(nodes, probability, seed=seed))
+    return Graph(nx.fast_gnp_random_graph(nodes, probability, seed=_at_least("seed", seed, 0)))
 
 
 def small_world(
@@ -128,12 +128,12 @@ def scale_free(
     if not 1 <= attach < nodes:
         raise NetworkError(f"attach is {attach}; it must lie in 1..{nodes - 1} on {nodes} nodes")
     _sized("nodes", nodes, 1, nodes * attach)
-    return nx.barabasi_albert_graph(nodes, attach, seed=seed)
+    return nx.barabasi_albert_graph(nodes, attach, seed=_at_least("seed", seed, 0))
 
 
 def random_tree(*, nodes: Nodes = 20, seed: Seed = 0) -> Graph:
     """A tree in which every new node has a random parent."""
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(_at_least("seed", seed, 0))
     parents = (random.random(_sized("nodes", nodes, 1, nodes)) * np.arange(nodes)).astype(int)
     return _from_edges(nodes, ((int(parents[i]), i) for i in range(1, nodes)))
 
@@ -159,7 +159,7 @@ def dumbbell(
         raise NetworkError(
             f"extra is {extra}; 0..{min(a, b) - 1} edges with endpoints of their own fit between the cliques"
         )
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(_at_least("seed", seed, 0))
     left, right = random.permutation(a - 1)[:extra], a + 1 + random.permutation(b - 1)[:extra]
     graph.add_edges_from(zip(left.tolist(), right.tolist(), strict=True))
     graph.graph["groups"] = {"clique A": list(range(a)), "clique B": list(range(a, a + b))}
@@ -309,9 +309,10 @@ def random_nodes(graph: Graph, count: int, *, seed: int = 0) -> tuple[Hashable, 
     free = [node for node in graph if node not in marked]
     if not 0 <= count <= len(free):
         raise NetworkError(
-            f"{count} random nodes are wanted; give 0..{len(free)}: so many are not Byzantine yet"
+            f"{count} random nodes are to be Byzantine\n"
+            f"give 0 to {len(free)}: that many nodes are not Byzantine yet"
         )
-    chosen = np.random.default_rng(seed).permutation(len(free))[:count]
+    chosen = np.random.default_rng(_at_least("seed", seed, 0)).permutation(len(free))[:count]
     return tuple(free[i] for i in sorted(chosen.tolist()))
 
 
@@ -369,7 +370,7 @@ def _ordered(graph: Graph) -> Graph:
 
 def _connected_if_possible(draw: Callable[[int], Graph], nodes: int, seed: int) -> Graph:
     """The first connected graph of a few draws, fewer for large graphs; otherwise the first draw."""
-    first = draw(seed)
+    first = draw(_at_least("seed", seed, 0))
     if nx.is_connected(first):
         return first
     children = np.random.SeedSequence(seed).generate_state(min(100, 100_000 // nodes))

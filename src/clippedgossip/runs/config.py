@@ -68,6 +68,8 @@ class NetworkConfig:
             raise KeyProblem(
                 ("network", "max_degree"), "network.max_degree works only with weights = 'equal'; drop one"
             )
+        if self.seed is not None and self.seed < 0:
+            raise KeyProblem(("network", "seed"), f"network.seed is {self.seed}; it must be at least 0")
         for count in self.byzantine.values() if isinstance(self.byzantine, Mapping) else ():
             if isinstance(count, int) and count < 0:
                 raise KeyProblem(

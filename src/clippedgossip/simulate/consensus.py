@@ -49,6 +49,7 @@ def consensus(
     must_be("rule", rule, Rule, "rules.ClippedGossip()")
     must_be("initial", initial, Tensor, "torch.randn(10, 3)")
     whole("rounds", rounds, 0)
+    whole("seed", seed, 0)
     if attack is not None:
         must_be("attack", attack, Attack, "attacks.Dissensus()")
     refuse_disconnected(network, rounds, seed)
