@@ -109,7 +109,8 @@ def _page(name: str, thing: type, picture: str, table: str) -> str:
     parts = [f"# {name}\n\n{body}\n\n{picture}\n"]
     for key, title in PARTS.items():
         if key in said:
-            said[key] = said[key][0].upper() + said[key][1:]
+            if said[key][0].isascii():  # not the symbol ρ
+                said[key] = said[key][0].upper() + said[key][1:]
             origin = re.sub(r"arXiv:(\d+\.\d+)", r"[arXiv:\1](https://arxiv.org/abs/\1)", _text(said[key]))
             parts.append(f"\n## {title}\n\n{origin}\n")
             if key == "Fails":

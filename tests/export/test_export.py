@@ -108,6 +108,7 @@ def test_a_plot_has_its_data_and_shows_in_a_notebook(runs: Path) -> None:
     mine = losses[0].data[losses[0].data["line"] == "gossip"].set_index("round")["mean"]
     assert mine.to_dict() == near(mean.to_dict())
     assert "<svg" in first._repr_html_()
+    assert max(len(repr(plot)) for plot in (first, *losses)) < 200
     assert first.save(runs / "one.png").stat().st_size > 1000
     with pytest.raises(RunError, match="give a file ending in"):
         first.save(runs / "one.jpeg")

@@ -52,6 +52,14 @@ def test_iterating_trains_and_iterating_again_gives_the_same_records(
     assert f"accuracy {run.accuracy:.1%}" in repr(run)
 
 
+def test_what_a_user_gets_prints_on_a_few_lines(network: Network, data: DataSet, model: nn.Module) -> None:
+    run = start(network, data, model).finish()
+    *_, moment = cg.simulate.train(run.setup)
+    *_, end = cg.consensus(network, "gossip", torch.randn(10, 99), attack="ipm", rounds=2)
+    for value in (network, data, run, run.setup, run.records[-1], moment, moment.state(), end):
+        assert len(repr(value)) < 500, repr(value)
+
+
 def test_it_is_the_run_of_a_setup(network: Network, data: DataSet, model: nn.Module) -> None:
     run = start(network, data, model, rule=cg.rules.ClippedGossip(0.5), momentum=0.8, seed=3, batch=16)
     training = cg.Training(

@@ -55,6 +55,15 @@ def test_the_edges_clipped_most_are_named(tmp_path: Path) -> None:
     assert "45.0%" not in words  # the sixth
 
 
+def test_a_run_that_has_not_finished_says_so_on_the_page_and_in_the_terminal(tmp_path: Path) -> None:
+    run = RunDirectory.open(tmp_path, {"rule": "gossip", "seed": 1, "network": {"seed": 1}}, "run")
+    run.append(Round(round=30, loss=1.0))
+    made = report([tmp_path])
+    (trouble,) = made.troubles
+    assert re.fullmatch(r"Not finished; .*: run-\w+ \((stopped|running) after round 30\)\.", trouble)
+    assert "Seed: 1. In run-" in check_page(made.html).text  # one seed, said once
+
+
 def test_a_summary_takes_the_last_sixth(tmp_path: Path) -> None:
     run = RunDirectory.open(tmp_path, {"rule": "gossip"}, "run")
     run.append(*(Round(round=i, accuracy={"all": float(i >= 750)}) for i in range(900)))

@@ -190,7 +190,8 @@ def _cut(line: str, width: int = 80) -> str:
 def _explain(error: Any, arguments: Sequence[str]) -> str:
     """A wrong option or argument in two lines; a command without arguments by its help."""
     message = " ".join(error.format_message().split())
-    context, cause = getattr(error, "ctx", None), error.__cause__
+    context: Any = getattr(error, "ctx", None)
+    cause = error.__cause__
     if type(error).__name__ == "NoArgsIsHelpError":
         return str(error.format_message())
     if message.startswith("No such command"):

@@ -35,6 +35,9 @@ class Plot:
     lines: Sequence[Series]
     curves: Curves
 
+    def __repr__(self) -> str:
+        return f"Plot({self.title!r}: {self.measure} of {', '.join(line.name for line in self.lines)})"
+
     @property
     def rows(self) -> list[dict[str, Any]]:
         """The points: line, round, mean and 95 % interval."""

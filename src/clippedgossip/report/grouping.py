@@ -125,8 +125,10 @@ def labels(key: str, configs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def seed_of(config: Mapping[str, Any]) -> str:
-    """The seeds of a config, as text."""
-    return ", ".join(_text(value) for key, value in flattened(config).items() if _is_seed(key)) or "–"
+    """The seed of a config, as text, and other seeds if they have another value."""
+    seeds = {key: _text(value) for key, value in flattened(config).items() if _is_seed(key)}
+    first = seeds.pop("seed", "–")
+    return " with ".join([first, *(f"{key} {value}" for key, value in seeds.items() if value != first)])
 
 
 def _label(key: str, config: Mapping[str, Any], configs: Sequence[Mapping[str, Any]], *, always: bool) -> str:

@@ -267,6 +267,12 @@ def _troubles(runs: Sequence[Run], empty: Sequence[Path]) -> list[str]:
     if gone := diverged(runs):
         names = some([path.name for path in gone])
         lines.append(f"Diverged; the last record stands for the end: {names}.")
+    if unfinished := [
+        f"{run.directory.path.name} ({run.directory.state} after round {run.rounds[-1].round})"
+        for run in runs
+        if run.peer is None and run.directory.state in ("running", "stopped")
+    ]:
+        lines.append(f"Not finished; the last records stand for the end: {some(unfinished)}.")
     if waiting:
         lines.append(f"No records yet: {some(waiting)}.")
     return lines

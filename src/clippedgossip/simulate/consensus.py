@@ -1,7 +1,7 @@
 """Robust consensus: every regular node holds a vector, and mixing should bring all vectors to their mean."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -26,7 +26,7 @@ class ConsensusRound:
     """The state after a round; round 0 is the start."""
 
     round: int
-    models: Tensor  # (r, d) of the regular nodes
+    models: Tensor = field(repr=False)  # (r, d) of the regular nodes
     error: float  # mean squared distance to the regular nodes' average at the start
     consensus_distance: float  # Ξ: the same to their average now
 

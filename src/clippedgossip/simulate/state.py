@@ -1,7 +1,7 @@
 """A checkpoint: a run that resumes from it has the same result."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
@@ -22,6 +22,10 @@ class State:
 
     round: int
     tensors: dict[str, Tensor]
+
+    def __repr__(self) -> str:
+        shapes = (f"{name} {tuple(tensor.shape)}" for name, tensor in self.tensors.items())
+        return f"State(round {self.round}: {', '.join(shapes)})"
 
     def fitting(self, name: str, shape: Sequence[int]) -> Tensor:
         """The tensor of this name; refused if it has another shape."""
@@ -54,7 +58,7 @@ class Moment:
 
     round: int
     record: Round | None  # None if the round was not evaluated
-    take: Callable[[], State]
+    take: Callable[[], State] = field(repr=False)
     tier: str = ""
     """How the models are computed; see `tasks.workers`."""
 
