@@ -100,6 +100,15 @@ def test_a_docstring_has_all_parts_of_a_page(thing: type) -> None:
     assert parts == ["Needs", "Fails", *(["Cost"] if thing in RULES.values() else []), "Origin"]
 
 
+def test_a_page_begins_no_sentence_with_the_capital_of_a_symbol(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(SITE)
+    import cards
+
+    for name, thing in {**RULES, **ATTACKS}.items():
+        text = cards._page(name, thing, "", "")
+        assert set(re.findall("[Α-Ω]", text)) <= set(inspect.getdoc(thing) or ""), name  # ρ is not Ρ
+
+
 @pytest.mark.parametrize("rule", ["clipped-gossip", "bucketing"])
 def test_the_command_of_a_page_gives_its_number(
     rule: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

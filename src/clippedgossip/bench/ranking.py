@@ -127,9 +127,10 @@ class Ranking:
 
 
 HOW = (
-    "Each rule has the best of at most four values of its parameters, chosen on a seed that is not reported, "
-    "under ALIE and the tuned dissensus attack, by the same score. Tuned attacks search in each round for "
-    "the strength that harms most with the rule in use. A run that diverged counts as 0."
+    "A built-in rule has the best of at most four values of its parameters, chosen on a seed that is not "
+    "reported, under ALIE and the tuned dissensus attack, by the same score. A rule with parameters, or your "
+    "own, is taken as it is. Tuned attacks search in each round for the strength that does most harm against "
+    "the rule in use. A run that diverged counts as 0."
 )
 
 

@@ -76,7 +76,7 @@ class Demo(TrainingExperiment):
             yield from scale.cases(setting, rules, network=ring([0]), attack=how, **often(150, 10))
 
     def table(self, result: Results) -> Table:
-        text = f"{SETTINGS} {WORDS} A dash: not run."
+        text = f"{SETTINGS} {WORDS} A dash: not run. In claims, a run that diverged counts as 0."
         return drawing.short_table(result, self.reported, fill(text, 80, break_on_hyphens=False))
 
     def command(self, result: Results) -> str:
