@@ -24,7 +24,7 @@ from clippedgossip import Network, graphs
 from clippedgossip.rules import ClippedGossip
 from clippedgossip.simulate import Setup, Training
 from clippedgossip.simulate.engine import Stack
-from clippedgossip.tasks import DataSet, build, make_task, partition
+from clippedgossip.tasks import DataSet, build, make_task, partition, workers
 from clippedgossip.tasks.module_function import ShiftedConv
 
 WORKERS, BATCH = 20, 32
@@ -117,6 +117,7 @@ def sequences() -> DataSet:
 
 MODELS: dict[str, Callable[[], tuple[nn.Module, DataSet, Any]]] = {
     "built-in": lambda: (build("cnn", (1, 28, 28), 10, seed=0), images(1, 28, 28), "nll"),
+    "mlp": lambda: (build("mlp", (1, 8, 8), 10, seed=0), images(1, 8, 8), None),
     "cnn": lambda: (Convolutional(), images(1, 28, 28), None),
     "resnet": lambda: (ResNet(), images(3, 32, 32), None),
     "transformer": lambda: (Transformer(), sequences(), None),
@@ -154,7 +155,10 @@ def main() -> None:
     parser.add_argument("--keep", default="auto", choices=["auto", "host"], help="where the data are")
     parser.add_argument("--workers", type=int, default=WORKERS)
     parser.add_argument("--no-loop", action="store_true", help="leave the slow loop out")
+    parser.add_argument("--tier", choices=["vmap", "each"], help="on a CPU: not the one that the model gets")
     chosen = parser.parse_args()
+    if chosen.tier:
+        vars(workers)["batched_on_cpu"] = lambda module: chosen.tier == "vmap"
     if chosen.grouped:
         ShiftedConv.fits = staticmethod(lambda part: False)  # type: ignore[method-assign]  # to time plain convolutions beside it
     network = Network(graphs.dumbbell(clique=chosen.workers // 2))
