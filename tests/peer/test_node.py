@@ -536,3 +536,31 @@ def test_what_a_rate_limit_left_out_is_said() -> None:
     assert passes("b")
     time.sleep(0.06)
     assert passes("a") == 3
+
+
+def test_a_pull_in_memory_that_is_cancelled_while_it_ends_is_cancelled() -> None:
+    """Else a peer that closes waits for ever for a fetch that goes on."""
+
+    class EndsSlowly:
+        async def pull(self, name: str, request: pb.PullRequest, send: object) -> None:
+            try:
+                await asyncio.sleep(60)
+            finally:
+                await asyncio.sleep(0.05)
+
+    async def run() -> None:
+        net = MemoryNetwork()
+        here, there = (MemoryTransport(net, IDENTITIES[i], neighbours(i, [(0, 1)])) for i in range(2))
+        await there.start(EndsSlowly())  # type: ignore[arg-type]  # of a service, what this test calls
+
+        async def pull() -> None:
+            async with here.link(*neighbours(0, [(0, 1)])).pull(pb.PullRequest()):
+                await asyncio.sleep(0.01)
+
+        task = asyncio.create_task(pull())
+        await asyncio.sleep(0.03)
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+
+    asyncio.run(run())

@@ -125,8 +125,7 @@ class MemoryLink:
             yield _QueueParts(queue, self)
         finally:
             task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            await asyncio.gather(task, return_exceptions=True)  # raises if this task is cancelled too
 
 
 class _QueueParts:
