@@ -86,7 +86,7 @@ def test_one_data_set_that_fails_does_not_hide_the_others(
 
 def test_a_folder_that_is_not_there_is_said_once(tmp_path: Path) -> None:
     error = run("fetch", "all", "--from", str(tmp_path / "nowhere"))[2]
-    assert str(error).count("is not a folder") == 1
+    assert str(error).count("is no folder") == 1
 
 
 def test_the_help_says_where_it_looks_in_which_order() -> None:
