@@ -468,6 +468,6 @@ def test_optimal_and_robust_weights_from_a_config() -> None:
         assert config.to_mapping()["weights"] == weights
         assert config.build().weighting == name
     wrong: Any
-    for wrong, message in (("optimum", "optimal"), ({"robust": 1}, "needs a value for cap"), ({"rob": 1}, "robust")):
+    for wrong, message in (("optimum", "optimal"), ({"robust": 1}, "value for cap"), ({"rob": 1}, "robust")):
         with pytest.raises(ConfigError, match=message):
             NetworkConfig.from_value({"name": "ring", "weights": wrong})
