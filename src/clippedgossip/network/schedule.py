@@ -409,7 +409,7 @@ def network_at(network: "Network", schedule: GraphSchedule, round: int, seed: in
         return network.with_links(*schedule.links(network, round, seed))
     except UserError:
         raise
-    except Exception as error:
+    except Exception as error:  # the user's own schedule may raise anything
         if type(schedule) in SCHEDULE.names.values():
             raise
         raise NetworkError(
