@@ -15,8 +15,7 @@ from clippedgossip.peer.peer_mixing import Losses, ModuleLoss, module_losses
 from clippedgossip.records import ACCURACY
 from clippedgossip.step import LocalStep
 from clippedgossip.tasks.datasets import mapped
-from clippedgossip.tasks.task import Task
-from clippedgossip.tasks.workers import Workers
+from clippedgossip.tasks.workers import Task, Workers
 
 
 @runtime_checkable

@@ -22,8 +22,9 @@ from clippedgossip.simulate.setup import (
 )
 from clippedgossip.tasks import DataSet
 from clippedgossip.tasks.datasets import FILES, at, leaves, stays_on_host
+from clippedgossip.tasks.models import ParameterLayout
 from clippedgossip.tasks.module_function import batched_on_cpu, cost
-from clippedgossip.tasks.task import ParameterLayout, usual_loss
+from clippedgossip.tasks.objective import usual_loss
 
 SAMPLES = {  # data set: samples to train on and to test on, shape of one, in bytes
     "digits": (1442, 355, (1, 8, 8)),

@@ -2,15 +2,14 @@
 
 from clippedgossip.tasks.augment import crop_flip
 from clippedgossip.tasks.datasets import DataSet, load
-from clippedgossip.tasks.models import MODELS, build
+from clippedgossip.tasks.models import MODELS, ParameterLayout, build, flatten, unflatten
 from clippedgossip.tasks.objective import LOSSES, METRICS, Loss, Metric, mean_metric, of_module
 from clippedgossip.tasks.partitions import SCHEMES, partition
 from clippedgossip.tasks.poison import FlipLabels, Poison, RotateLabels, Trigger
 from clippedgossip.tasks.quadratic import Quadratic, quadratic
 from clippedgossip.tasks.sources.cache import cache_dir
 from clippedgossip.tasks.sources.fetch import Fetched, fetch
-from clippedgossip.tasks.task import ParameterLayout, Task, flatten, make_task, unflatten
-from clippedgossip.tasks.workers import Workers
+from clippedgossip.tasks.workers import Task, Workers, make_task
 
 __all__ = [
     "LOSSES",

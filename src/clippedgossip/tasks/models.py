@@ -1,11 +1,17 @@
-"""The models: linear, mlp, the paper's CNN and VGG-11, built for a data set's inputs from a seed."""
+"""The models: linear, mlp, the paper's CNN and VGG-11, built for a data set's inputs from a seed.
+
+A model's trainable parameters are views of one flat vector, without copying: nodes exchange and mix these
+alone. Frozen parameters are constants. Buffers that change in training (such as the running statistics of
+batch normalisation) are each worker's own and are never mixed.
+"""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from clippedgossip.decode import Kind
 from clippedgossip.devices import free_memory
@@ -143,6 +149,52 @@ def initialise(module: nn.Module, seed: int, *, he: tuple[type[nn.Module], ...] 
                     parameter.normal_(0.0, math.sqrt(2 / fan_out), generator=draw)
                 else:
                     parameter.zero_()
+    return module
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParameterLayout:
+    """Names and shapes of a module's trainable parameters, in the order they lie in the vector."""
+
+    names: tuple[str, ...]
+    shapes: tuple[torch.Size, ...]
+
+    @classmethod
+    def of(cls, module: nn.Module) -> "ParameterLayout":
+        """The layout of a module's trainable parameters."""
+        items = [(name, item) for name, item in module.named_parameters() if item.requires_grad]
+        return cls(names=tuple(name for name, _ in items), shapes=tuple(item.shape for _, item in items))
+
+    @property
+    def size(self) -> int:
+        """Number of parameters, the paper's d."""
+        return sum(map(math.prod, self.shapes))
+
+    def views(self, vectors: Tensor) -> dict[str, Tensor]:
+        """Views into vectors (*lead, d): {name: (*lead, *shape)}; writing to them writes there."""
+        parts = torch.split(vectors, [math.prod(shape) for shape in self.shapes], dim=-1)
+        lead = vectors.shape[:-1]
+        return {
+            name: part.view((*lead, *shape))
+            for name, shape, part in zip(self.names, self.shapes, parts, strict=True)
+        }
+
+    def flatten(self, tensors: Mapping[str, Tensor], lead: int = 0) -> Tensor:
+        """One vector (*lead, d) from tensors of shape (*lead, *shape), such as stacked gradients."""
+        return torch.cat([tensors[name].flatten(lead) for name in self.names], dim=-1)
+
+
+def flatten(module: nn.Module) -> Tensor:
+    """A copy of the trainable parameters as one vector (d,)."""
+    return torch.cat([part.detach().flatten() for part in module.parameters() if part.requires_grad])
+
+
+@torch.no_grad()
+def unflatten(vector: Tensor, module: nn.Module) -> nn.Module:
+    """Copy a vector (d,) into a module's trainable parameters."""
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    for parameter, value in zip(trained, ParameterLayout.of(module).views(vector).values(), strict=True):
+        parameter.copy_(value)
     return module
 
 

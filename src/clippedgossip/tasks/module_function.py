@@ -21,8 +21,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from clippedgossip.errors import DataError
 from clippedgossip.randomness import keep_mask
 from clippedgossip.tasks.datasets import cast, leaves, mapped
+from clippedgossip.tasks.models import ParameterLayout
 from clippedgossip.tasks.objective import Loss, called
-from clippedgossip.tasks.task import ParameterLayout
 
 SMALL = 50_000
 """Parameters up to which any model without convolutions is batched on a CPU; of linear layers alone, also a

@@ -148,6 +148,12 @@ def find_loss(said: LossLike, folder: Path | None = None) -> Loss:
     return Loss(_of_batch(thing), thing.name)
 
 
+def usual_loss(said: LossLike, classes: int | None, model: object) -> Loss:
+    """The loss that was asked for, or the usual one of such targets. The paper's CNN gives
+    log-probabilities."""
+    return find_loss(said or ("mse" if classes is None else "nll" if model == "cnn" else "cross-entropy"))
+
+
 @dataclass(frozen=True)
 class WithParameters:
     """A function of the user's own with the parameters that a config gave it. Equal ones share a stack."""

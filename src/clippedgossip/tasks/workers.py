@@ -1,4 +1,5 @@
-"""The workers that train, stacked: their batches, gradients, losses and metrics.
+"""A task (the data, the share of each node, the model, its loss and its metric) and the workers that train on
+it, stacked: their batches, gradients, losses and metrics.
 
 A model trains in one of two tiers. `vmap`: PyTorch's `torch.func` computes all workers in one call. `each`:
 worker by worker. Both give the same models, up to rounding, and the same draws of dropout. On a CPU the tier
@@ -10,6 +11,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -19,14 +21,24 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import clippedgossip.devices as devices
-from clippedgossip.errors import RunError, UserError, warn_user
+from clippedgossip.errors import DataError, RunError, UserError, warn_user
 from clippedgossip.own import blamed
 from clippedgossip.randomness import Word, batch_indices, hash_bits, key, purpose_word
 from clippedgossip.tasks.augment import crop_flip
-from clippedgossip.tasks.datasets import at, cast, leaves, mapped
+from clippedgossip.tasks.datasets import Data, DataSet, at, cast, leaves, mapped
+from clippedgossip.tasks.models import ParameterLayout, build, flatten
 from clippedgossip.tasks.module_function import ModuleFunction, batched_on_cpu, cost, in_format
-from clippedgossip.tasks.objective import Loss, called, chunks
-from clippedgossip.tasks.task import Task
+from clippedgossip.tasks.objective import (
+    Loss,
+    LossLike,
+    Metric,
+    MetricLike,
+    called,
+    chunks,
+    find_metric,
+    usual_loss,
+)
+from clippedgossip.tasks.poison import Poison
 
 if TYPE_CHECKING:
     from clippedgossip.tasks.large_data import Feed
@@ -40,6 +52,141 @@ CALLS = (called.__code__, Loss.of_outputs.__code__, Loss.__call__.__code__)
 """What calls a user's model and loss."""
 STATISTICS = 8
 """Batches from which the statistics of an averaged model's batch normalisation are estimated."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Task:
+    """What an engine trains on. Tensors share one device; `to` moves them.
+
+    `table[i, :sizes[i]]` are the rows of `data.train_*` that node `nodes[i]` holds; the rest is padding.
+    """
+
+    data: DataSet
+    nodes: Tensor
+    table: Tensor
+    sizes: Tensor
+    module: nn.Module
+    layout: ParameterLayout
+    loss: Loss
+    metric: Metric
+    batch: int
+    seed: int
+    augment: bool = False
+    poison: Poison | None = None
+    poisoned: Tensor | None = None
+    """The places in `nodes` of the nodes whose batches are poisoned."""
+
+    def __repr__(self) -> str:
+        return (
+            f"Task({len(self.nodes)} nodes learn {self.data.name!r}, {type(self.module).__name__} of "
+            f"{self.layout.size:,} parameters, batch {self.batch}, seed {self.seed})"
+        )
+
+    @property
+    def device(self) -> torch.device:
+        """Where its data are."""
+        return self.table.device
+
+    def to(self, device: torch.device | str) -> "Task":
+        """The same task on another device; the module is copied, this one stays where it is."""
+        if torch.device(device) == self.device:
+            return self
+        moved: dict[str, Any] = {
+            name: value.to(device) for name, value in vars(self).items() if isinstance(value, Tensor)
+        }
+        module = copy.deepcopy(self.module).to(device)
+        return replace(self, data=self.data.to(device), module=module, loss=self.loss.to(device), **moved)
+
+    def initial(self) -> Tensor:
+        """The starting point x⁰ (d,), one for all nodes."""
+        return flatten(self.module)
+
+    def some(self, rows: slice) -> "Task":
+        """The task of some of its nodes."""
+        poisoned = self.poisoned
+        if poisoned is not None:
+            poisoned = poisoned[(poisoned >= rows.start) & (poisoned < rows.stop)] - rows.start
+        any_poisoned = poisoned is not None and len(poisoned) > 0
+        return replace(
+            self,
+            nodes=self.nodes[rows],
+            table=self.table[rows],
+            sizes=self.sizes[rows],
+            poison=self.poison if any_poisoned else None,
+            poisoned=poisoned if any_poisoned else None,
+        )
+
+
+def make_task(
+    data: DataSet,
+    shares: Sequence[Data | Sequence[int]],
+    model: str | nn.Module,
+    *,
+    seed: int,
+    batch: int = 32,
+    loss: LossLike = None,
+    metric: MetricLike = None,
+    nodes: Sequence[int] | None = None,
+    augment: bool = False,
+    poison: Poison | None = None,
+    poisoned: Sequence[int] = (),
+) -> Task:
+    """Make a task. `shares[i]` are the training rows of node `nodes[i]`; without `nodes`, of node i.
+
+    The present parameters of a module of the user's own become x⁰. Without `loss` it is the cross-entropy
+    where the targets are classes, and the mean squared error where they are real numbers. `poisoned` names
+    the nodes whose batches go through `poison`.
+    """
+    if not isinstance(batch, int) or batch < 1:
+        raise DataError(f"batch is {batch}; it must be a whole number, at least 1")
+    if augment and not (isinstance(data.train_x, Tensor) and len(data.shape) == 3):
+        raise DataError(
+            f"augment crops and flips images (channels, height, width); these inputs have shape {data.shape}"
+        )
+    objective = usual_loss(loss, data.classes, model)
+    measured = find_metric(metric, objective, data.classes)
+    module = model
+    if isinstance(module, str):
+        if data.classes is None or not isinstance(data.train_x, Tensor):
+            raise DataError(
+                f"model {model!r} is for classes of plain inputs, but {data.name} has others\n"
+                "give a module of your own"
+            )
+        module = build(module, data.shape, data.classes, seed=seed)
+    if (
+        not isinstance(model, str) or loss is not None or metric is not None or data.mean is None
+    ):  # not all of it is built in
+        from clippedgossip.tasks.module_checks import check_module
+
+        check_module(module, data, objective, measured, batch)
+    ids = list(range(len(shares))) if nodes is None else list(nodes)
+    rows = _checked_shares(ids, shares, data.count)
+    unknown = sorted(set(poisoned) - set(ids))
+    if unknown:
+        raise DataError(f"worker {unknown[0]} is to be poisoned but does not train; name one of nodes")
+    if len(poisoned) and poison is None:
+        raise DataError(
+            "some workers are to be poisoned, but no poison is given; give tasks.FlipLabels(…) or your own"
+        )
+    if len(poisoned) and poison is not None:
+        from clippedgossip.tasks.module_checks import check_poison
+
+        check_poison(poison, data)
+    return Task(
+        data=data,
+        nodes=torch.tensor(ids),
+        table=nn.utils.rnn.pad_sequence(rows, batch_first=True),
+        sizes=torch.tensor([len(row) for row in rows]),
+        module=module,
+        layout=ParameterLayout.of(module),
+        loss=objective,
+        metric=measured,
+        batch=batch,
+        seed=seed,
+        augment=augment,
+        poison=poison if poisoned else None,
+        poisoned=torch.tensor([ids.index(node) for node in poisoned]) if poisoned else None,
+    )
 
 
 class WorkerShares(NamedTuple):
@@ -411,3 +558,25 @@ def _shape(task: Task) -> tuple[object, ...]:
         task.augment,
         repr(task.module),
     )
+
+
+def _checked_shares(ids: Sequence[int], shares: Sequence[Data | Sequence[int]], samples: int) -> list[Tensor]:
+    """The shares as tensors of row numbers: one for each worker, none empty, all within the data."""
+    if len(ids) != len(shares) or len(set(ids)) != len(ids):
+        raise DataError(f"{len(shares)} shares for {len(set(ids))} different workers; give one share to each")
+    try:
+        rows = [torch.as_tensor(share).cpu() for share in shares]
+    except (TypeError, ValueError, RuntimeError) as error:  # text, None, lists of several lengths
+        raise DataError(f"the shares are no rows: {error}\nlist the numbers of each worker's rows") from None
+    for node, row in zip(ids, rows, strict=True):
+        if row.ndim == 1 and not len(row):
+            raise DataError(f"worker {node} holds no samples; use fewer workers or another partition")
+        if row.ndim != 1 or row.dtype == torch.bool or row.is_floating_point():
+            raise DataError(
+                f"worker {node}'s share has shape {tuple(row.shape)} and dtype {row.dtype}; "
+                "list the numbers of its rows (of a mask: mask.nonzero().flatten())"
+            )
+        if int(row.min()) < 0 or int(row.max()) >= samples:
+            wrong = int(row.min()) if int(row.min()) < 0 else int(row.max())
+            raise DataError(f"worker {node} holds row {wrong}; rows go from 0 to {samples - 1}")
+    return [row.long() for row in rows]
