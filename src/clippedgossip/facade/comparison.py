@@ -31,7 +31,7 @@ from clippedgossip.report.statistics import ANY, SHARE, Series, estimate, over_s
 from clippedgossip.report.terminal import table
 from clippedgossip.runs.fill import MEMORY_SHARE, most_together, packed
 from clippedgossip.settings import Precision
-from clippedgossip.simulate.setup import setup_bytes
+from clippedgossip.simulate.setup import needed_bytes
 from clippedgossip.step import LearningRate, Momentum
 from clippedgossip.tasks.objective import LossLike, MetricLike
 
@@ -215,7 +215,10 @@ class Comparison:
 def batches(runs: Sequence[RecordedRun], device: str) -> Iterator[list[RecordedRun]]:
     """Runs to train in one stack: as many as there is memory for."""
     most = most_together(device, max((run.setup.task.layout.size for run in runs), default=0))
-    return packed(runs, lambda run: setup_bytes(run.setup), MEMORY_SHARE * free_memory(device), most)
+    free = MEMORY_SHARE * free_memory(device)
+    return packed(
+        runs, lambda run: needed_bytes([run.setup.task], [run.setup], torch.device(device)), free, most
+    )
 
 
 def train_batch(runs: Sequence[RecordedRun], device: str) -> Iterator[int]:

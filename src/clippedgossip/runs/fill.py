@@ -8,13 +8,15 @@ from itertools import groupby
 from pathlib import Path
 from typing import TypeVar
 
+import torch
+
 from clippedgossip.devices import free_memory
 from clippedgossip.errors import UserError, counted
 from clippedgossip.files import canonical
 from clippedgossip.records import RunDirectory
-from clippedgossip.runs.budget import plan
 from clippedgossip.runs.config import RunConfig
 from clippedgossip.runs.execute import Attempt, Cadence, lock_all, run_together
+from clippedgossip.simulate.setup import needed_bytes
 from clippedgossip.simulate.state import Moment
 from clippedgossip.tasks.module_function import SMALL
 
@@ -145,10 +147,10 @@ def _shape(attempt: Attempt) -> str:
 def _need(attempt: Attempt) -> tuple[int, int]:
     """Its bytes and parameters."""
     try:
-        needs = plan(attempt.config, device=attempt.device)
+        setup = attempt.config.build()
     except UserError:  # running it will say what is wrong
         return 0, SMALL + 1
-    return needs.memory_bytes, needs.parameters
+    return needed_bytes([setup.task], [setup], torch.device(attempt.device)), setup.task.layout.size
 
 
 class _RoundCounter:

@@ -253,16 +253,6 @@ def models_bytes(
     return (copies * workers + 2 * messages) * parameters * 4
 
 
-def setup_bytes(setup: Setup) -> int:
-    """The memory of one run in a stack, roughly: its models, messages and activations."""
-    task = setup.task
-    kept = len(task.nodes) * task.batch * activation_bytes(task, task.device)
-    written = messages(setup.network, setup.rule, setup.attack)
-    slots = len(setup.training.optimizer.slots)
-    late = kept_bytes(setup.network, task.layout.size)
-    return models_bytes(len(task.nodes), task.layout.size, written, slots=slots) + kept + late
-
-
 def kept_bytes(network: Network, parameters: int) -> int:
     """Of the half-steps of earlier rounds, where messages come late."""
     late = 0 if network.delay is None else network.delay.most
@@ -290,16 +280,13 @@ def messages(network: Network, rule: Rule, attack: Attack | None) -> int:
     return 0 if attack is None or (linear and worth_a_product(nodes, slots)) else count
 
 
-def refuse_what_does_not_fit(
+def needed_bytes(
     tasks: Sequence[Task], setups: Sequence[Setup], device: torch.device, *, ranks: int | None = None
-) -> None:
-    """Raise if the workers of these tasks need more memory than is free, before any is taken. `ranks` is None
-    on one device."""
+) -> int:
+    """The memory of these tasks' workers in one stack, roughly. `ranks` is None on one device."""
     task, size, workers = tasks[0], tasks[0].layout.size, sum(len(task.nodes) for task in tasks)
     written = sum(messages(setup.network, setup.rule, setup.attack) for setup in setups)
-    training, free = setups[0].training, free_memory(device)
-    for setup in setups:
-        refuse_late(setup.network, size, free * (ranks or 1))
+    training = setups[0].training
     held = leaves((task.data.train_x, task.data.train_y, task.data.test_x, task.data.test_y))
     taken = 0  # of the data; on a CPU they are there already
     if task.data.on_host(device):
@@ -307,14 +294,25 @@ def refuse_what_does_not_fit(
     elif device.type == "cuda":
         taken = sum(x.numel() * x.element_size() for x in held)
     kept = activation_bytes(task, device) * DTYPES[training.precision].itemsize // 4
-    needed = (
+    return (
         models_bytes(workers, size, over_ranks=ranks is not None, slots=len(training.optimizer.slots))
         + models_bytes(0, size, written) // (ranks or 1)
         + sum(kept_bytes(setup.network, size) for setup in setups) // (ranks or 1)
         + taken
         + (workers if device.type == "cuda" or batched_on_cpu(task.module) else 1) * task.batch * kept
     )
+
+
+def refuse_what_does_not_fit(
+    tasks: Sequence[Task], setups: Sequence[Setup], device: torch.device, *, ranks: int | None = None
+) -> None:
+    """Raise if the workers of these tasks need more memory than is free, before any is taken."""
+    size, free = tasks[0].layout.size, free_memory(device)
+    for setup in setups:
+        refuse_late(setup.network, size, free * (ranks or 1))
+    needed = needed_bytes(tasks, setups, device, ranks=ranks)
     if needed > free:
+        workers = sum(len(task.nodes) for task in tasks)
         where = "the GPU" if device.type == "cuda" else "this machine"
         raise RunError(
             f"{workers} workers with {size:,} parameters need about {needed:,} bytes, "
