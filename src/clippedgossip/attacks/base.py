@@ -130,9 +130,16 @@ class Attack(ABC):
         """Change `view.memory`, which is 0 at first. Called once in a round, before its messages."""
         return
 
+    def received(self, view: View) -> Inbox:
+        """What every regular node receives in this round; the attack learns from it first."""
+        if not len(view.receivers):
+            return Inbox(layout=view.layout, models=view.models, context=view.context)
+        self.learn(view)
+        return self.inbox(view)
+
     @abstractmethod
     def inbox(self, view: View) -> Inbox:
-        """What every regular node receives in this round."""
+        """The same, where the attack has receivers."""
 
     def with_strength(self, value: float | Tensor) -> "Attack":
         """The same attack with another strength, a number or a tensor of one."""

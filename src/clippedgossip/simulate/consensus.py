@@ -11,7 +11,7 @@ from clippedgossip.attacks import Attack, Silence, View
 from clippedgossip.devices import free_memory
 from clippedgossip.errors import RunError
 from clippedgossip.metrics import squared_distances
-from clippedgossip.mixing.inbox import Context, Inbox
+from clippedgossip.mixing.inbox import Context
 from clippedgossip.mixing.slots import RoundLayouts
 from clippedgossip.network import Network
 from clippedgossip.rules import Rule
@@ -108,10 +108,7 @@ def _rounds(
             byzantine_models=shadows,
             memory=memory,
         )
-        attacked = len(view.receivers) > 0
-        if attacked:
-            attack.learn(view)
-        inbox = attack.inbox(view) if attacked else Inbox(layout=layout, models=models, context=context)
+        inbox = attack.received(view)
         if len(sent):
             inbox = inbox.with_late(sent)
             sent[now % len(sent)] = models

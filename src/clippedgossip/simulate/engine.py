@@ -238,13 +238,13 @@ class Mixer:
         """`coordinates` are those of the models that are mixed, where they are not all."""
         device = workers.task.device
         self.network, self.seed, self.workers, self.part = setup.network, setup.seed, workers, part
-        self.attack = setup.attack or Silence()
+        self.attack = (setup.attack or Silence()) if len(setup.network.byzantine) else None
         self.regular = len(setup.network.regular)
         self.rule = setup.rule
         if self.rule.needs_losses:
             self.message_losses = self.make_message_losses()
             self.rule = self.rule.with_losses(self.message_losses)
-        self.capturable = self.attack.capturable and self.rule.capturable
+        self.capturable = self.rule.capturable and (self.attack is None or self.attack.capturable)
         self.layouts = RoundLayouts(self.network, self.seed, device, self._fixed(setup, device))
         self.layout = self.layouts.at(0)
         counts = checked_counts(setup.network, setup.rule, setup.training.rounds, setup.seed)
@@ -252,7 +252,7 @@ class Mixer:
         size = workers.task.layout.size if coordinates is None else coordinates
         self.sent = torch.zeros(self.layouts.kept, self.regular, size, device=device)
         """The half-steps of the last rounds, where messages come late."""
-        self.memory = torch.zeros(self.attack.memory, size, device=device)
+        self.memory = torch.zeros(self.attack.memory if self.attack else 0, size, device=device)
         self._place = torch.zeros(1, dtype=torch.int64, device=device)
         self.metrics = RunMetrics(
             setup.network, self.layout, counts_clips=isinstance(self.rule, ClippedGossip | CSPlus)
@@ -311,20 +311,19 @@ class Mixer:
         context = self.context(round, rounds)
         # A new object: a CUDA graph must compute from the numbers of the round, and not use kept results.
         layout = replace(self.layout) if self.layouts.fixed else self.layout
-        view = View(
-            network=self.network,
-            layout=layout,
-            models=models,
-            rule=self.rule,
-            context=context,
-            byzantine_models=half[self.regular :] if len(half) > self.regular else None,
-            memory=self.memory if len(self.memory) else None,
-        )
-        if not len(view.receivers):
+        if self.attack is None:
             inbox = Inbox(layout=layout, models=models, context=context)
         else:
-            self.attack.learn(view)
-            inbox = self.attack.inbox(view)
+            view = View(
+                network=self.network,
+                layout=layout,
+                models=models,
+                rule=self.rule,
+                context=context,
+                byzantine_models=half[self.regular :] if len(half) > self.regular else None,
+                memory=self.memory if len(self.memory) else None,
+            )
+            inbox = self.attack.received(view)
         return inbox if layout.late is None else inbox.with_late(self.sent)
 
     def context(self, round: Word, rounds: int) -> Context:
