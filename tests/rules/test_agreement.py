@@ -102,13 +102,15 @@ def draw(
     return own.to(dtype), received.to(dtype), weights
 
 
-def check(rule: Rule, dtype: torch.dtype, attack: str, nodes: int) -> int:
+def check(rule: Rule, dtype: torch.dtype, attack: str, nodes: int, device: str = "cpu") -> int:
     generator = torch.Generator().manual_seed(nodes)
     compared, byzantine = 0, torch.arange(K) == 2
     for start in range(0, nodes, 9):  # few enough for one product of all rows with all rows
         d = (1, 3, 20)[start // 9 % 3]
         own, received, weights = draw(9, d, dtype, attack, generator)
-        found = rule(own, received, weights, Context(byzantine=byzantine)).double().numpy()
+        context = Context(byzantine=byzantine.to(device))
+        mixed = rule(own.to(device), received.to(device), weights.to(device), context)
+        found = mixed.double().cpu().numpy()
         wide = [np.asarray(x.double().numpy(), dtype=np.longdouble) for x in (own, received, weights)]
         for i in range(9):
             x, messages, shares = (values[i] for values in wide)
@@ -123,17 +125,27 @@ def check(rule: Rule, dtype: torch.dtype, attack: str, nodes: int) -> int:
     return compared
 
 
+DEVICES = [
+    "cpu",
+    pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")),
+]
+
+
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("attack", ["", "one"], ids=["alone", "attacked"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
-def test_a_rule_does_what_its_definition_says(rule: Rule, dtype: torch.dtype, attack: str) -> None:
-    assert check(rule, dtype, attack, 54) > 50
+def test_a_rule_does_what_its_definition_says(
+    rule: Rule, dtype: torch.dtype, attack: str, device: str
+) -> None:
+    assert check(rule, dtype, attack, 54, device) > 50
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 @pytest.mark.parametrize("name", [name for name in RULES if name not in LOSES_WHAT_CANCELS])
-def test_it_does_so_where_two_messages_cancel(name: str, dtype: torch.dtype) -> None:
-    assert check(RULES[name], dtype, "cancel", 54) > 50
+def test_it_does_so_where_two_messages_cancel(name: str, dtype: torch.dtype, device: str) -> None:
+    assert check(RULES[name], dtype, "cancel", 54, device) > 50
 
 
 @pytest.mark.slow

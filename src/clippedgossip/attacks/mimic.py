@@ -88,7 +88,7 @@ class Mimic(LinearAttack):
         """z = Σ_i v_i (x_i − x̄), v the first eigenvector of the inner products of the x_i − x̄; then
         ⟨z, x_i − x̄⟩ is a multiple of v_i. It comes from repeated squaring, which a CUDA graph can capture."""
         apart = view.models - view.models.mean(0)
-        products = view.context.reduce(kernels.gram([apart]))[:-1, :-1].nan_to_num()
+        products = view.context.reduce(kernels.gram([apart])).nan_to_num()
         for _ in range(SQUARINGS):
             products = products / products.diagonal().sum().clamp(min=torch.finfo(products.dtype).tiny)
             products = products @ products

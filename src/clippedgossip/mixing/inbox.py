@@ -1,6 +1,5 @@
 """What every node of a network received in a round, and the distances and products that rules need."""
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -15,8 +14,7 @@ from clippedgossip.mixing.slots import Layout
 PAIRS_BYTES = 256 << 20
 SLACK = 2.0**-44
 """What is added to a squared distance between sums, by the square of what was summed: more than the rounding
-of the products it comes from, so that no message looks nearer than it is. 2⁻²² of a length in float32, and
-2⁻⁹ of it where a GPU's products are not taken again."""
+of the products it comes from, so that no message looks nearer than it is. 2⁻²² of a length in float32."""
 TERMS = 8.0
 """A float32 sum whose terms are together this many times as long as the own model is taken in float64."""
 
@@ -84,16 +82,6 @@ class Inbox:
         """Whether distances come from inner products, in an arithmetic wider than the models' own."""
         return self.dense and self.models.dtype != torch.float64
 
-    @property
-    def product_unit(self) -> float:
-        """How far a product of two rows may be off, by their lengths from the centre, if that is more than
-        float64's rounding."""
-        if not self.models.is_cuda:
-            return 0.0
-        from clippedgossip.mixing.kernels_cuda import MOST_ROWS, WORST_UNIT
-
-        return WORST_UNIT if self.held_rows < MOST_ROWS else 0.0
-
     def measurable(self) -> "Inbox":
         """The same messages, written out unless distances to them can be told from their coefficients; in
         float64 none so long that a square overflows."""
@@ -148,22 +136,18 @@ class Inbox:
         return replace(self, models=self.models[:, columns], extra=extra, whole=self)
 
     @cached_property
-    def _centred(self) -> Tensor:
-        """Inner products of all rows less a common centre c, linear ones included, and of c itself, last."""
+    def inner_products(self) -> Tensor:
+        """Gram matrix of all rows, linear ones included; float64."""
         if self.whole is not None:
-            return self.whole._centred
+            return self.whole.inner_products
         held = self.reduce(kernels.gram(self.blocks))
         if self.linear is None:
             return held
-        n, rows = len(self.models), self.held_rows
+        n = len(self.models)
         fine = torch.isfinite(held.diagonal())
         clean = torch.where(fine[:, None] & fine, held, 0.0)  # a diverged model must not spread
-        # Σ_j a_j x_j − c = Σ_j a_j (x_j − c) + (Σ_j a_j − 1) c
-        spread = self.linear.new_zeros(len(self.linear), rows + 1)
-        spread[:, :n] = self.linear
-        spread[:, rows] = self.linear.sum(1) - 1
-        across = spread @ clean
-        among = across @ spread.T
+        across = self.linear @ clean[:n]
+        among = across[:, :n] @ self.linear.T
         top = torch.cat([held[:n, :n], across[:, :n].T, held[:n, n:]], 1)
         middle = torch.cat([across[:, :n], among, across[:, n:]], 1)
         bottom = torch.cat([held[n:, :n], across[:, n:].T, held[n:, n:]], 1)
@@ -171,20 +155,14 @@ class Inbox:
 
     @cached_property
     def _term_squares(self) -> Tensor | None:
-        """Squares of what each row is a sum of, from the centre; None if all are single models."""
+        """Squares of what each row is a sum of; None if all are single models."""
         if self.linear is None:
             return None
         n = len(self.models)
-        squares = self._centred.diagonal().clone()
-        sizes = squares.clamp(min=0).nan_to_num(nan=0.0, posinf=0.0).sqrt()
-        off = (self.linear.sum(1) - 1).abs() * sizes[-1]
-        squares[n : n + len(self.linear)] = (self.linear.abs() @ sizes[:n] + off).square()
+        squares = self.inner_products.diagonal().clone()
+        sizes = squares[:n].clamp(min=0).nan_to_num(nan=0.0, posinf=0.0).sqrt()
+        squares[n : n + len(self.linear)] = (self.linear.abs() @ sizes).square()
         return squares
-
-    @cached_property
-    def inner_products(self) -> Tensor:
-        """Gram matrix of all rows less a common centre: the same distances; float64."""
-        return self._centred[:-1, :-1]
 
     @cached_property
     def norms(self) -> Tensor:
@@ -192,9 +170,7 @@ class Inbox:
         if self.whole is not None:
             return self.whole.norms
         if self.by_products:
-            products = self._centred
-            squares = products.diagonal() + 2 * products[:, -1] + products[-1, -1]
-            return squares[:-1].clamp(min=0).sqrt()
+            return self.inner_products.diagonal().clamp(min=0).sqrt()
         return self.reduce(torch.cat([kernels.row_squares(block) for block in self.blocks])).sqrt()
 
     @cached_property
@@ -230,7 +206,7 @@ class Inbox:
         if self.by_products and self.models.is_cuda:
             from clippedgossip.mixing.kernels_cuda import closed_slots_cuda
 
-            return closed_slots_cuda(self._centred, layout.slots, layout.own)
+            return closed_slots_cuda(self.inner_products, layout.slots, layout.own)
         return torch.cat([layout.own, torch.where(self.ok[layout.slots], layout.slots, layout.own)], 1)
 
     @cached_property
@@ -273,7 +249,9 @@ class Inbox:
         if self.by_products and self.models.is_cuda:
             from clippedgossip.mixing.kernels_cuda import combine_cuda
 
-            return combine_cuda(coefficients, slots, self._centred, self.linear, self.blocks, TERMS, output)
+            return combine_cuda(
+                coefficients, slots, self.inner_products, self.linear, self.blocks, TERMS, output
+            )
         n = len(self.models)
         rows = n if self.linear is None else n + len(self.linear)
         rows += 0 if self.extra is None else len(self.extra)
@@ -387,7 +365,7 @@ class Neighborhood:
         if not inbox.by_products:
             return inbox.reduce(kernels.squared_along_edges(inbox.blocks, self.slots))
         if inbox.models.is_cuda:
-            return self._taken_again[0]
+            return self._measured[0]
         products = inbox.inner_products
         norms = products.diagonal()
         own, other = self.slots[:, :1], self.slots[:, 1:]
@@ -408,23 +386,26 @@ class Neighborhood:
         local = whole[self.slots[:, :, None], self.slots[:, None, :]]
         to_own = whole[self.slots, own]
         found = (local + to_own[:, :1, None]) - (to_own[:, :, None] + to_own[:, None, :])
-        if inbox.models.is_cuda:
+        if inbox.models.is_cuda and inbox.linear is not None:
             from clippedgossip.mixing.kernels_cuda import products_again
 
-            unclear = self._taken_again[1].any(1)
+            unclear = self._measured[1].any(1)
             again = products_again(inbox.blocks, self.slots, unclear.to(torch.int8), inbox.linear)
             found = torch.where(unclear[:, None, None], inbox.reduce(again), found)
         return kernels.symmetric(found)
 
     @cached_property
-    def _taken_again(self) -> tuple[Tensor, Tensor]:
-        """On a GPU: (b, k) ‖x_i − x_j‖², and which of them the products do not tell."""
-        from clippedgossip.mixing.kernels_cuda import squared_from_products
+    def _measured(self) -> tuple[Tensor, Tensor]:
+        """On a GPU: (b, k) ‖x_i − x_j‖², and which of them the products do not tell. These are taken again:
+        distances to linear messages."""
+        from clippedgossip.mixing.kernels_cuda import squared_along_edges_cuda, squared_from_products
 
         inbox = self.inbox
-        return squared_from_products(
-            inbox._centred, inbox._term_squares, inbox.blocks, inbox.linear, self.slots, inbox.reduce
-        )
+        found, unclear = squared_from_products(inbox.inner_products, inbox._term_squares, self.slots)
+        if inbox.linear is None:
+            return found, unclear
+        again = squared_along_edges_cuda(inbox.blocks, self.slots, unclear, inbox.linear)
+        return torch.where(unclear != 0, inbox.reduce(again), found), unclear
 
     @cached_property
     def pairs(self) -> Tensor:
@@ -437,24 +418,12 @@ class Neighborhood:
     @cached_property
     def reach(self) -> Tensor:
         """(b, k+1) so long that rounding takes no more than SLACK·(Σ_j |u_j| reach_j)² from u P uᵀ, P =
-        `products`: the distance, for a message. A GPU's products are off by a share of both rows' lengths
-        from the centre: more, but for nodes whose products are taken again."""
-        found = self.products.diagonal(dim1=1, dim2=2).clamp(min=0).sqrt()
-        inbox = self.inbox
-        if not inbox.by_products or not inbox.product_unit:
-            return found
-        squares = inbox._centred.diagonal() if inbox._term_squares is None else inbox._term_squares
-        lengths = squares[self.slots].clamp(min=0).sqrt()
-        rough = (lengths[:, 1:] + lengths[:, :1]) * math.sqrt(inbox.product_unit / SLACK)
-        if inbox.models.is_cuda:
-            rough = torch.where(self._taken_again[1].any(1, keepdim=True), found[:, 1:], rough)
-        return torch.cat([found[:, :1], rough], 1)
+        `products`: the distance, for a message."""
+        return self.products.diagonal(dim1=1, dim2=2).clamp(min=0).sqrt()
 
     @cached_property
     def own_norms(self) -> Tensor:
         """(b,) ‖x_i‖."""
-        if self.inbox.models.is_cuda:  # products in float32 would lose a short one beside a long centre
-            return self.inbox.reduce(kernels.row_squares(self.inbox.models[self.group])).sqrt()
         return self.inbox.norms[self.group]
 
     def message(self, place: int) -> Tensor:

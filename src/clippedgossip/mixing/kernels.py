@@ -2,9 +2,8 @@
 
 ‖a‖²+‖b‖²−2ab on raw float32 models loses every digit near consensus. Here inner products are accumulated in
 float64, where products of float32 are exact and never overflow: the error of a distance is at most a unit of
-float32's rounding of the longer of its two ends, whatever huge row stands beside them. A GPU kernel centres
-the rows instead, and takes again what that leaves uncertain (see `gram`). Nothing wider than float64 is at
-hand for float64 rows, so their distances are taken from differences.
+float32's rounding of the longer of its two ends, whatever huge row stands beside them. Nothing wider than
+float64 is at hand for float64 rows, so their distances are taken from differences.
 """
 
 from collections.abc import Iterator
@@ -46,20 +45,18 @@ def message_chunks(messages: int, models: Tensor, itemsize: int = 4) -> list[sli
 
 
 def gram(blocks: list[Tensor]) -> Tensor:
-    """Inner products, in float64, of all rows of the blocks stacked, less a centre c that the kernel chooses;
-    the last row and column are those of c itself (zeros where nothing was taken off)."""
+    """Inner products, in float64, of all rows of the blocks stacked; symmetric to the last bit."""
     first = blocks[0]
     if first.is_cuda and first.dtype == torch.float32:
         from clippedgossip.mixing.kernels_cuda import gram_cuda
 
         return gram_cuda(blocks)
     rows = sum(len(block) for block in blocks)
-    total = first.new_zeros(rows + 1, rows + 1, dtype=torch.float64)
-    held = total[:rows, :rows]
+    total = first.new_zeros(rows, rows, dtype=torch.float64)
     # With one thread and few rows, the product is up to twice as fast if coordinates come first.
     turned = rows <= 64 and torch.get_num_threads() == 1
     parts = column_chunks(rows, first.shape[1], 8, 1 << 20 if turned else CHUNK_BYTES)
-    scratch = held.new_empty(rows * (parts[0].stop if parts else 0))
+    scratch = total.new_empty(rows * (parts[0].stop if parts else 0))
     for part in parts:
         width, start = part.stop - part.start, 0
         room = scratch[: rows * width]
@@ -67,7 +64,7 @@ def gram(blocks: list[Tensor]) -> Tensor:
         for block in blocks:
             chunk[start : start + len(block)] = block[:, part]
             start += len(block)
-        held.addmm_(chunk, chunk.T)
+        total.addmm_(chunk, chunk.T)
     return symmetric(total)
 
 

@@ -1,48 +1,41 @@
 """The two heavy passes on a GPU. Each reads every model once.
 
-Inner products: a tile holds all rows for a few coordinates. The first row, the model of a regular node, is
-subtracted from all of them: it is the centre. Each product is made of TF32 products, which together are as
-exact as float32. Sums over tiles are float64.
-
-Two results would be wrong: distances between rows that are close to each other and far from the centre, which
-are lost in rounding, and squares of rows longer than 1e19, which overflow. The products show where. Further
-kernels compute these in float64. They always run, and end at once where there is nothing to do: a captured
-round cannot read on the CPU whether they are needed.
+Inner products are taken in float64, where products of float32 numbers are exact, as on a CPU. Data-centre
+GPUs have float64 tensor cores. A message that is a sum of models may be so near that rounding hides the
+distance: further kernels take such distances again, from differences. They always run, and end at once if
+there is nothing to do: a captured round cannot read on the CPU whether they are needed.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from clippedgossip.mixing.kernels import HUGE, column_chunks, full_precision
+from clippedgossip.mixing.kernels import HUGE, column_chunks, full_precision, symmetric
 
 MOST_ROWS = 128
-FARTHEST_CENTRE = tl.constexpr(1e4)  # a diverging model as the centre would cost the others their digits
-GRAM = {32: (32, 4, 792, 2), 128: (32, 3, 528, 4)}
-"""For so many rows: coordinates at a time, stages, programs (an H200 has 132 multiprocessors), warps."""
+FLOAT64_DOT = tuple(int(part) for part in triton.__version__.split(".")[:2]) >= (3, 5)
+GRAM = {32: (1200, 2, 1), 64: (528, 3, 4)}
+"""For so many rows: the most programs (an H200 has 132 multiprocessors), stages, warps. For more
+rows, products of copies in float64 are as fast."""
+GRAM_BLOCK = 32  # coordinates at a time
+GRAM_STEPS = 32  # blocks in one sum: 1,024 products round by less than `inbox.SLACK`
 COMBINE = {32: (64, 8, 3, 2), 128: (64, 1, 1, 4)}
 """For so many rows: coordinates at a time, how many times, stages, warps."""
 AGAIN = 16  # programs that share a row which is taken again
 FARTHEST = tl.constexpr(HUGE)
-UNDERFLOWN = tl.constexpr(2.0**-70)  # of a billion float32 squares some may be below 2⁻¹²⁶
-SHORTER = tl.constexpr(2.0**-88)  # 3.4e38 becomes 1.1e12
-UNIT = 2.0**-21  # error of a product of two rows, by their lengths; of the chunked ones 2⁻⁴⁶
-WORST_UNIT = 2.0**-18
-"""The most that it can be, for messages made to reach it. Of a row's part below TF32, 2⁻¹¹ of the row, TF32
-cuts off 2⁻¹⁰, twice; the square of that part is left out; a tile sums 32 products in float32."""
+UNIT = 2.0**-46  # error of a product of two rows, by their lengths
 CERTAIN = (
     16 * 2.0**-23
 )  # a distance D may be off by this times ‖x_i‖ + D, as rounding the result to float32 is
 
 
 @triton.jit
-def _products(
+def _rows_on(
     models,
     extra,
-    scales,
     column,
     inside,
     n,
@@ -51,13 +44,9 @@ def _products(
     extra_stride,
     ROWS: tl.constexpr,
     EXTRA: tl.constexpr,
-    SCALED: tl.constexpr,
 ):
-    """Inner products of all rows less the centre, and of the centre itself, on a few coordinates; their
-    symmetric part."""
+    """All rows of [models; extra] on a few coordinates, in float64; zeros below them."""
     row = tl.arange(0, ROWS)
-    centre = tl.load(models + column, mask=inside, other=0.0)
-    centre = tl.where(tl.abs(centre) < FARTHEST_CENTRE, centre, 0.0)  # false for NaN as well
     tile = tl.load(
         models + row[:, None].to(tl.int64) * models_stride + column[None, :],
         mask=(row < n)[:, None] & inside[None, :],
@@ -70,132 +59,64 @@ def _products(
             other=0.0,
         )
         tile = tl.where((row < n)[:, None], tile, others)
-    alone = tl.where((row == rows)[:, None], centre[None, :], 0.0)
-    if SCALED:
-        scale = tl.load(scales + row, mask=row < rows, other=1.0)[:, None]
-        tile = tl.where((row < rows)[:, None], tile * scale - centre[None, :] * scale, alone)
-    else:
-        tile = tl.where((row < rows)[:, None], tile - centre[None, :], alone)
-    # x = a + b, where a is x rounded to TF32: xxᵀ is aaᵀ + abᵀ + baᵀ, to float32's rounding.
-    a = ((tile.to(tl.uint32, bitcast=True) + 0x1000) & 0xFFFFE000).to(tl.float32, bitcast=True)
-    found = tl.dot(a, tl.trans(a), input_precision="tf32")
-    return (found + 2 * tl.dot(a, tl.trans(tile - a), input_precision="tf32")).to(tl.float64)
+    return tile.to(tl.float64)
 
 
 @triton.jit
 def _gram_kernel(
     models,
     extra,
-    scales,
     output,
     n,
     rows,
     columns,
     models_stride,
     extra_stride,
+    groups,
     steps,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
     EXTRA: tl.constexpr,
-    SCALED: tl.constexpr,
     STAGES: tl.constexpr,
 ):
+    """Inner products of all rows, on some coordinates: sums of sums, so that rounding does not add up."""
     program = tl.program_id(0).to(tl.int64)
     row = tl.arange(0, ROWS)
-    if SCALED:  # noqa: SIM102 - known when compiled
-        if tl.min(tl.load(scales + row, mask=row < rows, other=1.0)) == 1.0:  # no row is too long
-            return
     whole = columns // BLOCK * BLOCK  # the compiler sees that it may read wide words up to here
     total = tl.zeros((ROWS, ROWS), dtype=tl.float64)
-    for step in tl.range(0, steps, num_stages=STAGES):
-        column = (program * steps + step) * BLOCK + tl.arange(0, BLOCK)
-        total += _products(
-            models,
-            extra,
-            scales,
-            column,
-            column < whole,
-            n,
-            rows,
-            models_stride,
-            extra_stride,
-            ROWS,
-            EXTRA,
-            SCALED,
-        )
+    for group in range(groups):
+        found = tl.zeros((ROWS, ROWS), dtype=tl.float64)
+        for step in tl.range(0, steps, num_stages=STAGES):
+            column = ((program * groups + group) * steps + step) * BLOCK + tl.arange(0, BLOCK)
+            tile = _rows_on(
+                models, extra, column, column < whole, n, rows, models_stride, extra_stride, ROWS, EXTRA
+            )
+            found = tl.dot(tile, tl.trans(tile), found, out_dtype=tl.float64)
+        total += found
     if program == 0:
         column = whole.to(tl.int64) + tl.arange(0, BLOCK)
-        total += _products(
-            models,
-            extra,
-            scales,
-            column,
-            column < columns,
-            n,
-            rows,
-            models_stride,
-            extra_stride,
-            ROWS,
-            EXTRA,
-            SCALED,
+        tile = _rows_on(
+            models, extra, column, column < columns, n, rows, models_stride, extra_stride, ROWS, EXTRA
         )
-    if SCALED:
-        back = 1.0 / tl.load(scales + row, mask=row < rows, other=1.0).to(tl.float64)
-        total = total * back[:, None] * back[None, :]
-    total = (total + tl.trans(total)) / 2
+        total = tl.dot(tile, tl.trans(tile), total, out_dtype=tl.float64)
     tl.store(output + program * ROWS * ROWS + row[:, None] * ROWS + row[None, :], total)
 
 
 @triton.jit
-def _total_kernel(
-    models,
-    extra,
-    partial,
-    scales,
-    total,
-    programs,
-    n,
-    rows,
-    columns,
-    models_stride,
-    extra_stride,
-    ROWS: tl.constexpr,
-    MANY: tl.constexpr,
-    BLOCK: tl.constexpr,
-    EXTRA: tl.constexpr,
-    SCALED: tl.constexpr,
-):
-    """A row of the products, summed over the programs. And its factor for a second time: SHORTER if its
-    squares overflow although it is finite, else 1."""
-    row = tl.program_id(0).to(tl.int64)
+def _total_kernel(partial, total, programs, ROWS: tl.constexpr, MANY: tl.constexpr):
+    """A row of the products, summed over the programs; of the two halves, the lower one in both places."""
+    row = tl.program_id(0)
     other = tl.arange(0, ROWS)
-    if SCALED:  # noqa: SIM102 - known when compiled
-        if tl.min(tl.load(scales + other, mask=other < rows, other=1.0)) == 1.0:  # no row is too long
-            return
+    place = tl.maximum(row, other) * ROWS + tl.minimum(row, other)
     sums = tl.zeros((MANY, ROWS), dtype=tl.float64)
     for start in range(0, programs, MANY):
-        program = start + tl.arange(0, MANY)
-        place = partial + (program[:, None] * ROWS + row) * ROWS + other[None, :]
-        sums += tl.load(place, mask=(program < programs)[:, None], other=0.0)
-    found = tl.sum(sums, 0)
-    tl.store(total + row * ROWS + other, found)
-    if not SCALED:
-        scale = 1.0
-        square = tl.sum(tl.where(other == row, found, 0.0))
-        if (row < rows) & ((square == float("inf")) | (square != square)):
-            largest = tl.zeros((BLOCK,), dtype=tl.float32)
-            for start in range(0, columns, BLOCK):
-                column = start + tl.arange(0, BLOCK)
-                inside = column < columns
-                value = tl.load(models + row * models_stride + column, mask=inside & (row < n), other=0.0)
-                if EXTRA:
-                    value += tl.load(
-                        extra + (row - n) * extra_stride + column, mask=inside & (row >= n), other=0.0
-                    )
-                largest = tl.maximum(largest, tl.where(value == value, tl.abs(value), float("inf")))
-            if tl.max(largest) < float("inf"):
-                scale = SHORTER
-        tl.store(scales + row, scale)
+        program = (start + tl.arange(0, MANY)).to(tl.int64)
+        sums += tl.load(
+            partial + program[:, None] * ROWS * ROWS + place[None, :],
+            mask=(program < programs)[:, None],
+            other=0.0,
+        )
+    tl.store(total + row * ROWS + other, tl.sum(sums, 0))
 
 
 @triton.jit
@@ -240,34 +161,29 @@ def _squared_kernel(
     output,
     uncertain,
     k,
-    rows,
     stride,
     unit,
     certain,
     PADDED: tl.constexpr,
     SIZES: tl.constexpr,
 ):
-    """‖x_i − x_j‖² of one node's slots from the products, and which of them are lost in rounding."""
+    """‖x_i − x_j‖² of one node's slots from the products; and, where some rows are sums of models, which of
+    the distances are lost in rounding."""
     node = tl.program_id(0).to(tl.int64)
     place = tl.arange(0, PADDED)
     here = place < k
     own = tl.load(slots + node * (k + 1))
     other = tl.load(slots + node * (k + 1) + 1 + place, mask=here, other=0)
     other = tl.where(here, other, own)
-    high, low = tl.maximum(own, other), tl.minimum(own, other)  # one half of the table: symmetric
     mine = tl.load(products + own * stride + own)
     theirs = tl.load(products + other * stride + other)
-    squared = tl.maximum(mine + theirs - 2 * tl.load(products + high * stride + low), 0.0)
-    corner = tl.load(products + rows * stride + rows)
-    norm = tl.sqrt(tl.maximum(mine + 2 * tl.load(products + rows * stride + own) + corner, 0.0))
-    size = theirs
-    if SIZES:
-        size = tl.load(sizes + other)
-    distance = tl.sqrt(squared)
-    unclear = unit * (mine + size) > certain * tl.maximum(distance, certain * norm) * (norm + distance)
-    unclear = unclear | (mine + size < UNDERFLOWN)
+    squared = tl.maximum(mine + theirs - 2 * tl.load(products + own * stride + other), 0.0)
     tl.store(output + node * k + place, squared, mask=here)
-    tl.store(uncertain + node * k + place, (unclear & (other != own)).to(tl.int8), mask=here)
+    if SIZES:
+        norm, distance = tl.sqrt(tl.maximum(mine, 0.0)), tl.sqrt(squared)
+        size = mine + tl.load(sizes + other)
+        unclear = unit * size > certain * tl.maximum(distance, certain * norm) * (norm + distance)
+        tl.store(uncertain + node * k + place, (unclear & (other != own)).to(tl.int8), mask=here)
 
 
 @triton.jit
@@ -359,10 +275,8 @@ def _spread_kernel(
     row = tl.arange(0, PADDED)
     inside = row < rows
     square = tl.load(products + row * (stride + 1), mask=inside, other=0.0)
-    across = tl.load(products + rows * stride + row, mask=inside, other=0.0)
-    corner = tl.load(products + rows * (stride + 1))
     fine = tl.abs(square) < float("inf")  # false for NaN as well
-    norm = tl.where(fine, tl.sqrt(tl.maximum(square + 2 * across + corner, 0.0)), float("inf"))
+    norm = tl.where(fine, tl.sqrt(tl.maximum(square, 0.0)), float("inf"))
     spread = tl.zeros((PADDED,), dtype=tl.float64)
     for start in range(0, closed, SOME):
         place = start + tl.arange(0, SOME)
@@ -742,29 +656,25 @@ def half_step_cuda(
 
 
 def gram_cuda(blocks: list[Tensor]) -> Tensor:
-    """As `kernels.gram`, for float32 on a GPU. Use one half of it: the two halves may round differently."""
+    """As `kernels.gram`, for float32 on a GPU."""
     models, extra = _two(blocks)
-    n, columns = models.shape
-    rows = sum(len(block) for block in blocks)
-    if rows + 1 > MOST_ROWS:
+    columns, rows = models.shape[1], sum(len(block) for block in blocks)
+    padded = max(32, triton.next_power_of_2(rows))
+    if padded not in GRAM or not FLOAT64_DOT:
         return _gram_chunked(blocks)
-    padded = max(16, triton.next_power_of_2(rows + 1))
-    block, stages, programs, warps = GRAM[32 if padded <= 32 else MOST_ROWS]
-    steps = triton.cdiv(columns, block * programs)
+    most, stages, warps = GRAM[padded]
+    pieces = triton.cdiv(columns, GRAM_BLOCK)
+    steps = min(GRAM_STEPS, max(1, triton.cdiv(pieces, most)))
+    groups = max(1, triton.cdiv(pieces, steps * most))
+    programs = max(1, triton.cdiv(pieces, steps * groups))
     partial = models.new_empty(programs, padded, padded, dtype=torch.float64)
     total = models.new_empty(padded, padded, dtype=torch.float64)
-    scales = models.new_empty(padded)
-    strides, two = (models.stride(0), extra.stride(0)), len(blocks) > 1
-    for scaled in (False, True):
-        _gram_kernel[(programs,)](
-            models, extra, scales, partial, n, rows, columns, *strides, steps,
-            ROWS=padded, BLOCK=block, EXTRA=two, SCALED=scaled, STAGES=stages, num_warps=warps,
-        )  # fmt: skip
-        _total_kernel[(rows + 1,)](
-            models, extra, partial, scales, total, programs, n, rows, columns, *strides,
-            ROWS=padded, MANY=8192 // padded, BLOCK=4096, EXTRA=two, SCALED=scaled, num_warps=8,
-        )  # fmt: skip
-    return total[: rows + 1, : rows + 1]
+    _gram_kernel[(programs,)](
+        models, extra, partial, len(models), rows, columns, models.stride(0), extra.stride(0), groups, steps,
+        ROWS=padded, BLOCK=GRAM_BLOCK, EXTRA=len(blocks) > 1, STAGES=stages, num_warps=warps,
+    )  # fmt: skip
+    _total_kernel[(rows,)](partial, total, programs, ROWS=padded, MANY=8192 // padded, num_warps=8)
+    return total[:rows, :rows]
 
 
 def middle_cuda(
@@ -795,43 +705,19 @@ def row_squares_cuda(block: Tensor) -> Tensor:
     return partial.sum(1)
 
 
-def squared_from_products(
-    products: Tensor,
-    sizes: Tensor | None,
-    blocks: list[Tensor],
-    linear: Tensor | None,
-    slots: Tensor,
-    reduce: Callable[[Tensor], Tensor],
-) -> tuple[Tensor, Tensor]:
-    """(b, k) ‖x_i − x_j‖² for slots (b, k+1), own rows first, and (b, k) which of them were lost in rounding:
-    these are computed again. In the products the centre comes last. Where some rows are linear, `sizes` are
-    the squares of the rows that they are sums of."""
+def squared_from_products(products: Tensor, sizes: Tensor | None, slots: Tensor) -> tuple[Tensor, Tensor]:
+    """(b, k) ‖x_i − x_j‖² for slots (b, k+1), own rows first, and (b, k) which of them are lost in rounding.
+    That can be where some rows are linear: `sizes` are the squares of what each row is a sum of."""
     nodes, closed = slots.shape
-    k, rows = closed - 1, len(products) - 1
-    found = torch.empty(nodes, k, dtype=torch.float64, device=slots.device)
-    uncertain = torch.empty(nodes, k, dtype=torch.int8, device=slots.device)
-    if not found.numel():
-        return found, uncertain
-    chunked = sum(len(block) for block in blocks) + 1 > MOST_ROWS
-    slots = slots.contiguous()
-    _squared_kernel[(nodes,)](
-        products,
-        products if sizes is None else sizes,
-        slots,
-        found,
-        uncertain,
-        k,
-        rows,
-        products.stride(0),
-        2.0**-46 if chunked else UNIT,
-        CERTAIN,
-        PADDED=triton.next_power_of_2(k),
-        SIZES=sizes is not None,
-    )
-    if chunked and linear is None:
-        return found, uncertain
-    again = squared_along_edges_cuda(blocks, slots, uncertain, linear)
-    return torch.where(uncertain != 0, reduce(again), found), uncertain
+    found = torch.empty(nodes, closed - 1, dtype=torch.float64, device=slots.device)
+    uncertain = torch.empty(nodes, closed - 1, dtype=torch.int8, device=slots.device)
+    if found.numel():
+        _squared_kernel[(nodes,)](
+            products, products if sizes is None else sizes, slots.contiguous(), found, uncertain, closed - 1,
+            products.stride(0), UNIT, CERTAIN,
+            PADDED=triton.next_power_of_2(closed - 1), SIZES=sizes is not None,
+        )  # fmt: skip
+    return found, uncertain
 
 
 def squared_along_edges_cuda(
@@ -899,7 +785,7 @@ def products_again(blocks: list[Tensor], slots: Tensor, which: Tensor, linear: T
 
 
 def closed_slots_cuda(products: Tensor, slots: Tensor, own: Tensor) -> Tensor:
-    """As `inbox.closed_slots`, from the products of all rows, the centre last."""
+    """As `inbox.closed_slots`, from the products of all rows."""
     nodes, k = slots.shape
     output = slots.new_empty(nodes, k + 1)
     if nodes:
@@ -943,11 +829,11 @@ def sum_wide_cuda(
 
 def _gram_chunked(blocks: list[Tensor]) -> Tensor:
     rows, columns = sum(len(block) for block in blocks), blocks[0].shape[1]
-    total = blocks[0].new_zeros(rows + 1, rows + 1, dtype=torch.float64)
+    total = blocks[0].new_zeros(rows, rows, dtype=torch.float64)
     for part in column_chunks(rows, columns, 8, 1 << 30):
         chunk = torch.cat([block[:, part].double() for block in blocks])
-        total[:rows, :rows].addmm_(chunk, chunk.T)
-    return total
+        total.addmm_(chunk, chunk.T)
+    return symmetric(total)
 
 
 def combine_cuda(
@@ -962,7 +848,7 @@ def combine_cuda(
     """out ← Σ_j coefficients[i, j]·(row of slot j), own row first, where a slot names a row of
     [models; linear @ models; extra]. Sums that need it are taken in float64."""
     models, extra = _two(blocks)
-    held, columns, rows = sum(len(block) for block in blocks), models.shape[1], len(products) - 1
+    held, columns, rows = sum(len(block) for block in blocks), models.shape[1], len(products)
     outputs, closed = slots.shape
     if not outputs:
         return out
