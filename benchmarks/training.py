@@ -108,7 +108,7 @@ def main() -> None:
     data = DataSet(
         name="random", train_x=x, train_y=y, test_x=x[:100], test_y=y[:100], classes=10,
         mean=torch.tensor(128.0), std=torch.tensor(64.0),
-    ).to(chosen.device)  # fmt: skip
+    )  # fmt: skip
     training = Training(rounds=10**6, precision=chosen.precision)
     work: dict[str, Work] = {}
     stacks: dict[int, Stack] = {}
@@ -118,6 +118,7 @@ def main() -> None:
         setups = [Setup(network=network, task=task, rule=rule, training=training) for task in tasks]
         stacks[runs] = Stack(setups, torch.device(chosen.device), None)
         stacks[runs].advance()
+        stacks[runs].check = None  # it would compare the graphs of `stages`
         work[f"stacked, {runs} run(s)"] = stacks[runs].advance
     if not chosen.no_loop:
         task = make(chosen.model, 0, network, data).to(chosen.device)
