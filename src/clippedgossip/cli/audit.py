@@ -5,27 +5,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
 from clippedgossip.cli import networks
 from clippedgossip.errors import NetworkError
 
 
-class _WithCatalogue(TyperCommand):
-    """Adds the networks and their options to --help."""
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        super().format_help(ctx, formatter)
-        print(f"Networks, their options and defaults:\n{networks.listing()}\n")
-
-
 def register(app: typer.Typer) -> None:
     """Add the `audit` command."""
-    app.command(
-        "audit",
-        cls=_WithCatalogue,
-        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-    )(audit)
+    app.command("audit", cls=networks.help_with(networks.known), context_settings=networks.FREE)(audit)
 
 
 def audit(

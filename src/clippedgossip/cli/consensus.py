@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
-from typer.core import TyperCommand
 
 from clippedgossip.cli import consensus_output as output
 from clippedgossip.cli import networks
@@ -26,25 +25,18 @@ TRAINING = {"mozi": "the losses of models", "label-flipping": "labels"}
 """Rules and attacks that need more than vectors, and what they need."""
 
 
-class _WithNames(TyperCommand):
-    """Adds networks, rules and attacks to --help."""
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        super().format_help(ctx, formatter)
-        print(f"Networks, their options and defaults:\n{networks.listing()}\n")
-        print(f"Rules and their options:\n{networks.listing('rules')}\n")
-        print("bucketing and nnm contain a rule, tuned an attack. Its options have its key:")
-        print("  --rule bucketing --rule-option rule=krum --rule-option rule.faulty=1\n")
-        print(f"Attacks and their options:\n{networks.listing('attacks')}\n")
-
-
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command(
-        "consensus",
-        cls=_WithNames,
-        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-    )(consensus)
+    app.command("consensus", cls=networks.help_with(_known), context_settings=networks.FREE)(consensus)
+
+
+def _known() -> str:
+    return (
+        f"{networks.known()}\n\nRules and their options:\n{networks.listing('rules')}\n\n"
+        "bucketing and nnm contain a rule, tuned an attack. Its options have its key:\n"
+        "  --rule bucketing --rule-option rule=krum --rule-option rule.faulty=1\n\n"
+        f"Attacks and their options:\n{networks.listing('attacks')}"
+    )
 
 
 def consensus(

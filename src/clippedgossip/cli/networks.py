@@ -2,11 +2,12 @@
 
 import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from clippedgossip.errors import NetworkError, counted, unknown_name
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from clippedgossip.network import Network
 
 FILES = (".graphml", ".csv", ".json")
+FREE = {"allow_extra_args": True, "ignore_unknown_options": True}
+"""Settings of a command that takes the options of networks."""
 
 Source = Annotated[
     str, typer.Argument(metavar="NETWORK", help="A network's name, or a .graphml, .csv or .json file.")
@@ -200,3 +203,19 @@ def catalogue(kind: str = "networks") -> list[str]:
 def listing(kind: str = "networks") -> str:
     """The same as text."""
     return "\n".join(catalogue(kind))
+
+
+def known() -> str:
+    """The networks under their heading."""
+    return f"Networks, their options and defaults:\n{listing()}"
+
+
+def help_with(known: Callable[[], str]) -> type[TyperCommand]:
+    """The class of a command whose --help ends with these words."""
+
+    class WithNames(TyperCommand):
+        def format_help(self, ctx: Any, formatter: Any) -> None:
+            super().format_help(ctx, formatter)
+            print(f"{known()}\n")
+
+    return WithNames

@@ -8,7 +8,6 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from typer.core import TyperCommand
 
 from clippedgossip.cli import networks
 from clippedgossip.errors import UserError
@@ -22,16 +21,12 @@ Json = Annotated[bool, typer.Option("--json", help="Print the rows as JSON, and 
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("reproduce", cls=_WithFigures)(reproduce)
+    app.command("reproduce", cls=networks.help_with(_known))(reproduce)
 
 
-class _WithFigures(TyperCommand):
-    """Adds the names of the figures to --help."""
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        super().format_help(ctx, formatter)
-        names = ", ".join([*networks.catalogue("figures"), "all (those of the paper)", "ours (the others)"])
-        print(fill(f"Figures: {names}", 80, subsequent_indent="  ", break_on_hyphens=False) + "\n")
+def _known() -> str:
+    names = ", ".join([*networks.catalogue("figures"), "all (those of the paper)", "ours (the others)"])
+    return fill(f"Figures: {names}", 80, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def reproduce(
