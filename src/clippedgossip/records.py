@@ -160,6 +160,16 @@ def run_name(config: Mapping[str, Any], prefix: str) -> str:
     return f"{prefix}-{sha256(canonical(config).encode()).hexdigest()[:12]}"
 
 
+class _InFolder:
+    """The path of a file of a run."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, run: "RunDirectory", kind: object = None) -> Path:
+        return run.path / self.name
+
+
 @dataclass(frozen=True)
 class RunDirectory:
     """A run on disk. The process that runs it holds its lock. Others may read it meanwhile."""
@@ -200,38 +210,15 @@ class RunDirectory:
             raise RunError(f"{run.path} has no records yet\nstart the run, or wait for its first round")
         return run
 
-    @property
-    def config_path(self) -> Path:
-        return self.path / "config.json"
-
-    @property
-    def records_path(self) -> Path:
-        return self.path / "records.jsonl"
-
-    @property
-    def environment_path(self) -> Path:
-        return self.path / "environment.json"
-
-    @property
-    def checkpoint_path(self) -> Path:
-        return self.path / "checkpoint.safetensors"
-
-    @property
-    def drawing_path(self) -> Path:
-        """A drawing of the network, if there is one. `report` shows it."""
-        return self.path / "network.svg"
-
-    @property
-    def summary_path(self) -> Path:
-        return self.path / "summary.json"
-
-    @property
-    def failure_path(self) -> Path:
-        return self.path / "failure.json"
-
-    @property
-    def lock_path(self) -> Path:
-        return self.path / "lock"
+    config_path = _InFolder("config.json")
+    records_path = _InFolder("records.jsonl")
+    environment_path = _InFolder("environment.json")
+    checkpoint_path = _InFolder("checkpoint.safetensors")
+    drawing_path = _InFolder("network.svg")
+    """A drawing of the network, if there is one. `report` shows it."""
+    summary_path = _InFolder("summary.json")
+    failure_path = _InFolder("failure.json")
+    lock_path = _InFolder("lock")
 
     @property
     def config(self) -> dict[str, Any]:
