@@ -205,19 +205,15 @@ class Network:
             values = np.repeat((0.5 if self.weighting == "lazy" else 1.0) / (counts + 1.0), counts)
         else:
             values = mixing.constructed(self.weighting, indptr, indices, self.max_degree)
+        selves = 1 - mixing.row_sums(indptr, values)
+        return self._with(indptr, indices, values, selves, delay=self.delay)
+
+    def _with(self, indptr: Ints, indices: Ints, values: Floats, selves: Floats, **more: Any) -> "Network":
+        """The same nodes with other links and weights."""
         network: Network = object.__new__(Network)
-        network._fill(
-            labels=self.labels,
-            indptr=indptr,
-            indices=indices,
-            weighting=self.weighting,
-            max_degree=self.max_degree,
-            groups=self.groups,
-            delay=self.delay,
-            _is_byzantine=self._is_byzantine,
-            _values=values,
-            _selves=1 - mixing.row_sums(indptr, values),
-        )
+        same = ("labels", "weighting", "max_degree", "groups", "_is_byzantine")
+        links = {"indptr": indptr, "indices": indices, "_values": values, "_selves": selves}
+        network._fill(**{name: getattr(self, name) for name in same} | links | more)
         return network
 
     def remember(self, name: Hashable, compute: Callable[[], Any]) -> Any:
@@ -385,20 +381,9 @@ class Network:
             bound = None if self.max_degree is None else max(self.max_degree, int(degrees.max()))
             values = mixing.constructed(self.weighting, indptr, indices, bound)
             selves = 1 - mixing.row_sums(indptr, values)
-        network: Network = object.__new__(Network)
-        network._fill(
-            labels=self.labels,
-            indptr=indptr,
-            indices=indices,
-            weighting="own" if self.fixed_weights else self.weighting,
-            max_degree=self.max_degree,
-            groups=self.groups,
-            _is_byzantine=self._is_byzantine,
-            _values=values,
-            _selves=selves,
-            _guess=self.gap.fiedler if "gap" in self.__dict__ else None,
-        )
-        return network
+        weighting = "own" if self.fixed_weights else self.weighting
+        guess = self.gap.fiedler if "gap" in self.__dict__ else None
+        return self._with(indptr, indices, values, selves, weighting=weighting, _guess=guess)
 
     def to_networkx(self) -> Graph:
         """The network as a new networkx graph: Byzantine nodes marked, W on the edges."""
