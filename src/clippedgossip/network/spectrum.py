@@ -30,6 +30,7 @@ RELATIVE = 1e-6  # accuracy asked of γ
 BUDGET = 2e9  # multiplications that one Lanczos run may cost
 BAND = 600  # widest profile that is still worth a factorisation
 SEED = 20_220_202
+Method = Literal["dense", "lanczos", "inverse", "components", "trivial"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +44,7 @@ class Gap:
     eigenvalues: Floats | None = None  # all of them, ascending, where they were computed
     slowest: Floats | None = None  # (n, r) all eigenvectors of λ₂ as columns, where it is known to be r-fold
     exact: bool = True  # False if `value` is only an upper bound on γ
-    method: Literal["dense", "lanczos", "inverse", "components", "trivial"]
+    method: Method
 
 
 def matrix(indptr: Ints, indices: Ints, values: Floats, selves: Floats) -> Csr:
@@ -158,17 +159,18 @@ def _lanczos(w: Csr, start: Floats) -> Gap:
     """Both ends of the spectrum from one run."""
     first = _unit(start)
     alphas, betas, exact = _tridiagonal(w, first, _converged)
-    theta_n = float(eigh_tridiagonal(alphas, betas, eigvals_only=True, select="i", select_range=(0, 0))[0])
     vector = _ritz_vector(w, first, alphas, betas)
-    low = edge_form(w, vector)
-    return Gap(
-        value=_clamp(min(low, 1 + theta_n)),
-        lambda2=1 - low,
-        lambda_n=theta_n,
-        fiedler=vector,
-        exact=exact,
-        method="lanczos",
-    )
+    return _gap(vector, edge_form(w, vector), _smallest(alphas, betas), exact, "lanczos")
+
+
+def _gap(vector: Floats, low: float, lambda_n: float, exact: bool, method: Method) -> Gap:
+    """γ from 1 − λ₂, with the vector of λ₂, and λ_n."""
+    value = _clamp(min(low, 1 + lambda_n))
+    return Gap(value=value, lambda2=1 - low, lambda_n=lambda_n, fiedler=vector, exact=exact, method=method)
+
+
+def _smallest(alphas: Floats, betas: Floats) -> float:
+    return float(eigh_tridiagonal(alphas, betas, eigvals_only=True, select="i", select_range=(0, 0))[0])
 
 
 def _tridiagonal(
@@ -277,17 +279,8 @@ def _inverse(w: Csr, start: Floats) -> Gap:
         alphas, betas, exact = _tridiagonal(
             w, _unit(np.random.default_rng(SEED).standard_normal(n)), _lowest(1 - low)
         )
-        theta_n = float(
-            eigh_tridiagonal(alphas, betas, eigvals_only=True, select="i", select_range=(0, 0))[0]
-        )
-    return Gap(
-        value=_clamp(min(low, 1 + theta_n)),
-        lambda2=1 - low,
-        lambda_n=theta_n,
-        fiedler=vector,
-        exact=exact,
-        method="inverse",
-    )
+        theta_n = _smallest(alphas, betas)
+    return _gap(vector, low, theta_n, exact, "inverse")
 
 
 def _lowest(lambda2: float) -> Callable[[Floats, Floats, float], bool]:
