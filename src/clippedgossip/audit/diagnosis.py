@@ -149,44 +149,35 @@ def audit(
             "diagnose one of at most 2000 nodes"
         )
     with threadpool_limits(1):  # many small eigenproblems: threads would only get in each other's way
-        return _audit(network, more_byzantine, suggestions, rounds, seed, tell)
-
-
-def _audit(
-    network: Network,
-    more_byzantine: int,
-    suggestions: int,
-    rounds: int,
-    seed: int,
-    tell: Callable[[str, int, int], None],
-) -> Audit:
-    tell("spectral gap of the regular nodes", 0, 5)
-    gap = network.gap
-    if len(network.byzantine):
-        tell("spectral gap of all nodes", 1, 5)
-        _ = network.gap_full
-    tell("weakest cut", 2, 5)
-    cut = weakest_cut(network)
-    tell("worst placement", 3, 5)
-    worst = worst_placement(network, more_byzantine, cut)
-    tell("edges to add", 4, 5)
-    edges = suggest_edges(network, suggestions)
-    lazy = (1 - gap.lambda2) / 2 if network.weighting == "metropolis-hastings" and network.connected else 0.0
-    few = len(network.byzantine) > 0 and network.n <= LARGEST and network.schedule is None
-    return Audit(
-        network=network,
-        consensus=theory.consensus_guarantee(network),
-        training=theory.training_guarantee(network),
-        weakest_cut=cut,
-        more_byzantine=more_byzantine,
-        worst_placement=worst,
-        suggested_edges=edges,
-        lazy_gamma=lazy if lazy > gap.value * 1.01 else None,
-        rounds=rounds_audit(network, rounds=rounds, seed=seed),
-        optimal=_optimal(network),
-        guaranteed=guaranteed(network) if few else None,
-        expected=expected(network) if few else None,
-    )
+        tell("spectral gap of the regular nodes", 0, 5)
+        gap = network.gap
+        if len(network.byzantine):
+            tell("spectral gap of all nodes", 1, 5)
+            _ = network.gap_full
+        tell("weakest cut", 2, 5)
+        cut = weakest_cut(network)
+        tell("worst placement", 3, 5)
+        worst = worst_placement(network, more_byzantine, cut)
+        tell("edges to add", 4, 5)
+        edges = suggest_edges(network, suggestions)
+        lazy = (
+            (1 - gap.lambda2) / 2 if network.weighting == "metropolis-hastings" and network.connected else 0.0
+        )
+        few = len(network.byzantine) > 0 and network.n <= LARGEST and network.schedule is None
+        return Audit(
+            network=network,
+            consensus=theory.consensus_guarantee(network),
+            training=theory.training_guarantee(network),
+            weakest_cut=cut,
+            more_byzantine=more_byzantine,
+            worst_placement=worst,
+            suggested_edges=edges,
+            lazy_gamma=lazy if lazy > gap.value * 1.01 else None,
+            rounds=rounds_audit(network, rounds=rounds, seed=seed),
+            optimal=_optimal(network),
+            guaranteed=guaranteed(network) if few else None,
+            expected=expected(network) if few else None,
+        )
 
 
 def _optimal(network: Network) -> Gain | None:
