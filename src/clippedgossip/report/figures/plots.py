@@ -140,8 +140,6 @@ def bars(
     groups: Sequence[str],
     values: Mapping[str, Sequence[Estimate | float | None]],
     *,
-    title: str = "",
-    y_label: str = "accuracy",
     y_scale: Scale = "linear",
     y_limits: tuple[float, float] | None = None,
     marks: Sequence[Mark] = (),
@@ -181,7 +179,7 @@ def bars(
                 if point
             )
             described.append(f"{name}: {shown}")
-        finish(axes, title=title, x_label="", y_label=y_label, y_scale=y_scale)
+        finish(axes, title="", x_label="", y_label="accuracy", y_scale=y_scale)
         axes.grid(axis="x", visible=False)
         axes.set_xticks(
             range(len(groups)), groups, rotation=40 if turned else 0, ha="right" if turned else "center"
@@ -192,18 +190,16 @@ def bars(
         draw_marks(axes, marks)
         if legend:
             draw_legend(axes)
-        return to_svg(figure, f"{title or y_label}. {'; '.join(described)}")
+        return to_svg(figure, f"accuracy. {'; '.join(described)}")
 
 
 def scatter(
     clouds: Sequence[Points],
     *,
-    title: str = "",
     x_label: str,
     y_label: str,
     x_scale: Scale = "log",
     y_scale: Scale = "log",
-    marks: Sequence[Mark] = (),
     looks: Mapping[str, Style] | None = None,
     legend: bool = True,
     size: tuple[float, float] = (4.6, 3.4),
@@ -224,31 +220,28 @@ def scatter(
                 linestyle="none",
                 label=cloud.name,
             )
-        finish(axes, title=title, x_label=x_label, y_label=y_label, x_scale=x_scale, y_scale=y_scale)
-        draw_marks(axes, marks)
+        finish(axes, title="", x_label=x_label, y_label=y_label, x_scale=x_scale, y_scale=y_scale)
         if legend:
             draw_legend(axes)
         count = sum(len(cloud.x) for cloud in clouds)
         names = ", ".join(cloud.name for cloud in clouds)
-        return to_svg(figure, f"{heading(title, x_label, y_label)}: {count} points of {names}")
+        return to_svg(figure, f"{heading('', x_label, y_label)}: {count} points of {names}")
 
 
 def small_multiples(
     panels: Sequence[Panel | None],
     *,
     columns: int,
-    x_label: str = "round",
     y_label: str = "error",
-    y_scale: Scale = "log",
     y_limits: tuple[float, float] | None = None,
-    looks: Mapping[str, Style] | None = None,
     panel_size: tuple[float, float] = (0.98, 0.95),
 ) -> str:
-    """A grid of small plots with the same axes and one legend. None leaves a place empty."""
+    """A grid of small plots against the round, with the same logarithmic axes and one legend. None leaves a
+    place empty."""
     from matplotlib.lines import Line2D
 
     names = list(dict.fromkeys(line.name for panel in panels if panel for line in panel.series))
-    looks = looks or styles(names)
+    looks = styles(names)
     rows = max(1, math.ceil(len(panels) / columns))
     width, height = panel_size[0] * columns + _LEFT + _RIGHT, panel_size[1] * rows + _ABOVE + _BELOW
     with drawing(width, height) as figure:
@@ -273,20 +266,19 @@ def small_multiples(
                 axes.set_visible(False)
                 continue
             for order, line in enumerate(panel.series):
-                draw_line(axes, line, looks[line.name], points=34, markers=0, order=order, y_scale=y_scale)
-            finish(axes, title="", x_label="", y_label="", y_scale=y_scale)
+                draw_line(axes, line, looks[line.name], points=34, markers=0, order=order, y_scale="log")
+            finish(axes, title="", x_label="", y_label="", y_scale="log")
             axes.grid(visible=False)
             axes.set_title(panel.title, loc="center", fontsize=7, pad=2, fontweight="normal")
             axes.tick_params(labelsize=7, length=2, pad=2)
             axes.locator_params(axis="x", nbins=2)
-            if y_scale == "log":
-                axes.locator_params(axis="y", numticks=4)
+            axes.locator_params(axis="y", numticks=4)
             lowest = index + columns >= len(panels) or panels[index + columns] is None
             leftmost = index % columns == 0 or panels[index - 1] is None
             axes.tick_params(bottom=lowest, labelbottom=lowest, left=leftmost, labelleft=leftmost)
         if y_limits:
             grid[0][0].set_ylim(*y_limits)
-        figure.supxlabel(x_label, fontsize=9, y=0.06 / height, va="bottom")
+        figure.supxlabel("round", fontsize=9, y=0.06 / height, va="bottom")
         figure.supylabel(y_label, fontsize=9, x=0.05 / width, ha="left")
         lines = [
             Line2D([], [], color=look.color, linestyle=line_style(look), linewidth=1.8)
@@ -294,10 +286,8 @@ def small_multiples(
         ]
         figure.legend(lines, names, loc="upper left", ncols=max(1, int(width / 1.3)), handlelength=3)
         count = sum(panel is not None for panel in panels)
-        description = (
-            f"{count} small plots of {y_label} against {x_label}, one line for each of {', '.join(names)}"
-        )
-        return to_svg(figure, description)
+        description = f"{count} small plots of {y_label} against round, one line for each of"
+        return to_svg(figure, f"{description} {', '.join(names)}")
 
 
 def _same(one: Series, other: Series) -> bool:
