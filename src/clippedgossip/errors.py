@@ -76,6 +76,12 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
+def some(names: Iterable[object], most: int = 12) -> str:
+    """The first few."""
+    listed = list(map(str, names))
+    return ", ".join(listed[:most]) + (", …" if len(listed) > most else "")
+
+
 def article(noun: str) -> str:
     """The noun with "a" or "an"."""
     return f"{'an' if noun[0] in 'aeiouAEIOU' else 'a'} {noun}"

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from clippedgossip.audit.components import Components
 from clippedgossip.audit.diagnosis import FEW_EDGES, Audit, delta_max_nodes
 from clippedgossip.audit.edges import GAIN
-from clippedgossip.errors import counted
+from clippedgossip.errors import counted, some
 from clippedgossip.network import Network
 
 WIDTH = 80
@@ -87,13 +87,12 @@ def _verdict(audit: Audit) -> str:
             "all regular nodes. No rule can repair that; a schedule that uses more links can."
         )
     elif not network.connected:
-        sizes = [str(len(part)) for part in network.components]
-        shown = ", ".join(sizes[:10]) + (", …" if len(sizes) > 10 else "")
+        shown = some(map(len, network.components), 10)
         verdict = "CONSENSUS IS IMPOSSIBLE"
         why = (
-            f"The regular nodes fall into {len(sizes)} parts (of {shown} nodes). No path without a Byzantine "
-            "node connects these parts, although the paper assumes one. No rule can repair that; "
-            "more edges can."
+            f"The regular nodes fall into {len(network.components)} parts (of {shown} nodes). No path "
+            "without a Byzantine node connects these parts, although the paper assumes one. No rule can "
+            "repair that; more edges can."
         )
     elif network.delta_max == 0:
         verdict = "CONSENSUS IS GUARANTEED"

@@ -22,7 +22,8 @@ from scipy.sparse import csgraph
 import clippedgossip.graphs as graphs
 import clippedgossip.own as own
 from clippedgossip.decode import Kind, known_keys, made
-from clippedgossip.errors import NetworkError, UserError, counted
+from clippedgossip.errors import NetworkError, UserError, counted, some
+from clippedgossip.network.weights import rows_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -485,7 +486,7 @@ def joined(now: "Network", parts: Ints) -> Ints:
     """The parts of the regular nodes after this round's links: 0 everywhere if they are one."""
     indptr, indices, _, _ = now.regular_csr
     count = int(parts.max()) + 1
-    ends = parts[np.repeat(np.arange(len(parts)), np.diff(indptr))], parts[indices]
+    ends = parts[rows_of(indptr)], parts[indices]
     graph = sparse.coo_array((np.ones(len(indices)), ends), shape=(count, count))
     found: Ints = csgraph.connected_components(graph, directed=False)[1].astype(np.int64)
     return found[parts]
@@ -514,7 +515,7 @@ def _within(network: "Network", among: Mask) -> Mask:
 
 def _once(network: "Network") -> tuple[Ints, Ints]:
     """Both ends of each edge of the network."""
-    rows = np.repeat(np.arange(network.n), np.diff(network.indptr))
+    rows = rows_of(network.indptr)
     first = rows < network.indices
     return rows[first], network.indices[first]
 
@@ -569,9 +570,7 @@ def _presence(leave: float, join: float, nodes: int, seed: int, block: int) -> M
 
 def _known(network: "Network", rows: Ints, columns: Ints) -> Mask:
     """Which of these are links of the network."""
-    keys = network.remember(
-        "keys", lambda: np.repeat(np.arange(network.n), np.diff(network.indptr)) * network.n + network.indices
-    )
+    keys = network.remember("keys", lambda: rows_of(network.indptr) * network.n + network.indices)
     wanted = rows * network.n + columns
     place = np.minimum(np.searchsorted(keys, wanted), max(len(keys) - 1, 0))
     return keys[place] == wanted if len(keys) else np.zeros(len(wanted), dtype=bool)
@@ -613,7 +612,7 @@ def _nodes(network: "Network", names: Any, where: str) -> Ints:
         if str(name) not in index:
             raise NetworkError(
                 f"{where} names node {name!r}, and the network has none of that name\n"
-                f"its nodes are {_some(network.labels)}"
+                f"its nodes are {some(network.labels)}"
             )
         found.append(index[str(name)])
     return np.array(found, dtype=np.int64)
@@ -656,8 +655,3 @@ def _read_rounds(path: str, digest: str) -> tuple[tuple[tuple[str, str], ...], .
     if not found:
         raise NetworkError(f"{path} has no links; give lines such as 1,0,3")
     return tuple(tuple(found.get(round, ())) for round in range(1, max(found) + 1))
-
-
-def _some(labels: Iterable[Hashable]) -> str:
-    listed = list(map(str, labels))
-    return ", ".join(listed[:12]) + (", …" if len(listed) > 12 else "")

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from clippedgossip.attacks import Attack, LinearAttack
 from clippedgossip.devices import free_memory
-from clippedgossip.errors import ConfigError, DataError, NetworkError, RunError, counted, warn_user
+from clippedgossip.errors import ConfigError, DataError, NetworkError, RunError, counted, some, warn_user
 from clippedgossip.metrics import COMPONENTS
 from clippedgossip.mixing.inbox import worth_a_product
 from clippedgossip.network import Network
@@ -69,7 +69,7 @@ class Setup:
         nodes = self.task.nodes.tolist()
         if nodes not in (regular, [*regular, *byzantine]):
             raise ConfigError(
-                f"the task is for nodes {_some(nodes)}; the network's regular nodes are {_some(regular)}\n"
+                f"the task is for nodes {some(nodes)}; the network's regular nodes are {some(regular)}\n"
                 "give make_task nodes=network.regular.tolist() and a share for each (and network.byzantine "
                 "behind them, where the attack trains)"
             )
@@ -163,7 +163,7 @@ def _given(network: Network, training: Sequence[int], shares: Shares) -> Sequenc
             f"partition is {shares!r}\ngive a name such as 'iid', or a list with the rows of each node"
         )
     labels = [network.labels[node] for node in training]
-    listed = _some(labels)
+    listed = some(labels)
     if isinstance(shares, Mapping):
         for label in [*shares, *labels]:
             if label not in shares or label not in labels:
@@ -220,7 +220,7 @@ def refuse_disconnected(network: Network, rounds: int = 0, seed: int = 0) -> Non
     schedule, the links of its rounds together must connect the regular nodes."""
     if not network.connected:
         parts = network.components
-        sizes = ", ".join(str(len(part)) for part in parts[:5]) + (", …" if len(parts) > 5 else "")
+        sizes = some(map(len, parts), 5)
         raise NetworkError(
             f"the regular nodes fall into {len(parts)} parts of {sizes} nodes, so they cannot agree\n"
             "add edges between the parts or remove Byzantine nodes (`clippedgossip audit` shows where)"
@@ -319,7 +319,3 @@ def refuse_what_does_not_fit(
             f"{where} has {free:,} free\n"
             "use fewer workers, a smaller batch, or more ranks with torchrun"
         )
-
-
-def _some(nodes: Sequence[Hashable]) -> str:
-    return ", ".join(map(str, nodes[:12])) + (", …" if len(nodes) > 12 else "")
