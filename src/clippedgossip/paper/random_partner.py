@@ -6,7 +6,14 @@ from typing import Any
 import numpy as np
 
 from clippedgossip.paper.results import Results
-from clippedgossip.paper.training_figure import PAPER_ATTACKS, TUNED, Case, Scale, TrainingExperiment
+from clippedgossip.paper.training_figure import (
+    PAPER_ATTACKS,
+    TUNED,
+    Case,
+    Scale,
+    TrainingExperiment,
+    often,
+)
 from clippedgossip.report.claims import Claim, Floats, check
 
 STEPS = 8
@@ -40,16 +47,10 @@ class RandomPartner(TrainingExperiment):
     )
 
     def cases(self, scale: Scale) -> Iterator[Case]:
-        rounds = scale.training["rounds"] // STEPS
-        often = {
-            "rounds": rounds,
-            "evaluate_every": 3,
-            "evaluate_last": rounds // 6,
-            "evaluate_last_every": 3,
-        }
+        fewer = often(scale.training["rounds"] // STEPS, 3)
         for attack, how in ATTACKS.items():
             yield from scale.cases(
-                attack, RULES, network=NETWORK | PARTNER, attack=how, local_steps=STEPS, **often
+                attack, RULES, network=NETWORK | PARTNER, attack=how, local_steps=STEPS, **fewer
             )
 
     def findings(self, result: Results) -> Iterator[Claim]:
