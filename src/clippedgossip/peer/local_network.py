@@ -132,7 +132,8 @@ class LocalNetwork:
             config = self.configs[name]
             (config.folder / STATUS_FILE).unlink(missing_ok=True)
             together = None if names else self._together
-            arguments = (_packed(config), self._clocks.get(name, 0.0), together)
+            packed = configs.dump(config), str(config.folder)
+            arguments = (packed, self._clocks.get(name, 0.0), together)
             process = self._context.Process(target=_child, args=arguments, daemon=True)
             process.start()
             self.processes[name] = process
@@ -251,10 +252,6 @@ def _start_server() -> None:
         forkserver.ensure_running()
     finally:
         signal.signal(signal.SIGINT, heard)
-
-
-def _packed(config: Config) -> tuple[str, str]:
-    return configs.dump(config), str(config.folder)
 
 
 def _jump_clock(by: float) -> None:

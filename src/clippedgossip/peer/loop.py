@@ -6,7 +6,6 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import FrameType
 
 from clippedgossip.errors import PeerError
 from clippedgossip.files import Lock
@@ -174,24 +173,17 @@ def run_peer(
     `ready` before it begins. `lock` is that of the folder, where the caller holds it already."""
     with lock or take(config.folder):
         write_starting(config)
-        return _run_peer(PeerRun(config, resume=resume, enter=enter), ready)
-
-
-def _run_peer(peer: PeerRun, ready: Callable[[], None]) -> PeerOutcome:
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        peer.stop()
-
-    stopping = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as it is under nohup
-        stopping.append(signal.SIGHUP)
-    previous = {number: signal.signal(number, stop) for number in stopping}
-    try:
-        ready()
-        return peer.run()
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+        peer = PeerRun(config, resume=resume, enter=enter)
+        stopping = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as it is under nohup
+            stopping.append(signal.SIGHUP)
+        previous = {number: signal.signal(number, lambda *_: peer.stop()) for number in stopping}
+        try:
+            ready()
+            return peer.run()
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
 
 
 def _first_line(error: Exception) -> str:

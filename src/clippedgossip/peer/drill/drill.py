@@ -251,10 +251,13 @@ class Drill:
         victim = rows[self.victim]
         counted = [item for row in rows.values() for item in row.get("reasons", {}).items()]
 
+        def byzantine(fault: Fault) -> set[str]:
+            """Who misbehaves so."""
+            return {n for n, c in net.configs.items() if c.misbehave == MISBEHAVIOURS[fault]}
+
         def against(fault: Fault) -> set[str]:
             """Why regular neighbours did without the message of whoever misbehaves so."""
-            byzantine = {n for n, c in net.configs.items() if c.misbehave == MISBEHAVIOURS[fault]}
-            return {reason for name, reasons in counted if name in byzantine for reason in reasons}
+            return {reason for name, reasons in counted if name in byzantine(fault) for reason in reasons}
 
         traces = {
             Fault.KILL: bool(victim.get("resumed")),
@@ -275,8 +278,9 @@ class Drill:
             Fault.OVERSIZE: "wrong shape" in against(Fault.OVERSIZE),
             Fault.DRIP: "late" in against(Fault.DRIP),
             Fault.REPLAY: {"replayed", "malformed"} <= against(Fault.REPLAY),
-            Fault.EQUIVOCATION: _marks(net, MISBEHAVIOURS[Fault.EQUIVOCATION]) <= _convicted(net),
-            Fault.FALSE_ROUND: self._far_off(net, MISBEHAVIOURS[Fault.FALSE_ROUND]),
+            Fault.EQUIVOCATION: {_mark(net.configs[n]) for n in byzantine(Fault.EQUIVOCATION)}
+            <= _convicted(net),
+            Fault.FALSE_ROUND: self._far_off(net, byzantine(Fault.FALSE_ROUND)),
             Fault.NAN: "non-finite" in against(Fault.NAN),
             Fault.WRONG_SHAPE: "wrong shape" in against(Fault.WRONG_SHAPE),
             Fault.GARBAGE: "malformed" in against(Fault.GARBAGE),
@@ -301,9 +305,8 @@ class Drill:
         paths = [net.configs[name].folder / "log.jsonl" for name in self.regular(net)]
         return max(path.stat().st_size for path in paths if path.exists())
 
-    def _far_off(self, net: LocalNetwork, how: str) -> bool:
-        """Whether regular peers used messages that said to be of the far future."""
-        byzantine = {name for name, config in net.configs.items() if config.misbehave == how}
+    def _far_off(self, net: LocalNetwork, byzantine: set[str]) -> bool:
+        """Whether regular peers used messages of these that said to be of the far future."""
         for name in self.regular(net):
             for path in (net.configs[name].folder / "runs").glob("*/records.jsonl"):
                 for line in path.read_text().splitlines():
@@ -311,10 +314,6 @@ class Drill:
                     if any(others.get(each, 0) >= 10**9 for each in byzantine):
                         return True
         return False
-
-    def _right_exit_code(self, name: str) -> int:
-        """1 for whoever cannot write its model to disk: it must say so."""
-        return int(Fault.FULL_DISK in self.faults and name == self.victim)
 
     def _fell_out(self, net: LocalNetwork) -> tuple[str, ...]:
         """Links between regular peers that were not used in the last seconds in which both did rounds."""
@@ -331,12 +330,11 @@ class Drill:
         regular, status = self.regular(net), net.status()
         rows = [status.get(name, {}) for name in regular]
         accuracies = [float(row.get("score") or 0.0) for row in rows]
+        unable = self.victim if Fault.FULL_DISK in self.faults else None  # to write its model: it must say so
         return Result(
             fault=self.faults[0],
             fired=set(self.faults) - {Fault.NONE} <= self.fired,
-            ended_badly=tuple(
-                name for name in regular if net.processes[name].exitcode != self._right_exit_code(name)
-            ),
+            ended_badly=tuple(n for n in regular if net.processes[n].exitcode != int(n == unable)),
             fell_out=self._fell_out(net),
             convicted=tuple(name for name in regular if _mark(net.configs[name]) in _convicted(net)),
             accuracy=sum(accuracies) / len(accuracies),
@@ -360,8 +358,8 @@ def edges_of(network: str, peers: int) -> list[tuple[int, int]]:
 
 FROM_OUTSIDE: dict[Fault, Callable[[Address], bool]] = {
     Fault.GARBAGE_BYTES: outsiders.garbage_bytes,
-    Fault.NO_CERTIFICATE: outsiders.without_certificate,
-    Fault.FOREIGN_CERTIFICATE: outsiders.with_foreign_certificate,
+    Fault.NO_CERTIFICATE: lambda address: outsiders.knock(address, None),
+    Fault.FOREIGN_CERTIFICATE: lambda address: outsiders.knock(address, identity.create()),
     Fault.CONNECTION_FLOOD: outsiders.flood_of_connections,
 }
 
@@ -417,11 +415,6 @@ def _convicted(net: LocalNetwork) -> set[str]:
         for path in (config.folder / "evidence").glob("*.json") if not config.misbehave else ():
             found.add(identity.format_fingerprint(evidence.verify(path).fingerprint))
     return found
-
-
-def _marks(net: LocalNetwork, how: str) -> set[str]:
-    """The fingerprints of those who misbehave so."""
-    return {_mark(config) for config in net.configs.values() if config.misbehave == how}
 
 
 def _mark(config: Config) -> str:

@@ -24,14 +24,6 @@ def garbage_bytes(address: Address) -> bool:
     return taken > 0
 
 
-def without_certificate(address: Address) -> bool:
-    return _knock(address, None)
-
-
-def with_foreign_certificate(address: Address) -> bool:
-    return _knock(address, identity.create())
-
-
 def flood_of_connections(address: Address) -> bool:
     """Many connections that say nothing; True when most came to be."""
     with contextlib.ExitStack() as stack:
@@ -43,7 +35,7 @@ def flood_of_connections(address: Address) -> bool:
     return 2 * opened > _FLOOD
 
 
-def _knock(address: Address, me: identity.Identity | None) -> bool:
+def knock(address: Address, me: identity.Identity | None) -> bool:
     """A TLS client that must not get in; says hello in HTTP/2 all the same. True when it was sent away."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
