@@ -173,6 +173,26 @@ class LinearRule(Rule):
 
 
 @dataclass(frozen=True)
+class ToldFaulty(Rule):
+    """A rule that is told how many neighbours are Byzantine at most."""
+
+    faulty: int
+    others: ClassVar[int] = 0  # neighbours that it needs beside them
+
+    def __post_init__(self) -> None:
+        whole("faulty", self.faulty, 0)
+
+    def check(self, neighbors: int) -> None:
+        needed, most = self.faulty + self.others, neighbors - self.others
+        if neighbors < needed:
+            raise RuleError(
+                f"{type(self).__name__} with {self.faulty} faulty needs at least "
+                f"{counted(needed, 'neighbour')}, a node has {neighbors}; "
+                + (f"lower it to at most {most} or add edges" if most >= 0 else "add edges")
+            )
+
+
+@dataclass(frozen=True)
 class CoordinateRule(Rule):
     """A rule that works on each coordinate alone."""
 
@@ -326,12 +346,3 @@ def whole(name: str, value: int, bound: int) -> None:
 def fraction(name: str, value: float, *, below: float = 1.0) -> None:
     if not 0 <= value < below:
         raise RuleError(f"{name} is {value}; it must be at least 0 and below {below:g}")
-
-
-def enough_neighbors(rule: str, faulty: int, neighbors: int, needed: int, most: int) -> None:
-    if neighbors < needed:
-        raise RuleError(
-            f"{rule} with {faulty} faulty needs at least {counted(needed, 'neighbour')}, "
-            f"a node has {neighbors}; "
-            + (f"lower it to at most {most} or add edges" if most >= 0 else "add edges")
-        )

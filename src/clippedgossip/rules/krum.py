@@ -1,18 +1,19 @@
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from clippedgossip.errors import RuleError
 from clippedgossip.mixing.inbox import Neighborhood
-from clippedgossip.rules.base import LinearRule, enough_neighbors, whole
+from clippedgossip.rules.base import LinearRule, ToldFaulty, whole
 from clippedgossip.rules.bound import Bound, Seen, Unbounded, around_own, too_many
 from clippedgossip.rules.sorting import nearest, uniform_over
 from clippedgossip.theory import krum_caveat
 
 
 @dataclass(frozen=True)
-class Krum(LinearRule):
+class Krum(ToldFaulty, LinearRule):
     """Of own and received, the model with the least sum of squared distances to its n−f−2 nearest others.
 
     Needs: a bound f on the number of Byzantine neighbours; its theorem wants n > 2f + 2.
@@ -22,13 +23,7 @@ class Krum(LinearRule):
     Origin: Blanchard, El Mhamdi, Guerraoui and Stainer, 2017, arXiv:1703.02757.
     """
 
-    faulty: int
-
-    def __post_init__(self) -> None:
-        whole("faulty", self.faulty, 0)
-
-    def check(self, neighbors: int) -> None:
-        enough_neighbors(type(self).__name__, self.faulty, neighbors, self.faulty + 2, neighbors - 2)
+    others: ClassVar[int] = 2
 
     def caveat(self, neighbors: int) -> str | None:
         return krum_caveat(self.faulty, neighbors + 1, type(self).__name__)

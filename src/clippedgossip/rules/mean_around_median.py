@@ -3,13 +3,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clippedgossip.rules.base import CoordinateRule, enough_neighbors, whole
+from clippedgossip.rules.base import CoordinateRule, ToldFaulty
 from clippedgossip.rules.bound import Bound, Seen, too_many
 from clippedgossip.rules.sorting import halfway, select
 
 
 @dataclass(frozen=True)
-class MeaMed(CoordinateRule):
+class MeaMed(ToldFaulty, CoordinateRule):
     """Per coordinate, the mean of the n−f values nearest the median.
 
     Needs: a bound f on the number of Byzantine neighbours.
@@ -18,14 +18,6 @@ class MeaMed(CoordinateRule):
     Cost: O(kd log k).
     Origin: Xie, Koyejo and Gupta, 2018, arXiv:1802.10116.
     """
-
-    faulty: int
-
-    def __post_init__(self) -> None:
-        whole("faulty", self.faulty, 0)
-
-    def check(self, neighbors: int) -> None:
-        enough_neighbors("MeaMed", self.faulty, neighbors, self.faulty, neighbors)
 
     def combine(self, values: list[Tensor], weights: Tensor) -> Tensor:
         n = len(values)

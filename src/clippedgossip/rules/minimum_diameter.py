@@ -8,7 +8,7 @@ from torch import Tensor
 
 from clippedgossip.errors import RuleError
 from clippedgossip.mixing.inbox import Neighborhood
-from clippedgossip.rules.base import LinearRule, enough_neighbors, whole
+from clippedgossip.rules.base import LinearRule, ToldFaulty
 from clippedgossip.rules.bound import Bound, Seen, around_own, too_many
 from clippedgossip.rules.sorting import uniform_over
 
@@ -16,7 +16,7 @@ MOST_SUBSETS = 20_000
 
 
 @dataclass(frozen=True)
-class MDA(LinearRule):
+class MDA(ToldFaulty, LinearRule):
     """Minimum-diameter averaging: the mean of the n−f of own and received whose largest distance is least.
 
     Needs: a bound f on the number of Byzantine neighbours.
@@ -26,17 +26,12 @@ class MDA(LinearRule):
     Origin: El Mhamdi et al., 2020, arXiv:1905.03853.
     """
 
-    faulty: int
-
-    def __post_init__(self) -> None:
-        whole("faulty", self.faulty, 0)
-
     @property
     def capturable(self) -> bool:
         return False
 
     def check(self, neighbors: int) -> None:
-        enough_neighbors("MDA", self.faulty, neighbors, self.faulty, neighbors)
+        super().check(neighbors)
         subsets = comb(neighbors + 1, self.faulty)
         if subsets > MOST_SUBSETS:
             raise RuleError(

@@ -4,13 +4,13 @@ import torch
 from torch import Tensor
 
 from clippedgossip.mixing.inbox import Neighborhood
-from clippedgossip.rules.base import LinearRule, enough_neighbors, whole
+from clippedgossip.rules.base import LinearRule, ToldFaulty
 from clippedgossip.rules.bound import Bound, Seen, around_own, too_many
 from clippedgossip.rules.sorting import nearest, uniform_over
 
 
 @dataclass(frozen=True)
-class NNA(LinearRule):
+class NNA(ToldFaulty, LinearRule):
     """The mean of the own and the received models, without the f furthest from the own one.
 
     Needs: a bound f on the number of Byzantine neighbours.
@@ -19,14 +19,6 @@ class NNA(LinearRule):
     Cost: O(kd).
     Origin: Farhadkhani et al., 2023, arXiv:2209.10931 (MoNNA).
     """
-
-    faulty: int
-
-    def __post_init__(self) -> None:
-        whole("faulty", self.faulty, 0)
-
-    def check(self, neighbors: int) -> None:
-        enough_neighbors("NNA", self.faulty, neighbors, self.faulty, neighbors)
 
     def coefficients(self, near: Neighborhood) -> Tensor:
         squared = torch.where(near.present, near.squared, torch.inf)

@@ -4,14 +4,14 @@ import torch
 from torch import Tensor
 
 from clippedgossip.mixing.inbox import Neighborhood
-from clippedgossip.rules.base import LinearRule, enough_neighbors, whole
+from clippedgossip.rules.base import LinearRule, ToldFaulty
 from clippedgossip.rules.bound import Bound, Seen, around_own, too_many
 
 NEVER_NONE = 1e-300  # of own weight 0: a node that drops all neighbours has itself left
 
 
 @dataclass(frozen=True)
-class IOS(LinearRule):
+class IOS(ToldFaulty, LinearRule):
     """Iterative outlier scissor: f times, drop the neighbour furthest from the weighted mean of
     those still trusted, self included; then their renormalised weighted mean.
 
@@ -21,14 +21,6 @@ class IOS(LinearRule):
     Cost: O(k²d) for the distances; the f steps work on them alone.
     Origin: Wu, Chen and Ling, 2023, arXiv:2206.04568.
     """
-
-    faulty: int
-
-    def __post_init__(self) -> None:
-        whole("faulty", self.faulty, 0)
-
-    def check(self, neighbors: int) -> None:
-        enough_neighbors("IOS", self.faulty, neighbors, self.faulty, neighbors)
 
     def coefficients(self, near: Neighborhood) -> Tensor:
         own, others = near.closed_weights.tensor_split([1], 1)

@@ -11,7 +11,7 @@ from clippedgossip.mixing import kernels
 from clippedgossip.mixing.inbox import Inbox, Neighborhood
 from clippedgossip.mixing.slots import Layout
 from clippedgossip.randomness import hash_bits
-from clippedgossip.rules.base import LinearRule, Loss, Rule, enough_neighbors, whole
+from clippedgossip.rules.base import LinearRule, Loss, Rule, ToldFaulty, whole
 from clippedgossip.rules.bound import Bound, Seen, too_many
 from clippedgossip.rules.sorting import nearest, uniform_over
 
@@ -168,7 +168,7 @@ class Bucketing(Premix):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NNM(Premix):
+class NNM(ToldFaulty, Premix):
     """Nearest-neighbour mixing: each of own and received becomes the mean of its n−f
     nearest, itself included, before the rule sees it.
 
@@ -180,11 +180,8 @@ class NNM(Premix):
 
     faulty: int
 
-    def __post_init__(self) -> None:
-        whole("faulty", self.faulty, 0)
-
     def check(self, neighbors: int) -> None:
-        enough_neighbors("NNM", self.faulty, neighbors, self.faulty, neighbors)
+        super().check(neighbors)
         self.rule.check(neighbors)
 
     def premix(self, near: Neighborhood) -> tuple[Tensor, Tensor]:
