@@ -4,8 +4,7 @@ Chain 0–1–2–3 of regular nodes that hold 0, 0, 200, 200; weights ⅓, β, 
 weight δ each; dissensus with ε = 0.05 (§ Byzantine-robust consensus).
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,6 +14,7 @@ import torch
 
 from clippedgossip import graphs
 from clippedgossip.attacks import Dissensus
+from clippedgossip.devices import threads_for
 from clippedgossip.network import Network
 from clippedgossip.paper.base import Progress
 from clippedgossip.report.claims import Floats
@@ -85,20 +85,9 @@ def simulate(progress: Progress = lambda label, done, total: None) -> ChainError
     chosen = rules(network)
     for done, (name, rule) in enumerate(chosen.items()):
         progress(name, done, len(chosen))
-        with one_thread():
+        with threads_for(0):  # a second thread costs more than it saves
             states = torch.stack([*trajectory(network, rule, start, attack=ATTACK, rounds=ROUNDS)])
         squares = (states.view(ROUNDS + 1, len(SETTINGS), len(START)) - sum(START) / len(START)).square()
         errors[name] = squares.mean(2).numpy()
     progress("figures", len(chosen), len(chosen))
     return ChainErrors(errors)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """On tensors this small a second thread costs more than it saves."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)

@@ -22,12 +22,11 @@ import torch
 from torch import Tensor
 
 from clippedgossip.attacks import ALIE, IPM, Attack, Dissensus, FreeAttack, View
-from clippedgossip.devices import usable_cores
+from clippedgossip.devices import threads_for, usable_cores
 from clippedgossip.errors import RunError
 from clippedgossip.files import write
 from clippedgossip.network import Network
 from clippedgossip.paper.base import Experiment, Needs, Options, Progress, load
-from clippedgossip.paper.consensus_chains import one_thread
 from clippedgossip.paper.results import found, rounded
 from clippedgossip.report.claims import Floats
 from clippedgossip.rules import Rule
@@ -177,7 +176,7 @@ def worst(
     models: list[Tensor] = list(starts)
     most, by = np.full(len(networks), -np.inf), [""] * len(networks)
     for name, attack in attacks(networks).items():
-        with one_thread():
+        with threads_for(0):  # a second thread costs more than it saves
             *_, last = trajectory(together, rule, start, attack=attack, rounds=rounds)
         for number, part in enumerate(torch.split(last, sizes)):
             done = harm(number, part)
