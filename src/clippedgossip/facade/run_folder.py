@@ -3,19 +3,17 @@
 import inspect
 import re
 from dataclasses import dataclass
-from hashlib import blake2b
 from pathlib import Path
 from types import CodeType
 from typing import Any, cast
 
 import numpy as np
-from torch import Tensor
 
 from clippedgossip.facade.recorded_run import RecordedRun
 from clippedgossip.records import RunDirectory
 from clippedgossip.runs.config import RunConfig
 from clippedgossip.runs.execute import Attempt
-from clippedgossip.simulate.setup import Setup
+from clippedgossip.simulate.setup import Setup, digest
 from clippedgossip.tasks.datasets import leaves
 
 
@@ -54,11 +52,11 @@ def _digests(setup: Setup) -> dict[str, str]:
     weights = [] if task.loss.weights is None else [task.loss.weights]
     code = sorted(text for thing in own if (text := _code(thing)))
     return {
-        "network": _digest(network.indptr, network.indices, network.byzantine, network.edge_weights()),
-        "data": _digest(*leaves((data.train_x, data.train_y, data.test_x, data.test_y))),
-        "shares": _digest(task.nodes, task.table, task.sizes),
-        "model": _digest(*held.values(), *map(_text, (repr(task.module), *held))),
-        "code": _digest(*map(_text, code), *weights),
+        "network": digest(network.indptr, network.indices, network.byzantine, network.edge_weights()),
+        "data": digest(*leaves((data.train_x, data.train_y, data.test_x, data.test_y))),
+        "shares": digest(task.nodes, task.table, task.sizes),
+        "model": digest(*held.values(), *map(_text, (repr(task.module), *held))),
+        "code": digest(*map(_text, code), *weights),
     }
 
 
@@ -85,12 +83,3 @@ def _compiled(code: CodeType) -> str:
 
 def _text(words: str) -> np.ndarray:
     return np.frombuffer(words.encode(), dtype=np.uint8)
-
-
-def _digest(*arrays: np.ndarray | Tensor) -> str:
-    total = blake2b(digest_size=8)
-    for array in arrays:
-        numbers = array.detach().cpu().numpy() if isinstance(array, Tensor) else array
-        total.update(f"{numbers.shape} {numbers.dtype}".encode())
-        total.update(np.ascontiguousarray(numbers).data)  # not copied: files may be larger than memory
-    return total.hexdigest()

@@ -3,6 +3,7 @@ train. Also the checks before it starts: nodes, connectivity, memory."""
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 
 import numpy as np
 import torch
@@ -319,3 +320,13 @@ def refuse_what_does_not_fit(
             f"{where} has {free:,} free\n"
             "use fewer workers, a smaller batch, or more ranks with torchrun"
         )
+
+
+def digest(*arrays: np.ndarray | Tensor) -> str:
+    """Of the numbers of a run: equal for equal arrays."""
+    total = blake2b(digest_size=8)
+    for array in arrays:
+        numbers = array.detach().cpu().numpy() if isinstance(array, Tensor) else array
+        total.update(f"{numbers.shape} {numbers.dtype}".encode())
+        total.update(np.ascontiguousarray(numbers).data)  # not copied: files may be larger than memory
+    return total.hexdigest()

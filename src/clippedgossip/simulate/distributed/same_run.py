@@ -2,15 +2,13 @@
 
 import json
 import re
-from hashlib import blake2b
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from clippedgossip import __version__
 from clippedgossip.simulate.distributed.ranks import Ranks
-from clippedgossip.simulate.setup import Setup
+from clippedgossip.simulate.setup import Setup, digest
 from clippedgossip.tasks.datasets import at, leaves
 
 FIX = "give all ranks the same config, overrides, data and versions"
@@ -23,11 +21,11 @@ def fingerprint(setup: Setup, device: torch.device) -> dict[str, str]:
         "version": f"clippedgossip {__version__}, torch {torch.__version__}",
         "device": device.type,
         "seed": str(setup.seed),
-        "network": f"{network.n} nodes, {_digest(network.indptr, network.indices, network.byzantine)}",
-        "weights": _digest(np.round(network.edge_weights(), 6)),
+        "network": f"{network.n} nodes, {digest(network.indptr, network.indices, network.byzantine)}",
+        "weights": digest(np.round(network.edge_weights(), 6)),
         "schedule": _plain((network.schedule, network.delay)),
-        "data": f"{data.name} {data.shape}, {_digest(*leaves(data.train_y), *leaves(at(data.train_x, few)))}",
-        "shares": f"batch {task.batch}, {_digest(task.nodes, task.table, task.sizes)}",
+        "data": f"{data.name} {data.shape}, {digest(*leaves(data.train_y), *leaves(at(data.train_x, few)))}",
+        "shares": f"batch {task.batch}, {digest(task.nodes, task.table, task.sizes)}",
         "model": _plain(task.layout),
         "rule": _plain(setup.rule),
         "attack": _plain(setup.attack),
@@ -74,11 +72,3 @@ def _near(text: str, place: int) -> str:
 def _plain(value: object) -> str:
     """Its text, without addresses in memory."""
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
-
-
-def _digest(*arrays: np.ndarray | Tensor) -> str:
-    total = blake2b(digest_size=6)
-    for array in arrays:
-        numbers = array.cpu().numpy() if isinstance(array, Tensor) else array
-        total.update(str(numbers.shape).encode() + np.ascontiguousarray(numbers).tobytes())
-    return total.hexdigest()
