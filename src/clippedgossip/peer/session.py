@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import torch
@@ -253,10 +252,8 @@ class Peer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close(linger=error is None)
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        self.close(linger=kind is None)
 
     def _real_transport(self) -> Transport:
         from clippedgossip.peer.transport.pins import Pins
