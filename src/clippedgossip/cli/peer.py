@@ -4,21 +4,20 @@ import json
 import re
 import secrets
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from clippedgossip.cli.networks import is_file
+from clippedgossip.cli.run import Json
 
 if TYPE_CHECKING:
     from clippedgossip.peer.local_network import LocalNetwork
     from clippedgossip.peer.peer_config import Config
     from clippedgossip.runs.config import RunConfig
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")]
 Folder = Annotated[Path, typer.Argument(help="The peer's folder.")]
 
 
@@ -411,15 +410,11 @@ def watch(
         server.run()
 
 
-@contextmanager
-def _page(net: Path) -> Iterator[None]:
+def _page(net: Path) -> AbstractContextManager[None]:
     """A live page while the block runs."""
     from clippedgossip.watch.live_page import Server, watched_in
 
-    server = Server(watched_in([net]))
-    print(f"live page: {server.door.url}", file=sys.stderr)
-    with server.beside():
-        yield
+    return Server(watched_in([net])).beside()
 
 
 def evidence(

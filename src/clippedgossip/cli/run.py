@@ -5,7 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -184,16 +184,12 @@ def _progress(config: "RunConfig") -> Iterator[Callable[["RunConfig", Any], None
         yield on_round
 
 
-@contextmanager
-def _page(config: "RunConfig", out: Path) -> Iterator[None]:
+def _page(config: "RunConfig", out: Path) -> AbstractContextManager[None]:
     """A live page while the run trains."""
     from clippedgossip.watch.live_page import Server
     from clippedgossip.watch.watched_run import WatchedRun
 
-    server = Server(WatchedRun(config.run(out), config))
-    print(f"live page: {server.door.url}", file=sys.stderr)
-    with server.beside():
-        yield
+    return Server(WatchedRun(config.run(out), config)).beside()
 
 
 def _options(**options: Any) -> dict[str, str]:
@@ -285,7 +281,8 @@ def _plan(config: "RunConfig", ranks: int, as_json: bool) -> None:
         rows.append(("checkpoints, CPU of rank 0", planned.gathered_bytes))
     for name, count in rows:
         print(f"  {name:<28} {count:>20,} bytes")
-    print(f"a round takes at least {_time(seconds)}. Speeds of this machine, measured now:")
+    least = f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+    print(f"a round takes at least {least}. Speeds of this machine, measured now:")
     print(f"  {ceilings.flops / 1e9:,.0f} Gflop/s in products")
     print(f"  {ceilings.bandwidth / 1e9:,.1f} GB/s of memory")
     if ranks > 1:
@@ -293,7 +290,3 @@ def _plan(config: "RunConfig", ranks: int, as_json: bool) -> None:
     if planned.memory_bytes > free:
         print(f"it does not fit: {planned.memory_bytes:,} bytes needed, {free:,} free")
         print("spread it over more ranks with torchrun")
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"

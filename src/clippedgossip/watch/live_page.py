@@ -9,6 +9,7 @@ import hmac
 import ipaddress
 import secrets
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -185,6 +186,7 @@ class Server:
     def beside(self, patience: float = 2.5) -> Iterator[None]:
         """Serves in a thread while the block runs, and at most `patience` seconds longer, until a page that
         is open has asked once more: so it shows the end."""
+        print(f"live page: {self.door.url}", file=sys.stderr)
         thread = threading.Thread(target=self.run, name="live page", daemon=True)
         thread.start()
         try:
