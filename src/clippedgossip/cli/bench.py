@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from clippedgossip.cli.run import Json
 from clippedgossip.errors import ConfigError
 
 
@@ -38,7 +39,7 @@ def bench(
     workers: Annotated[
         int | None, typer.Option(min=1, help="Processes on a CPU; the default is one for each core.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Rank rules by their worst accuracy over attacks, beside the clean one.
 

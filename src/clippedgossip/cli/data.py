@@ -8,9 +8,8 @@ from typing import Annotated
 
 import typer
 
+from clippedgossip.cli.run import Json
 from clippedgossip.errors import DataError
-
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")]
 
 
 def register(app: typer.Typer) -> None:

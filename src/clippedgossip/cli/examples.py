@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from clippedgossip.cli.run import Json
 from clippedgossip.errors import UserError, unknown_name
 
 
@@ -21,7 +22,7 @@ def examples(
         list[str] | None, typer.Argument(metavar="[NAME]...", help="Examples to copy, or all.")
     ] = None,
     to: Annotated[Path, typer.Option(metavar="DIR", help="Copy them to this folder.")] = Path("examples"),
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")] = False,
+    as_json: Json = False,
 ) -> None:
     """List the examples: configs to run and scripts to read. With names, copy them."""
     known = {path.name: path for path in sorted(_folder().iterdir()) if path.suffix or path.is_dir()}

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from clippedgossip.cli.run import Json
 from clippedgossip.errors import counted
 
 
@@ -28,7 +29,7 @@ def export(
             metavar="PATH", help="Where to write. The default is runs.csv, runs.parquet or tensorboard/."
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Write every record of runs as a row, with the keys of its config as columns.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from clippedgossip.cli.run import CheckpointEvery, Json, Overrides
+from clippedgossip.cli.run import CheckpointEvery, Device, Json, Overrides
 from clippedgossip.errors import UserError, counted
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def run(
     overrides: Overrides = None,
     out: Out = None,
     shard: Annotated[str | None, typer.Option(metavar="3/8", help="Only this part of the runs.")] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:1.")] = None,
+    device: Device = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until other processes are done too.")] = False,
     checkpoint_every: CheckpointEvery = 30,
     launcher: Annotated[
