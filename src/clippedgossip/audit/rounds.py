@@ -76,7 +76,8 @@ def rounds_audit(network: Network, *, rounds: int = 1000, seed: int = 0) -> Roun
     drawn = schedule if isinstance(schedule, RandomNeighbours) and not network.fixed_weights else None
     p = None
     if small:
-        p = 1 - _largest(_expected(network, drawn) if drawn else _mean(network, looked, seed))
+        squares = _expected(network, drawn) if drawn else _mean(network, looked, seed)
+        p = 1 - max(0.0, float(np.linalg.eigvalsh(squares)[-1]))
         p = 0.0 if abs(p) < 1e-12 else p  # rounding
     factor = None
     if small and waits and not never:
@@ -121,10 +122,6 @@ def _regular(network: Network) -> Floats:
 def _centred(w: Floats) -> Floats:
     found: Floats = w - w.mean(0)
     return found
-
-
-def _largest(squares: Floats) -> float:
-    return max(0.0, float(np.linalg.eigvalsh(squares)[-1]))
 
 
 def _mean(network: Network, rounds: int, seed: int) -> Floats:

@@ -92,7 +92,9 @@ class Choices:
         if not isinstance(network, Network):
             raise ConfigError(f"network is {kind_of(network)}; give cg.Network(graph, byzantine=[…])")
         said_training, made = _training({**training, **{key: given[key] for key in TRAINING if key in given}})
-        words = isinstance(partition, str) or _is_table(partition)
+        words = isinstance(partition, str) or (
+            isinstance(partition, Mapping) and isinstance(partition.get("name"), str)
+        )
         said = _said(data, partition if words else "iid")
         return cls(
             network=network,
@@ -247,10 +249,6 @@ def _said_as(key: str, given: object, name: str) -> dict[str, Any]:
 
 def _named(words: object) -> dict[str, Any]:
     return {"name": words} if isinstance(words, str) else dict(words) if isinstance(words, Mapping) else {}
-
-
-def _is_table(partition: Partition) -> bool:
-    return isinstance(partition, Mapping) and isinstance(partition.get("name"), str)
 
 
 def _said(data: DataLike, partition: Any) -> DataConfig:

@@ -69,7 +69,7 @@ class Mixing:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.names = [neighbour.name for neighbour in config.neighbours]
-        self.number = _own_number(config)
+        self.number = number_of(config.name) if config.node is None else config.node
         self.senders = torch.tensor([number_of(name) for name in self.names], dtype=torch.int64)
         self.rule = rule_of(config).at(self.number)
         counts = {config.degree}
@@ -215,10 +215,6 @@ def _linear(rule: Rule) -> bool:
 def _current(device: torch.device) -> AbstractContextManager[object]:
     """Makes the GPU the current device: kernels start there, wherever their tensors are."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
-
-
-def _own_number(config: Config) -> int:
-    return number_of(config.name) if config.node is None else config.node
 
 
 def _parts(rule: Rule) -> Iterator[Rule]:

@@ -4,7 +4,6 @@ import html
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from importlib.resources import files
 from typing import Protocol
 
@@ -154,20 +153,16 @@ def page(title: str, lead: str, sections: Sequence[Section]) -> str:
         for anchor, section in zip(anchors, sections, strict=True)
     )
     name = html.escape(title)
+    css = files("clippedgossip.report").joinpath("page.css").read_text(encoding="utf-8")
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
-        f'<link rel="icon" href="data:,">\n<title>{name}</title>\n<style>\n{_css()}</style>\n</head>\n'
+        f'<link rel="icon" href="data:,">\n<title>{name}</title>\n<style>\n{css}</style>\n</head>\n'
         f'<body>\n<header><h1>{name}</h1><p class="lead">{html.escape(lead)}</p>{contents}</header>\n'
         f"<main>\n{body}</main>\n"
         f"<footer>Made by clippedgossip {clippedgossip.__version__}.</footer>\n</body>\n</html>\n"
     )
-
-
-@cache
-def _css() -> str:
-    return files("clippedgossip.report").joinpath("page.css").read_text(encoding="utf-8")
 
 
 def _cell(cell: Cell) -> str:
