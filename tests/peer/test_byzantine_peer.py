@@ -17,7 +17,7 @@ from clippedgossip.peer.drill.byzantine_peer import ByzantinePeer
 from clippedgossip.peer.node import Exchange
 from clippedgossip.peer.peer_config import ATTACKS_OF_PEERS, VIOLATIONS_OF_PEERS
 from clippedgossip.peer.rejection import Rejection
-from clippedgossip.peer.transport import MemoryNetwork
+from tests.peer.memory_network import MemoryNetwork
 from tests.peer.test_node import LENGTH, make_node
 from tests.rounding import assert_near
 

@@ -34,8 +34,8 @@ from clippedgossip.peer.peer_folder import take
 from clippedgossip.peer.rejection import VIOLATIONS, Rejection
 from clippedgossip.peer.session import Peer
 from clippedgossip.peer.telemetry import read_status
-from clippedgossip.peer.transport import MemoryNetwork, MemoryTransport
 from clippedgossip.settings import DataConfig, ModelConfig, TrainingConfig
+from tests.peer.memory_network import MemoryNetwork, MemoryTransport
 from tests.peer.simulated_time import SimulatedLoop, at_once
 from tests.peer.test_node import FAST, IDENTITIES, LENGTH, make_node, neighbours, network, vector
 

@@ -28,8 +28,8 @@ from clippedgossip.peer.rejection import Rejection
 from clippedgossip.peer.reputation import Reputation
 from clippedgossip.peer.signed_rounds import AHEAD, SignedRounds
 from clippedgossip.peer.telemetry import RateLimit
-from clippedgossip.peer.transport import MemoryNetwork, MemoryTransport
 from clippedgossip.settings import TrainingConfig
+from tests.peer.memory_network import MemoryNetwork, MemoryTransport
 
 IDENTITIES = [identity.create() for _ in range(5)]
 FAST = Deadlines(least=3.0, most=5.0, join=10.0, linger=3.0)  # a busy machine takes its time

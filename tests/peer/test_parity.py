@@ -30,14 +30,13 @@ from clippedgossip.peer.node import Node
 from clippedgossip.peer.peer_config import Config, Deadlines, Neighbour
 from clippedgossip.peer.peer_mixing import Mixing, describe_rule
 from clippedgossip.peer.rejection import Rejected, Rejection
-from clippedgossip.peer.transport import MemoryNetwork, MemoryTransport
-from clippedgossip.peer.transport.memory import MemoryLink
 from clippedgossip.rules import RULES
 from clippedgossip.runs.config import RunConfig
 from clippedgossip.settings import DataConfig, ModelConfig, TrainingConfig
 from clippedgossip.simulate import train
 from clippedgossip.tasks import DataSet, datasets
 from clippedgossip.tasks.datasets import load_part
+from tests.peer.memory_network import MemoryLink, MemoryNetwork, MemoryTransport
 from tests.peer.simulated_time import SimulatedLoop
 from tests.samples import sample_rule
 

@@ -28,9 +28,9 @@ from clippedgossip.peer.node import Exchange, Node
 from clippedgossip.peer.outbox import Message
 from clippedgossip.peer.peer_config import Deadlines
 from clippedgossip.peer.rejection import VIOLATIONS
-from clippedgossip.peer.transport import MemoryNetwork
 from clippedgossip.peer.transport.base import Send
 from clippedgossip.peer.wire import Stamp, make_header
+from tests.peer.memory_network import MemoryNetwork
 from tests.peer.simulated_time import SimulatedLoop, at_once
 from tests.peer.test_node import IDENTITIES, LENGTH, make_node, neighbours
 

@@ -1,4 +1,4 @@
-"""The seam between a node and its network: a real one and an in-memory fake stand behind it."""
+"""The seam between a node and its network: a real one, and in tests one in memory, stand behind it."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager

@@ -1,4 +1,4 @@
-"""A network inside one event loop, for tests: same seam, no sockets, and links that can be cut."""
+"""A network inside one event loop: the seam of the real one, no sockets, and links that can be cut."""
 
 import asyncio
 import contextlib
