@@ -35,11 +35,10 @@ Method = Literal["dense", "lanczos", "inverse", "components", "trivial"]
 
 @dataclass(frozen=True, kw_only=True)
 class Gap:
-    """γ, the two eigenvalues it comes from, and the eigenvector of λ₂: the slowest disagreement."""
+    """γ, λ₂, and the eigenvector of λ₂: the slowest disagreement."""
 
     value: float
     lambda2: float
-    lambda_n: float  # or a lower bound on it, where that shows that λ₂ decides
     fiedler: Floats | None
     eigenvalues: Floats | None = None  # all of them, ascending, where they were computed
     slowest: Floats | None = None  # (n, r) all eigenvectors of λ₂ as columns, where it is known to be r-fold
@@ -58,9 +57,9 @@ def spectral_gap(w: Csr, *, guess: Floats | None = None) -> Gap:
     """γ of a symmetric stochastic matrix; `guess` may be a vector close to the eigenvector of λ₂."""
     n = w.shape[0]
     if n == 1:
-        return Gap(value=1.0, lambda2=0.0, lambda_n=0.0, fiedler=None, method="trivial")
+        return Gap(value=1.0, lambda2=0.0, fiedler=None, method="trivial")
     if csgraph.connected_components(w, directed=False)[0] > 1:
-        return Gap(value=0.0, lambda2=1.0, lambda_n=-1.0, fiedler=None, method="components")
+        return Gap(value=0.0, lambda2=1.0, fiedler=None, method="components")
     if n <= DENSE:
         return dense_gap(w.toarray())
     start = _unit(np.random.default_rng(SEED).standard_normal(n))
@@ -81,7 +80,6 @@ def dense_gap(w: Floats) -> Gap:
     return Gap(
         value=_clamp(1 - max(abs(values[0]), abs(values[-2]))),
         lambda2=float(values[-2]),
-        lambda_n=float(values[0]),
         fiedler=_representative(slowest),
         eigenvalues=values,
         slowest=slowest,
@@ -107,7 +105,6 @@ def asymmetric_gap(w: Csr) -> Gap:
     return Gap(
         value=value,
         lambda2=1 - value,
-        lambda_n=value - 1,
         fiedler=None,
         exact=bool(np.isfinite(value)),
         method="dense",
@@ -166,7 +163,7 @@ def _lanczos(w: Csr, start: Floats) -> Gap:
 def _gap(vector: Floats, low: float, lambda_n: float, exact: bool, method: Method) -> Gap:
     """γ from 1 − λ₂, with the vector of λ₂, and λ_n."""
     value = _clamp(min(low, 1 + lambda_n))
-    return Gap(value=value, lambda2=1 - low, lambda_n=lambda_n, fiedler=vector, exact=exact, method=method)
+    return Gap(value=value, lambda2=1 - low, fiedler=vector, exact=exact, method=method)
 
 
 def _smallest(alphas: Floats, betas: Floats) -> float:
