@@ -10,10 +10,11 @@ import torch
 from clippedgossip import graphs
 from clippedgossip.errors import ConfigError
 from clippedgossip.network import Network
-from clippedgossip.paper.base import EXPERIMENTS, Needs, Options, load, reproduce, resolve
+from clippedgossip.paper.base import EXPERIMENTS, Needs, Options, load, resolve
 from clippedgossip.paper.consensus_chains import ATTACK, SETTINGS, START, ChainErrors, rules, simulate
 from clippedgossip.paper.consensus_figures import EXPERIMENT
 from clippedgossip.simulate import consensus
+from tests.paper.reproducing import reproduce
 from tests.rounding import assert_near, near
 
 

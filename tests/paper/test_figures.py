@@ -18,7 +18,7 @@ from clippedgossip.cli.reproduce import verdict
 from clippedgossip.errors import DataError, RunError
 from clippedgossip.paper import base as base_module
 from clippedgossip.paper import cifar, delta_max, dumbbell, no_honest_majority
-from clippedgossip.paper.base import EXPERIMENTS, SETS, Options, load, prepare, reproduce
+from clippedgossip.paper.base import EXPERIMENTS, SETS, Options, load, prepare
 from clippedgossip.paper.overview import write_overview
 from clippedgossip.paper.results import DISTANCE, Line, Results, RunResult
 from clippedgossip.paper.training_figure import (
@@ -35,6 +35,7 @@ from clippedgossip.paper.training_figure import (
 from clippedgossip.records import RunDirectory
 from clippedgossip.report.claims import Claim, Claims, check
 from clippedgossip.runs.config import NetworkConfig
+from tests.paper.reproducing import reproduce
 from tests.rounding import near
 
 MIXING = ("consensus", "components", "average-delta")  # without training

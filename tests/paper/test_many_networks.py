@@ -12,10 +12,11 @@ from clippedgossip.errors import RunError
 from clippedgossip.metrics import squared_distances
 from clippedgossip.network import Network
 from clippedgossip.paper import average_delta, blocked_components
-from clippedgossip.paper.base import Options, reproduce
+from clippedgossip.paper.base import Options
 from clippedgossip.paper.many_networks import FIRST_SEED, ManyNetworks, attacks, worst
 from clippedgossip.rules import ClippedGossip, Oracle
 from clippedgossip.simulate.consensus import trajectory
+from tests.paper.reproducing import reproduce
 from tests.rounding import assert_near, near
 
 pytestmark = pytest.mark.usefixtures("one_thread")

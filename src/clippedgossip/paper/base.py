@@ -226,16 +226,6 @@ def prepare(
     ]
 
 
-def reproduce(
-    experiment: str | Experiment[Any],
-    options: Options,
-    progress: Progress = lambda label, done, total: None,
-) -> Reproduction:
-    """Run one experiment, judge its claims and write its page."""
-    (prepared,) = prepare([experiment], options, progress)
-    return prepared.judge(progress)
-
-
 def write_claims(path: Path, judged: Mapping[str, tuple[float, Claims]]) -> None:
     """Every claim with its verdict, by experiment, as JSON, and the fraction of the rounds that was run."""
     content = {
