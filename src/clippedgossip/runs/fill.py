@@ -11,7 +11,7 @@ from typing import TypeVar
 import torch
 
 from clippedgossip.devices import free_memory
-from clippedgossip.errors import UserError, counted
+from clippedgossip.errors import counted
 from clippedgossip.files import canonical
 from clippedgossip.records import RunDirectory
 from clippedgossip.runs.config import RunConfig
@@ -148,7 +148,7 @@ def _need(attempt: Attempt) -> tuple[int, int]:
     """Its bytes and parameters."""
     try:
         setup = attempt.config.build()
-    except UserError:  # running it will say what is wrong
+    except Exception:  # of own code, or of ours: running it will say what is wrong
         return 0, SMALL + 1
     return needed_bytes([setup.task], [setup], torch.device(attempt.device)), setup.task.layout.size
 
