@@ -6,7 +6,7 @@ from pathlib import Path
 import typer
 from typer.testing import CliRunner
 
-from clippedgossip.cli.report import register
+from clippedgossip.cli.report import report
 from clippedgossip.records import RunDirectory
 from tests.report.pages import check_page, write_run
 from tests.rounding import near
@@ -14,7 +14,7 @@ from tests.rounding import near
 
 def command() -> typer.Typer:
     app = typer.Typer()
-    register(app)
+    app.command("report")(report)
     return app
 
 

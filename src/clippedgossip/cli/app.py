@@ -29,7 +29,7 @@ COMMANDS = (
     "sweep",
     "peer",
 )
-"""In the order of the help. Each has a file of its name with a function `register`."""
+"""In the order of the help. Each has a file of its name: with a function of its name, or with `register`."""
 
 EXTRAS = {
     "blake3": "peer",
@@ -63,7 +63,11 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for _name in COMMANDS:
-    import_module(f"clippedgossip.cli.{_name}").register(app)
+    _module: Any = import_module(f"clippedgossip.cli.{_name}")
+    if hasattr(_module, "register"):
+        _module.register(app)
+    else:
+        app.command(_name)(getattr(_module, _name))
 
 
 def _print_version(asked: bool) -> None:

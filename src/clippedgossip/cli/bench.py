@@ -12,11 +12,6 @@ from clippedgossip.cli.run import Json
 from clippedgossip.errors import ConfigError
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("bench")(bench)
-
-
 def bench(
     rules: Annotated[
         list[str],

@@ -2,14 +2,7 @@
 
 from pathlib import Path
 
-import typer
-
 from clippedgossip.cli.reproduce import Json, Out, run
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("demo")(demo)
 
 
 def demo(out: Out = Path("out"), as_json: Json = False) -> None:

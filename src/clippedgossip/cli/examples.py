@@ -12,11 +12,6 @@ from clippedgossip.cli.run import Json
 from clippedgossip.errors import UserError, unknown_name
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("examples")(examples)
-
-
 def examples(
     names: Annotated[
         list[str] | None, typer.Argument(metavar="[NAME]...", help="Examples to copy, or all.")

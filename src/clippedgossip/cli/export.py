@@ -10,11 +10,6 @@ from clippedgossip.cli.run import Json
 from clippedgossip.errors import counted
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("export")(export)
-
-
 def export(
     runs: Annotated[
         list[Path], typer.Argument(metavar="RUNS...", help="Run folders, or folders with runs below them.")

@@ -10,11 +10,6 @@ import typer
 from clippedgossip.errors import counted
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("report")(report)
-
-
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders with runs below them.")],
     out: Annotated[Path, typer.Option(help="Where to write the page.")] = Path("report.html"),

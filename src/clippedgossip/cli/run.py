@@ -32,11 +32,6 @@ CheckpointEvery = Annotated[
 Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:1.")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("run")(run)
-
-
 def run(
     config: Config,
     overrides: Overrides = None,
