@@ -147,14 +147,14 @@ def rank(
 
     Runs are kept under `root`: the same call again finds them.
     """
-    tried = {_key(rule): [how for how in candidates(rule) if suite.fits(how)] for rule in rules}
-    for rule in rules:
-        if not tried[_key(rule)]:
+    tried = [[how for how in candidates(rule) if suite.fits(how)] for rule in rules]
+    for rule, several in zip(rules, tried, strict=True):
+        if not several:
             raise RuleError(
                 f"rule {rule['name']!r} does not fit the networks of the suite\n"
                 "give it parameters that fit nodes with four neighbours, such as faulty=1"
             )
-    searched = [how for several in tried.values() if len(several) > 1 for how in several]
+    searched = [how for several in tried if len(several) > 1 for how in several]
 
     def run(wanted: Sequence[Table], seeds: Sequence[int], attacks: Collection[str]) -> None:
         configs = [config for how in wanted for config in suite.configs(how, seeds, attacks)]
@@ -165,7 +165,7 @@ def rank(
         max(several, key=lambda how: _read(how, suite, suite.search_seeds, root, SEARCHED).worst.mean)
         if len(several) > 1
         else several[0]
-        for several in tried.values()
+        for several in tried
     ]
     run(chosen, suite.seeds, tuple(ATTACKS))
     found = [_read(how, suite, suite.seeds, root, tuple(ATTACKS)) for how in chosen]
@@ -197,10 +197,6 @@ def _mean(parts: Sequence[Sequence[float]]) -> Estimate:
     found = estimate([fmean(seed) for seed in zip(*parts, strict=True)], SHARE)
     assert found is not None
     return found
-
-
-def _key(rule: Table) -> str:
-    return repr(dict(rule))
 
 
 def _short(value: object) -> str:

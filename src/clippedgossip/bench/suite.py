@@ -50,9 +50,9 @@ class Suite:
     data: Table
     model: str
     training: Table
-    seeds: Sequence[int]
+    seeds: Sequence[int] = (0, 1, 2)
     """The reported ones."""
-    search_seeds: Sequence[int]
+    search_seeds: Sequence[int] = (100,)
     """Those on which parameters are chosen. None of them is reported."""
 
     def config(self, rule: Table, where: str, attack: str, seed: int) -> RunConfig:
@@ -103,8 +103,6 @@ SUITES: Mapping[str, Suite] = {
             "evaluate_last": 20,
             "evaluate_last_every": 20,
         },
-        seeds=(0, 1, 2),
-        search_seeds=(100,),
     ),
     "full": Suite(
         name="full",
@@ -117,8 +115,6 @@ SUITES: Mapping[str, Suite] = {
             "evaluate_last": 90,
             "evaluate_last_every": 45,
         },
-        seeds=(0, 1, 2),
-        search_seeds=(100,),
     ),
 }
 
