@@ -50,9 +50,7 @@ class RobustAverager(ModelAverager):
         around = slice(network.indptr[me], network.indptr[me + 1])
         self.neighbors = network.indices[around].tolist()
         rule.check(len(self.neighbors))
-        row = network.weights[[me]]
-        dense = row if isinstance(row, torch.Tensor) else torch.as_tensor(_dense(row))
-        self.weights = dense.reshape(-1)[self.neighbors].clone()
+        self.weights = torch.tensor(network.edge_weights()[around])
 
     def average_parameters(self, params: Iterable[Any]) -> None:
         """Mix the parameters of a model, or of an optimizer's groups, where they are."""
@@ -81,10 +79,6 @@ class RobustAverager(ModelAverager):
         for work in distributed.batch_isend_irecv(operations) if operations else ():
             work.wait()
         return received
-
-
-def _dense(row: Any) -> Any:
-    return row.toarray() if hasattr(row, "toarray") else row
 
 
 def _tensors(params: Iterable[Any]) -> Iterator[Tensor]:
