@@ -56,24 +56,17 @@ RULE_STYLES: Mapping[str, Style] = MappingProxyType(
     }
 )
 
-_ALIASES = {
+_NAMES = {name.replace(" ", ""): name for name in RULE_STYLES} | {
     "cg": "clipped gossip",
-    "clippedgossip": "clipped gossip",
     "gm": "geometric median",
-    "geometricmedian": "geometric median",
     "rfa": "geometric median",
     "tm": "trimmed mean",
-    "trimmedmean": "trimmed mean",
     "tm*": "weighted trimmed mean",
-    "weightedtrimmedmean": "weighted trimmed mean",
     "median*": "weighted median",
-    "weightedmedian": "weighted median",
-    "multikrum": "multi krum",
     "cs+": "cs plus",
-    "csplus": "cs plus",
     "ubar": "mozi",
-    "centeredclipping": "centered clipping",
 }
+"""Without spaces, and short ones."""
 
 _COLORS = (_BLUE, _VERMILLION, _GREEN, _PINK, _GOLD, _GREY, _INDIGO, _TEAL, _CRIMSON, _OLIVE, _BROWN)
 _DASHES = ((), _DASHED, _DOTTED, _DASHDOT, _LONG)
@@ -92,10 +85,8 @@ def rule_of(name: str) -> str | None:
     """The rule that a label names: `ClippedGossip`, `clipped-gossip` and `ClippedGossip τ=1` are one."""
     words = name.lower().replace("-", " ").replace("_", " ").replace("(", " (").split()
     for count in range(len(words), 0, -1):
-        key = " ".join(words[:count]).rstrip(",:")
-        key = _ALIASES.get(key, key)
-        if key in RULE_STYLES:
-            return key
+        if (key := "".join(words[:count]).rstrip(",:")) in _NAMES:
+            return _NAMES[key]
     return None
 
 
