@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from clippedgossip.errors import RunError, warn_user
+from clippedgossip.errors import RunError, first_line, warn_user
 from clippedgossip.randomness import purpose_word
 
 _In = TypeVar("_In")
@@ -202,8 +202,8 @@ class CapturedWork:
             self._graph = graph
         except RuntimeError as error:
             self._refused = True
-            why = (str(error).splitlines() or [type(error).__name__])[0]
-            warn_user(f"a CUDA graph cannot hold these rounds, so they are slower, but correct: {why}")
+            why = f"so they are slower, but correct: {first_line(error)}"
+            warn_user(f"a CUDA graph cannot hold these rounds, {why}")
         for tensor, value in zip(self.changed(), saved, strict=True):
             tensor.copy_(value)
 

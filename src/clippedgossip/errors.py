@@ -82,6 +82,11 @@ def some(names: Iterable[object], most: int = 12) -> str:
     return ", ".join(listed[:most]) + (", …" if len(listed) > most else "")
 
 
+def first_line(error: BaseException) -> str:
+    """Of what an exception says; its class if it says nothing."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
 def article(noun: str) -> str:
     """The noun with "a" or "an"."""
     return f"{'an' if noun[0] in 'aeiouAEIOU' else 'a'} {noun}"

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from clippedgossip.errors import PeerError
+from clippedgossip.errors import PeerError, first_line
 from clippedgossip.files import Lock
 from clippedgossip.peer import checkpoint, identity
 from clippedgossip.peer.checkpoint import Checkpoint
@@ -142,7 +142,7 @@ class PeerRun:
             self.learner.restore(found.tensors)
         except (KeyError, ValueError, RuntimeError) as error:
             raise PeerError(
-                f"the checkpoint of round {found.round} is of another model: {_first_line(error)}\n"
+                f"the checkpoint of round {found.round} is of another model: {first_line(error)[:200]}\n"
                 "take the model back that it was made with, or start anew: --no-resume sets it aside"
             ) from error
         self.journal.resumed = found.round
@@ -184,10 +184,6 @@ def run_peer(
         finally:
             for number, handler in previous.items():
                 signal.signal(number, handler)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
 def _node_kind(config: Config) -> Callable[..., Node]:

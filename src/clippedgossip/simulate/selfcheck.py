@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from clippedgossip.devices import CAPTURE, aligned_zeros, distrust
-from clippedgossip.errors import MiscompiledError, RunError, warn_user
+from clippedgossip.errors import MiscompiledError, RunError, first_line, warn_user
 from clippedgossip.step import LocalStep
 from clippedgossip.tasks.datasets import at, leaves
 from clippedgossip.tasks.workers import Workers
@@ -78,8 +78,8 @@ def check_compiled(workers: Workers, models: Tensor) -> None:
                 raise
             if distrust(workers.kind(name)) is None:
                 raise
-            why = (str(error).splitlines() or [type(error).__name__])[0]
-            warn_user(f"PyTorch cannot compile `{name}` of this model, so it is slower, but correct: {why}")
+            why = f"so it is slower, but correct: {first_line(error)}"
+            warn_user(f"PyTorch cannot compile `{name}` of this model, {why}")
             continue
         if found is None:
             return

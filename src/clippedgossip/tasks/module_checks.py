@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from clippedgossip.errors import DataError, kind_of
+from clippedgossip.errors import DataError, first_line, kind_of
 from clippedgossip.tasks.datasets import DataSet, at, leaves, mapped
 from clippedgossip.tasks.objective import Loss, Metric, called, cross_entropy, mse, nll
 from clippedgossip.tasks.poison import Poison
@@ -101,7 +101,7 @@ def _check_outputs(module: nn.Module, data: DataSet, loss: Loss, metric: Metric,
         except Exception as error:  # a metric of the user's own may raise anything
             raise DataError(
                 f"metric {metric.name!r} cannot take outputs {_shapes(outputs)} and targets {_shapes(y)}: "
-                f"{_first_line(error)}\ngive another metric=, such as 'loss'"
+                f"{first_line(error)}\ngive another metric=, such as 'loss'"
             ) from error
 
 
@@ -112,7 +112,7 @@ def _check_call(module: nn.Module, data: DataSet, loss: Loss, x: Any, y: Any) ->
     except Exception as error:  # a module of the user's own may raise anything
         kinds = mapped(lambda leaf: leaf.dtype, x)
         raise DataError(
-            f"the model cannot take inputs of shape {data.shape} and dtype {kinds}: {_first_line(error)}"
+            f"the model cannot take inputs of shape {data.shape} and dtype {kinds}: {first_line(error)}"
             + _hint(x)
         ) from error
     if _shapes(outputs) != _shapes(again):
@@ -159,7 +159,7 @@ def _loss(module: nn.Module, loss: Loss, x: Any, y: Any, mode: str) -> Tensor:
     except Exception as error:  # and so may a loss
         outputs = "the module" if loss.of_module else f"outputs {_shapes(called(module.eval(), x))}"
         raise DataError(
-            f"the loss cannot take {outputs} and targets {_shapes(y)} in {mode} mode: {_first_line(error)}\n"
+            f"the loss cannot take {outputs} and targets {_shapes(y)} in {mode} mode: {first_line(error)}\n"
             "give a function (outputs, targets) -> the mean loss of the batch"
         ) from error
 
@@ -177,7 +177,3 @@ def _hint(x: Any) -> str:
         return '\nif the model takes float32, give x.float(), or x.astype("float32") of an array'
     shape = tuple(first.shape[1:])
     return f"\ngive a model for inputs of shape {shape}; nn.Flatten() makes them rows of features"
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
