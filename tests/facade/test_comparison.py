@@ -115,6 +115,9 @@ def test_a_run_that_diverges_leaves_the_others_alone(
     assert kept.diverged is None
     assert kept.round == 40 > lost.round
     assert "2 of 2 runs finished" in repr(comparison)
+    gossip, clipped = str(comparison).splitlines()[-2:]
+    assert gossip.split() == ["gossip", "diverged"]
+    assert "diverged" not in clipped
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -194,9 +195,11 @@ class Comparison:
 
     def _final(self, rule: str, attack: str) -> str:
         share = SHARE if self._metric == ACCURACY else ANY
-        final = estimate((run.score for run in self._of(rule, attack)), share)
+        runs = self._of(rule, attack)
+        final = estimate((run.score for run in runs), share)
         if final is None:
             return "–"
+        final = replace(final, diverged=sum(run.diverged is not None for run in runs))
         return final.text(scale=100) if self._metric == ACCURACY else final.text(digits=3)
 
     @property
