@@ -45,7 +45,7 @@ def message_chunks(messages: int, models: Tensor, itemsize: int = 4) -> list[sli
 
 
 def gram(blocks: list[Tensor]) -> Tensor:
-    """Inner products, in float64, of all rows of the blocks stacked; on a CPU symmetric to the last bit."""
+    """Inner products, in float64, of all rows of the blocks stacked; symmetric to the last bit."""
     first = blocks[0]
     if first.is_cuda and first.dtype == torch.float32:
         from clippedgossip.mixing.kernels_cuda import gram_cuda

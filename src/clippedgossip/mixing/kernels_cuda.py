@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from clippedgossip.mixing.kernels import HUGE, column_chunks, full_precision
+from clippedgossip.mixing.kernels import HUGE, column_chunks, full_precision, symmetric
 
 MOST_ROWS = 128
 FLOAT64_DOT = tuple(int(part) for part in triton.__version__.split(".")[:2]) >= (3, 5)
@@ -99,20 +99,23 @@ def _gram_kernel(
             models, extra, column, column < columns, n, rows, models_stride, extra_stride, ROWS, EXTRA
         )
         total = tl.dot(tile, tl.trans(tile), total, out_dtype=tl.float64)
-    total = (total + tl.trans(total)) / 2
     tl.store(output + program * ROWS * ROWS + row[:, None] * ROWS + row[None, :], total)
 
 
 @triton.jit
 def _total_kernel(partial, total, programs, ROWS: tl.constexpr, MANY: tl.constexpr):
-    """A row of the products, summed over the programs."""
+    """A row of the products, summed over the programs; of the two halves, the lower one in both places."""
     row = tl.program_id(0)
     other = tl.arange(0, ROWS)
+    place = tl.maximum(row, other) * ROWS + tl.minimum(row, other)
     sums = tl.zeros((MANY, ROWS), dtype=tl.float64)
     for start in range(0, programs, MANY):
         program = (start + tl.arange(0, MANY)).to(tl.int64)
-        place = partial + (program[:, None] * ROWS + row) * ROWS + other[None, :]
-        sums += tl.load(place, mask=(program < programs)[:, None], other=0.0)
+        sums += tl.load(
+            partial + program[:, None] * ROWS * ROWS + place[None, :],
+            mask=(program < programs)[:, None],
+            other=0.0,
+        )
     tl.store(total + row * ROWS + other, tl.sum(sums, 0))
 
 
@@ -174,8 +177,7 @@ def _squared_kernel(
     other = tl.where(here, other, own)
     mine = tl.load(products + own * stride + own)
     theirs = tl.load(products + other * stride + other)
-    high, low = tl.maximum(own, other), tl.minimum(own, other)  # one half of the table: symmetric
-    squared = tl.maximum(mine + theirs - 2 * tl.load(products + high * stride + low), 0.0)
+    squared = tl.maximum(mine + theirs - 2 * tl.load(products + own * stride + other), 0.0)
     tl.store(output + node * k + place, squared, mask=here)
     if SIZES:
         norm, distance = tl.sqrt(tl.maximum(mine, 0.0)), tl.sqrt(squared)
@@ -654,7 +656,7 @@ def half_step_cuda(
 
 
 def gram_cuda(blocks: list[Tensor]) -> Tensor:
-    """As `kernels.gram`, for float32 on a GPU. Use one half of it: the two halves may round differently."""
+    """As `kernels.gram`, for float32 on a GPU."""
     models, extra = _two(blocks)
     columns, rows = models.shape[1], sum(len(block) for block in blocks)
     padded = max(32, triton.next_power_of_2(rows))
@@ -831,7 +833,7 @@ def _gram_chunked(blocks: list[Tensor]) -> Tensor:
     for part in column_chunks(rows, columns, 8, 1 << 30):
         chunk = torch.cat([block[:, part].double() for block in blocks])
         total.addmm_(chunk, chunk.T)
-    return total
+    return symmetric(total)
 
 
 def combine_cuda(
