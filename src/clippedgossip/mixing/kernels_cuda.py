@@ -19,7 +19,7 @@ MOST_ROWS = 128
 FLOAT64_DOT = tuple(int(part) for part in triton.__version__.split(".")[:2]) >= (3, 5)
 GRAM = {32: (1200, 2, 1), 64: (528, 3, 4)}
 """For so many rows: the most programs (an H200 has 132 multiprocessors), stages, warps. For more
-rows, products of copies in float64 are as fast."""
+rows, cuBLAS multiplies copies in float64."""
 GRAM_BLOCK = 32  # coordinates at a time
 GRAM_STEPS = 32  # blocks in one sum: 1,024 products round by less than `inbox.SLACK`
 COMBINE = {32: (64, 8, 3, 2), 128: (64, 1, 1, 4)}
