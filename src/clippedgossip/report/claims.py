@@ -102,9 +102,9 @@ class Claims:
         return [asdict(claim) for claim in self.claims]
 
 
-def exact(holds: bool, *, construction: bool = False) -> Verdict:
+def exact(holds: bool) -> Verdict:
     """The verdict on something that has no noise."""
-    return ("by construction" if construction else "holds") if holds else "does not hold"
+    return "holds" if holds else "does not hold"
 
 
 def check(

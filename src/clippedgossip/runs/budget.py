@@ -101,10 +101,8 @@ def plan(config: RunConfig, *, ranks: int = 1, device: str = "cpu") -> Plan:
     on_host = stays_on_host(held, config.data.keep, torch.device(device), in_files=in_files)
     with torch.device("meta"):
         module = config.model.thing.build(given=(shape, classes))
-    on_gpu, loss = (
-        device.startswith("cuda"),
-        usual_loss(config.training.objective()["loss"], classes, config.model.name),
-    )
+    on_gpu = device.startswith("cuda")
+    loss = usual_loss(config.training.objective()["loss"], classes, config.model.name)
     try:
         kept, products = cost(module, loss, x, y, on_gpu=on_gpu)
     except Exception as error:  # a module of the user's own may do anything with its inputs
@@ -176,9 +174,9 @@ def _traffic(rule: Rule, attack: Attack | None, network: Network, rows: int, sta
     return ((2 + mixings * messages) * stack + mixings * inner_products) * (ranks - 1) // ranks
 
 
-def _fastest(work: Callable[[], object], device: str, times: int = 5) -> float:
+def _fastest(work: Callable[[], object], device: str) -> float:
     best = math.inf
-    for _ in range(times):
+    for _ in range(5):
         start = time.perf_counter()
         work()
         if device.startswith("cuda"):

@@ -110,10 +110,10 @@ def metric_of(record: Mapping[str, Any]) -> str:
     return str(record.get("metric", ACCURACY))
 
 
-def score_of(record: Mapping[str, Any], group: str = "all") -> object:
-    """The metric of a group, where the record has one."""
+def score_of(record: Mapping[str, Any]) -> object:
+    """The metric of all regular nodes, where the record has one."""
     scores = record.get(metric_of(record))
-    return scores.get(group) if isinstance(scores, dict) else None
+    return scores.get("all") if isinstance(scores, dict) else None
 
 
 def age(seconds: object) -> str:
