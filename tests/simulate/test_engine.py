@@ -13,6 +13,7 @@ from torch.func import functional_call
 from clippedgossip import graphs
 from clippedgossip.attacks import ALIE, ATTACKS, Attack, BitFlipping, LabelFlipping, Tuned, make_attack
 from clippedgossip.errors import ConfigError, NetworkError, RunError
+from clippedgossip.mixing.inbox import Inbox
 from clippedgossip.network import Network
 from clippedgossip.rules import Bucketing, ClippedGossip, GeometricMedian, Gossip, Mozi, Rule, TrimmedMean
 from clippedgossip.simulate import Moment, Setup, State, Training, train, train_together
@@ -129,6 +130,20 @@ def test_rules_that_need_the_engine(rule: Rule) -> None:
     assert last.record is not None
     assert last.record.accuracy is not None
     assert (last.record.accuracy["all"] or 0) > 0.8
+
+
+class Steepest(Gossip):
+    """A rule of the user's own that takes gradients of what it receives."""
+
+    def mix(self, inbox: Inbox) -> torch.Tensor:
+        with torch.enable_grad():
+            models = (1.0 * inbox.models).requires_grad_()
+            (slope,) = torch.autograd.grad((models * models).sum(), models)
+        return super().mix(replace(inbox, models=slope / 2))
+
+
+def test_a_rule_of_the_users_own_may_take_gradients() -> None:
+    assert lines(train(setup(Steepest()))) == lines(train(setup(Gossip())))
 
 
 @pytest.mark.parametrize("size", [1, 4, 1000])

@@ -36,6 +36,10 @@ class Mozi(LinearRule):
         fraction("self_weight", self.self_weight, below=1 + 1e-12)
 
     @property
+    def capturable(self) -> bool:
+        return super().capturable and self.loss is None  # a function of the user's own
+
+    @property
     def needs_losses(self) -> bool:
         return self.loss is None and self.loss_of is None
 
