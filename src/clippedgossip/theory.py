@@ -6,7 +6,6 @@ from numbers import Integral
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import hypergeom
 
 from clippedgossip.errors import NetworkError
 from clippedgossip.network import Network
@@ -132,6 +131,8 @@ def byzantine_heard(
     for name, value, least in (("neighbours", neighbours, 1), ("rounds", rounds, 0)):
         if not isinstance(value, Integral) or value < least:
             raise NetworkError(f"{name} is {value!r}; it must be a whole number, at least {least}")
+    from scipy.stats import hypergeom  # takes a second, and every process of a reproduction imports this file
+
     around = network.degrees[network.regular]
     drawn = np.minimum(neighbours, around)
     beyond = hypergeom.sf(more_than, np.maximum(around, 1), network.byzantine_neighbours, drawn)
