@@ -262,6 +262,22 @@ def test_only_as_many_go_together_as_fit(tmp_path: Path, monkeypatch: pytest.Mon
     assert batches == [[0, 1], [2]]
 
 
+@pytest.mark.parametrize(("unfinished", "taken"), [(2, 1), (5, 3), (8, 4), (24, 6), (400, 100)])
+def test_a_process_takes_a_part_of_what_two_share(unfinished: int, taken: int) -> None:
+    assert fill._share(unfinished, 2) == taken
+
+
+def test_a_stack_is_filled_with_runs_that_no_other_process_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fill, "ON_CPU", 2)
+    batches = watched(monkeypatch, 1 << 40)
+    configs, root = load_sweep(sweep(tmp_path, "[grid]\nseed = [0, 1, 2, 3]")), tmp_path / "runs"
+    with Attempt.open(configs[1], root).run.lock():
+        assert run_unfinished(configs, root).done == 3
+    assert batches == [[0, 2], [3]]
+
+
 def test_large_models_go_one_by_one_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fill, "SMALL", plan.plan(three(tmp_path)[0]).parameters - 1)
     batches = watched(monkeypatch, 1 << 40)

@@ -29,7 +29,7 @@ from clippedgossip.records import RunDirectory
 from clippedgossip.report.claims import Floats
 from clippedgossip.report.statistics import Estimate, Series, estimate, over_seeds
 from clippedgossip.runs.config import RunConfig
-from clippedgossip.runs.fill import TOGETHER, run_unfinished
+from clippedgossip.runs.fill import run_unfinished
 
 FORMAT = 1
 DIGITS = 5  # significant ones in the file
@@ -379,9 +379,8 @@ def main() -> None:
 
     torch.set_num_threads(1)
     try:
-        few = max(1, len(configs) // (2 * count))  # so that no process waits long for another
         ordered = [*configs[start:], *configs[:start]]
-        run_unfinished(ordered, request["root"], together=min(few, TOGETHER), progress=progress)
+        run_unfinished(ordered, request["root"], processes=count, progress=progress)
     except UserError as error:
         sys.exit("; ".join(str(error).splitlines()))  # the parent shows the last line
 

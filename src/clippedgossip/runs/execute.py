@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 
 from clippedgossip.devices import find_device
 from clippedgossip.errors import MiscompiledError, RunError, UserError, warn_user
-from clippedgossip.files import Lock, canonical
+from clippedgossip.files import canonical
 from clippedgossip.network import Network
 from clippedgossip.own import blamed
 from clippedgossip.records import ACCURACY, Round, RunDirectory
@@ -324,19 +324,17 @@ def summarise(attempt: Attempt, seconds: float) -> dict[str, Any]:
 MEASURES = ("loss", "consensus_distance", "clipped")
 
 
-def lock_all(attempts: Sequence[Attempt], stack: ExitStack) -> list[Attempt]:
-    """Lock the runs that no other process has locked; returns them. The stack unlocks them when it closes."""
-    mine = []
-    for attempt in attempts:
-        lock: Lock | None = None
-        if not attempt.run.finished:
-            attempt.make()
-            lock = attempt.run.try_lock()
-        if lock is not None:
-            stack.enter_context(lock)
-            if not attempt.run.finished:
-                mine.append(attempt)
-    return mine
+def lock(attempt: Attempt, stack: ExitStack) -> bool:
+    """Lock a run, unless it is finished or another process has locked it; returns whether it is locked. The
+    stack unlocks it when it closes."""
+    if attempt.run.finished:
+        return False
+    attempt.make()
+    held = attempt.run.try_lock()
+    if held is None:
+        return False
+    stack.enter_context(held)
+    return not attempt.run.finished  # another process may have finished it just before
 
 
 def _read(path: Path) -> State | None:

@@ -1,6 +1,8 @@
 """Run the unfinished runs of a set. Processes and machines need to share a folder, nothing else."""
 
+import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -15,7 +17,7 @@ from clippedgossip.errors import counted
 from clippedgossip.files import canonical
 from clippedgossip.records import RunDirectory
 from clippedgossip.runs.config import RunConfig
-from clippedgossip.runs.execute import Attempt, Cadence, lock_all, run_together
+from clippedgossip.runs.execute import Attempt, Cadence, lock, run_together
 from clippedgossip.simulate.setup import needed_bytes
 from clippedgossip.simulate.state import Moment
 from clippedgossip.tasks.module_function import SMALL
@@ -24,7 +26,8 @@ T = TypeVar("T")
 Progress = Callable[[str, int, int], None]
 """(what is being done, rounds done, rounds in all)"""
 
-TOGETHER, ON_CPU = 16, 4  # runs at a time; more gain nothing on one GPU, or on one core
+TOGETHER, ON_CPU = 16, 8  # runs at a time; more gain nothing on one GPU, or little on one core
+FEW = 4  # a stack of fewer runs takes much longer for each of them
 MEMORY_SHARE = 0.7  # share of the free memory for one stack
 
 
@@ -48,14 +51,16 @@ def run_unfinished(
     root: Path | str,
     *,
     together: int = TOGETHER,
+    processes: int = 1,
     wait: bool = False,
     progress: Progress | None = None,
     cadence: Cadence | None = None,
 ) -> SweepOutcome:
     """Run every config that is not finished under `root`. If a run fails, the others continue.
 
-    At most `together` runs of one shape are trained in one stack. `wait` waits until other processes have
-    finished their runs, and takes over the runs of processes that died.
+    At most `together` runs of one shape are trained in one stack; fewer towards the end, so that none of the
+    `processes` that share these runs waits long for another. `wait` waits until other processes have finished
+    their runs, and takes over the runs of processes that died.
     """
     attempts = [Attempt.of(config, root) for config in configs]
     outcome = SweepOutcome(runs=[attempt.run for attempt in attempts])
@@ -63,11 +68,14 @@ def run_unfinished(
     tried: set[Path] = set()
     while True:
         open_ = [a for a in attempts if a.run.path not in tried and not a.run.finished]
-        for batch in _batches(open_, together):
-            with ExitStack() as locks:
-                mine = lock_all(batch, locks)
-                tried |= {attempt.run.path for attempt in mine}
-                _run_batch(mine, counter, cadence, outcome)
+        for waiting in _by_shape(open_):
+            most = _most(waiting, together)
+            while waiting:
+                unfinished = sum(not attempt.run.finished for attempt in attempts)
+                with ExitStack() as locks:
+                    mine = _claim(waiting, min(most, _share(unfinished, processes)), locks)
+                    tried |= {attempt.run.path for attempt in mine}
+                    _run_batch(mine, counter, cadence, outcome)
         left = [a for a in attempts if a.run.path not in tried and not a.run.finished]
         if not left or not wait:
             break
@@ -100,17 +108,42 @@ def _run_batch(
             counter.end(member)
 
 
-def _batches(attempts: Sequence[Attempt], together: int) -> Iterator[list[Attempt]]:
-    """Runs of one shape, as many as are faster in one stack and fit into memory."""
-    shapes: dict[str, list[Attempt]] = {}
+def _by_shape(attempts: Sequence[Attempt]) -> list[deque[Attempt]]:
+    """Runs of one shape each."""
+    shapes: dict[str, deque[Attempt]] = {}
     for attempt in attempts:
-        shapes.setdefault(_shape(attempt), []).append(attempt)
-    for alike in shapes.values():
-        device, most = alike[0].device, 1
-        if together > 1 and len(alike) > 1:
-            most = min(together, most_together(device, _need(alike[0])[1]))
-        need = (lambda attempt: _need(attempt)[0]) if most > 1 else lambda attempt: 0
-        yield from packed(alike, need, MEMORY_SHARE * free_memory(device), most)
+        shapes.setdefault(_shape(attempt), deque()).append(attempt)
+    return list(shapes.values())
+
+
+def _most(alike: Sequence[Attempt], together: int) -> int:
+    """How many of these runs are faster in one stack than one by one."""
+    if together == 1 or len(alike) == 1:
+        return 1
+    return min(together, most_together(alike[0].device, _need(alike[0])[1]))
+
+
+def _share(unfinished: int, processes: int) -> int:
+    """How many of the runs one of the processes takes at a time: half of its part of them, unless that is too
+    few for a stack."""
+    return max(math.ceil(unfinished / (2 * processes)), min(FEW, math.ceil(unfinished / processes)))
+
+
+def _claim(waiting: deque[Attempt], most: int, locks: ExitStack) -> list[Attempt]:
+    """Lock the first runs that no other process has, as many as fit into memory. They, and those of other
+    processes, no longer wait."""
+    mine: list[Attempt] = []
+    budget, used = MEMORY_SHARE * free_memory(waiting[0].device), 0
+    while waiting and len(mine) < most:
+        attempt = waiting.popleft()
+        if not lock(attempt, locks):
+            continue
+        used += _need(attempt)[0] if most > 1 else 0
+        if mine and used > budget:
+            waiting.appendleft(attempt)
+            break
+        mine.append(attempt)
+    return mine
 
 
 def packed(items: Iterable[T], need: Callable[[T], int], budget: float, most: int) -> Iterator[list[T]]:
