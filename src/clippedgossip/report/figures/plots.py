@@ -260,24 +260,28 @@ def small_multiples(
             squeeze=False,
             gridspec_kw=edges | {"wspace": 0.15, "hspace": 0.45},
         )
-        for index, panel in enumerate([*panels, *[None] * (rows * columns - len(panels))]):
-            axes = grid[index // columns][index % columns]
+        places = list(enumerate([*panels, *[None] * (rows * columns - len(panels))]))
+        for index, panel in places:
+            for order, line in enumerate(panel.series if panel else ()):
+                look, axes = looks[line.name], grid.flat[index]
+                draw_line(axes, line, look, points=34, markers=0, order=order, y_scale="log")
+        shared = grid.flat[0]  # its scales and ticks are those of all plots
+        finish(shared, title="", x_label="", y_label="", y_scale="log")
+        shared.locator_params(axis="x", nbins=2)
+        shared.locator_params(axis="y", numticks=4)
+        if y_limits:
+            shared.set_ylim(*y_limits)
+        for index, panel in places:
+            axes = grid.flat[index]
             if panel is None:
                 axes.set_visible(False)
                 continue
-            for order, line in enumerate(panel.series):
-                draw_line(axes, line, looks[line.name], points=34, markers=0, order=order, y_scale="log")
-            finish(axes, title="", x_label="", y_label="", y_scale="log")
             axes.grid(visible=False)
             axes.set_title(panel.title, loc="center", fontsize=7, pad=2, fontweight="normal")
             axes.tick_params(labelsize=7, length=2, pad=2)
-            axes.locator_params(axis="x", nbins=2)
-            axes.locator_params(axis="y", numticks=4)
             lowest = index + columns >= len(panels) or panels[index + columns] is None
             leftmost = index % columns == 0 or panels[index - 1] is None
             axes.tick_params(bottom=lowest, labelbottom=lowest, left=leftmost, labelleft=leftmost)
-        if y_limits:
-            grid[0][0].set_ylim(*y_limits)
         figure.supxlabel("round", fontsize=9, y=0.06 / height, va="bottom")
         figure.supylabel(y_label, fontsize=9, x=0.05 / width, ha="left")
         lines = [
