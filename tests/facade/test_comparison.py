@@ -70,7 +70,7 @@ def test_it_prints_a_table_plots_a_panel_an_attack_and_writes_a_page(
 def test_after_an_interrupt_finished_runs_stay_and_the_rest_is_trained(
     network: Network, data: DataSet, model: nn.Module, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clippedgossip.runs.fill.ON_CPU", 2)
+    monkeypatch.setattr("clippedgossip.runs.fill.TOGETHER", 2)
     loss = Interrupting()
     options: dict[str, Any] = {"rules": RULES, "attacks": ["dissensus"], "seeds": 2, "loss": loss, **SHORT}
     whole = cg.compare(network, data, model, **options).finish()

@@ -270,7 +270,7 @@ def test_a_process_takes_a_part_of_what_two_share(unfinished: int, taken: int) -
 def test_a_stack_is_filled_with_runs_that_no_other_process_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fill, "ON_CPU", 2)
+    monkeypatch.setattr(fill, "TOGETHER", 2)
     batches = watched(monkeypatch, 1 << 40)
     configs, root = load_sweep(sweep(tmp_path, "[grid]\nseed = [0, 1, 2, 3]")), tmp_path / "runs"
     with Attempt.open(configs[1], root).run.lock():
