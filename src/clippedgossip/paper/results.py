@@ -332,11 +332,11 @@ def _in_processes(
                 assert worker.stdin is not None
                 with suppress(BrokenPipeError), worker.stdin as pipe:  # its exit code says more
                     pipe.write(json.dumps(request))
-            runs = {config.run(root): config.training.rounds for config in configs}
+            show = _Shown({config.run(root): config.training.rounds for config in configs}, progress)
             while any(worker.poll() is None for worker in workers):
-                _show(runs, progress)
+                show()
                 time.sleep(0.5)
-            _show(runs, progress)
+            show()
         finally:
             for worker in workers:
                 if worker.poll() is None:
@@ -349,11 +349,19 @@ def _in_processes(
             raise RunError(f"a worker process ended early: {last}{goes_on}")
 
 
-def _show(runs: Mapping[RunDirectory, int], progress: Progress) -> None:
-    """Count the rounds that are done, from the folders of the runs."""
-    finished = {run for run in runs if run.finished}
-    done = sum(rounds if run in finished else _last_round(run.records_path) for run, rounds in runs.items())
-    progress(f"rounds, {len(finished)}/{len(runs)} runs", done, sum(runs.values()))
+class _Shown:
+    """Counts the rounds that are done, from the folders of the runs."""
+
+    def __init__(self, runs: Mapping[RunDirectory, int], progress: Progress) -> None:
+        self.open, self.progress = dict(runs), progress
+        self.runs, self.rounds = len(runs), sum(runs.values())
+
+    def __call__(self) -> None:
+        self.open = {run: rounds for run, rounds in self.open.items() if not run.finished}
+        left = sum(rounds - _last_round(run.records_path) for run, rounds in self.open.items())
+        self.progress(
+            f"rounds, {self.runs - len(self.open)}/{self.runs} runs", self.rounds - left, self.rounds
+        )
 
 
 def _last_round(records: Path) -> int:
