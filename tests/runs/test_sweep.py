@@ -262,7 +262,7 @@ def test_only_as_many_go_together_as_fit(tmp_path: Path, monkeypatch: pytest.Mon
     assert batches == [[0, 1], [2]]
 
 
-@pytest.mark.parametrize(("unfinished", "taken"), [(2, 1), (5, 3), (8, 4), (24, 6), (400, 100)])
+@pytest.mark.parametrize(("unfinished", "taken"), [(0, 1), (2, 1), (5, 3), (8, 4), (24, 6), (400, 100)])
 def test_a_process_takes_a_part_of_what_two_share(unfinished: int, taken: int) -> None:
     assert fill._share(unfinished, 2) == taken
 

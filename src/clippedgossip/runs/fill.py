@@ -125,8 +125,8 @@ def _most(alike: Sequence[Attempt], together: int) -> int:
 
 def _share(unfinished: int, processes: int) -> int:
     """How many of the runs one of the processes takes at a time: half of its part of them, unless that is too
-    few for a stack."""
-    return max(math.ceil(unfinished / (2 * processes)), min(FEW, math.ceil(unfinished / processes)))
+    few for a stack, and at least one."""
+    return max(1, math.ceil(unfinished / (2 * processes)), min(FEW, math.ceil(unfinished / processes)))
 
 
 def _claim(waiting: deque[Attempt], most: int, locks: ExitStack) -> list[Attempt]:
