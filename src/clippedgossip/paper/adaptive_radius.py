@@ -7,6 +7,7 @@ from clippedgossip.paper import page_parts as drawing
 from clippedgossip.paper.more_topologies import NETWORKS
 from clippedgossip.paper.results import Results
 from clippedgossip.paper.training_figure import (
+    LONGER,
     PAPER_ATTACKS,
     Case,
     Scale,
@@ -39,6 +40,7 @@ class AdaptiveRadius(TrainingExperiment):
         "digits."
     )
     section = "The adaptive choice of τ is recommended in general"
+    scales = LONGER
     remarks = (
         "The torus of fig. more_topologies: nine workers, two Byzantine nodes, data sorted by label. The "
         "adaptive radius is given the true δ_max."

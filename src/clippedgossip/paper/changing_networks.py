@@ -7,6 +7,7 @@ import numpy as np
 
 from clippedgossip.paper.results import Results
 from clippedgossip.paper.training_figure import (
+    LONGER,
     PAPER_ATTACKS,
     TUNED,
     Case,
@@ -67,6 +68,7 @@ class ChangingNetworks(TrainingExperiment):
         "Two or three nodes are Byzantine."
     )
     section = "Networks that change"
+    scales = LONGER
     remarks = (
         "Each clique of the dumbbell holds half of the classes; elsewhere the data are sorted by label. The "
         "radius of ClippedGossip is the best of 0.03, 0.1, 0.3 and 1 in each setting, chosen on seeds that "

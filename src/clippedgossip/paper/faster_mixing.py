@@ -9,7 +9,14 @@ import numpy as np
 from clippedgossip.network import Network
 from clippedgossip.paper.more_topologies import NETWORKS
 from clippedgossip.paper.results import Results
-from clippedgossip.paper.training_figure import PAPER_ATTACKS, Case, Scale, TrainingExperiment, adaptive
+from clippedgossip.paper.training_figure import (
+    LONGER,
+    PAPER_ATTACKS,
+    Case,
+    Scale,
+    TrainingExperiment,
+    adaptive,
+)
 from clippedgossip.report.claims import Claim, Floats, check
 from clippedgossip.runs.config import NetworkConfig
 
@@ -39,6 +46,7 @@ class FasterMixing(TrainingExperiment):
         "largest γ such that no neighbour has more than 0.2."
     )
     section = "Optimal weights"
+    scales = LONGER
     remarks = (
         "The radius is adaptive and knows δ_max. Weights are computed without knowing who is Byzantine. The "
         "theorem's measure of difficulty is δ_max/γ², with γ that of the regular nodes."

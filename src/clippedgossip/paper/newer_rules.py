@@ -11,6 +11,7 @@ from clippedgossip.paper.more_topologies import NETWORKS
 from clippedgossip.paper.no_honest_majority import ring
 from clippedgossip.paper.results import Results
 from clippedgossip.paper.training_figure import (
+    LONGER,
     PAPER_ATTACKS,
     TUNED,
     Case,
@@ -86,6 +87,7 @@ class NewerRules(TrainingExperiment):
         "and the torus, and on the ring where one node has a Byzantine majority around it."
     )
     section = "Median and Krum are left out of the paper's figures"
+    scales = LONGER
     groups: ClassVar = {DUMBBELL: "clique A"}
     remarks = (
         "Every rule is shown at its best, found with the same effort: four values of its one parameter are "

@@ -5,7 +5,14 @@ from typing import Any, ClassVar
 
 from clippedgossip.paper.no_honest_majority import ring
 from clippedgossip.paper.results import DISTANCE, Results
-from clippedgossip.paper.training_figure import PAPER_ATTACKS, Case, Scale, TrainingExperiment, clipped
+from clippedgossip.paper.training_figure import (
+    LONGER,
+    PAPER_ATTACKS,
+    Case,
+    Scale,
+    TrainingExperiment,
+    clipped,
+)
 from clippedgossip.report.claims import Claim, check, ratio
 from clippedgossip.settings import Precision
 
@@ -24,6 +31,7 @@ class PrecisionOfProducts(TrainingExperiment):
         "mixing are float32 in every case. This figure shows what the faster products cost ClippedGossip."
     )
     section = "Products of lower precision give the same results (no claim of the paper)"
+    scales = LONGER
     groups: ClassVar = {DUMBBELL: "clique A"}
     remarks = (
         "The non-IID dumbbell is reported by clique A, which must learn half of the digits over one edge, "

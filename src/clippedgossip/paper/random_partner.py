@@ -7,6 +7,7 @@ import numpy as np
 
 from clippedgossip.paper.results import Results
 from clippedgossip.paper.training_figure import (
+    LONGER,
     PAPER_ATTACKS,
     TUNED,
     Case,
@@ -38,6 +39,7 @@ class RandomPartner(TrainingExperiment):
         "message."
     )
     section = "Networks that change"
+    scales = LONGER
     remarks = (
         f"There are {STEPS} times fewer rounds than in the other figures, so the gradients are as many. Data "
         "are drawn at random. A partner has the weight ½, so a Byzantine partner has δ_i = ½: no bound on "
