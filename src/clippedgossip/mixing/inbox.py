@@ -15,6 +15,7 @@ PAIRS_BYTES = 256 << 20
 SLACK = 2.0**-44
 """What is added to a squared distance between sums, by the square of what was summed: more than the rounding
 of the products it comes from, so that no message looks nearer than it is. 2⁻²² of a length in float32."""
+MOST_IN_ONE_KERNEL = 128  # a GPU program keeps the products of so many messages at hand
 TERMS = 8.0
 """A float32 sum whose terms are together this many times as long as the own model is taken in float64."""
 
@@ -383,16 +384,22 @@ class Neighborhood:
         if not inbox.by_products:
             return self._products_of_differences()
         whole, own = inbox.inner_products, self.slots[:, :1]
+        if inbox.models.is_cuda:
+            return self._products_on_gpu(whole)
         local = whole[self.slots[:, :, None], self.slots[:, None, :]]
         to_own = whole[self.slots, own]
         found = (local + to_own[:, :1, None]) - (to_own[:, :, None] + to_own[:, None, :])
-        if inbox.models.is_cuda and inbox.linear is not None:
-            from clippedgossip.mixing.kernels_cuda import products_again
-
-            unclear = self._measured[1].any(1)
-            again = products_again(inbox.blocks, self.slots, unclear.to(torch.int8), inbox.linear)
-            found = torch.where(unclear[:, None, None], inbox.reduce(again), found)
         return kernels.symmetric(found)
+
+    def _products_on_gpu(self, whole: Tensor) -> Tensor:
+        from clippedgossip.mixing.kernels_cuda import local_products, products_again
+
+        inbox, found = self.inbox, local_products(whole, self.slots)
+        if inbox.linear is None:
+            return found
+        unclear = self._measured[1].any(1)
+        again = products_again(inbox.blocks, self.slots, unclear.to(torch.int8), inbox.linear)
+        return kernels.symmetric(torch.where(unclear[:, None, None], inbox.reduce(again), found))
 
     @cached_property
     def _measured(self) -> tuple[Tensor, Tensor]:
@@ -414,6 +421,16 @@ class Neighborhood:
             return self._pairs_by_differences()
         norms = self.products.diagonal(dim1=1, dim2=2)
         return torch.add(norms[:, :, None] + norms[:, None, :], self.products, alpha=-2).clamp(min=0)
+
+    def centered(self, iterations: int, radius: float, clip: bool) -> Tensor | None:
+        """(b, k+1) the coefficients of a centre after so many iterations of `CenteredClipping` (`clip`) or
+        `GeometricMedian`, where a GPU does them in one kernel, which holds all products of a node."""
+        narrow = self.inbox.models.dtype != torch.float64
+        if not (self.weights.is_cuda and narrow and self.closed_present.shape[1] <= MOST_IN_ONE_KERNEL):
+            return None
+        from clippedgossip.mixing.kernels_cuda import center_cuda
+
+        return center_cuda(self.products, self.reach, self.closed_present, iterations, radius, SLACK, clip)
 
     @cached_property
     def reach(self) -> Tensor:

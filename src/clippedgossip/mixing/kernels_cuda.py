@@ -17,7 +17,7 @@ from clippedgossip.mixing.kernels import HUGE, column_chunks, full_precision, sy
 
 MOST_ROWS = 128
 FLOAT64_DOT = tuple(int(part) for part in triton.__version__.split(".")[:2]) >= (3, 5)
-GRAM = {32: (1200, 2, 1), 64: (528, 3, 4)}
+GRAM = {32: (2112, 4, 1), 64: (2112, 3, 2)}
 """For so many rows: the most programs (an H200 has 132 multiprocessors), stages, warps. For more
 rows, cuBLAS multiplies copies in float64."""
 GRAM_BLOCK = 32  # coordinates at a time
@@ -36,6 +36,7 @@ CERTAIN = (
 def _rows_on(
     models,
     extra,
+    first,
     column,
     inside,
     n,
@@ -45,8 +46,9 @@ def _rows_on(
     ROWS: tl.constexpr,
     EXTRA: tl.constexpr,
 ):
-    """All rows of [models; extra] on a few coordinates, in float64; zeros below them."""
-    row = tl.arange(0, ROWS)
+    """So many rows of [models; extra] from the first one on, on a few coordinates, in float64; zeros below
+    the last."""
+    row = first + tl.arange(0, ROWS)
     tile = tl.load(
         models + row[:, None].to(tl.int64) * models_stride + column[None, :],
         mask=(row < n)[:, None] & inside[None, :],
@@ -63,6 +65,32 @@ def _rows_on(
 
 
 @triton.jit
+def _added(
+    upper,
+    across,
+    lower,
+    models,
+    extra,
+    column,
+    inside,
+    n,
+    rows,
+    models_stride,
+    extra_stride,
+    HALF: tl.constexpr,
+    EXTRA: tl.constexpr,
+):
+    """The products within the upper half of the rows, of the lower with the upper half, and within the lower
+    half, with those on a few coordinates added."""
+    one = _rows_on(models, extra, 0, column, inside, n, rows, models_stride, extra_stride, HALF, EXTRA)
+    two = _rows_on(models, extra, HALF, column, inside, n, rows, models_stride, extra_stride, HALF, EXTRA)
+    upper = tl.dot(one, tl.trans(one), upper, out_dtype=tl.float64)
+    across = tl.dot(two, tl.trans(one), across, out_dtype=tl.float64)
+    lower = tl.dot(two, tl.trans(two), lower, out_dtype=tl.float64)
+    return upper, across, lower
+
+
+@triton.jit
 def _gram_kernel(
     models,
     extra,
@@ -74,48 +102,55 @@ def _gram_kernel(
     extra_stride,
     groups,
     steps,
-    ROWS: tl.constexpr,
+    HALF: tl.constexpr,
     BLOCK: tl.constexpr,
     EXTRA: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """Inner products of all rows, on some coordinates: sums of sums, so that rounding does not add up."""
+    """Inner products of all rows, on some coordinates: sums of sums, so that rounding does not add up. Of the
+    products across the two halves of the rows, one half is taken."""
     program = tl.program_id(0).to(tl.int64)
-    row = tl.arange(0, ROWS)
     whole = columns // BLOCK * BLOCK  # the compiler sees that it may read wide words up to here
-    total = tl.zeros((ROWS, ROWS), dtype=tl.float64)
+    upper = tl.zeros((HALF, HALF), dtype=tl.float64)
+    across = tl.zeros((HALF, HALF), dtype=tl.float64)
+    lower = tl.zeros((HALF, HALF), dtype=tl.float64)
     for group in range(groups):
-        found = tl.zeros((ROWS, ROWS), dtype=tl.float64)
+        some_upper = tl.zeros((HALF, HALF), dtype=tl.float64)
+        some_across = tl.zeros((HALF, HALF), dtype=tl.float64)
+        some_lower = tl.zeros((HALF, HALF), dtype=tl.float64)
         for step in tl.range(0, steps, num_stages=STAGES):
             column = ((program * groups + group) * steps + step) * BLOCK + tl.arange(0, BLOCK)
-            tile = _rows_on(
-                models, extra, column, column < whole, n, rows, models_stride, extra_stride, ROWS, EXTRA
-            )
-            found = tl.dot(tile, tl.trans(tile), found, out_dtype=tl.float64)
-        total += found
+            some_upper, some_across, some_lower = _added(
+                some_upper, some_across, some_lower, models, extra, column, column < whole, n, rows,
+                models_stride, extra_stride, HALF, EXTRA,
+            )  # fmt: skip
+        upper += some_upper
+        across += some_across
+        lower += some_lower
     if program == 0:
         column = whole.to(tl.int64) + tl.arange(0, BLOCK)
-        tile = _rows_on(
-            models, extra, column, column < columns, n, rows, models_stride, extra_stride, ROWS, EXTRA
-        )
-        total = tl.dot(tile, tl.trans(tile), total, out_dtype=tl.float64)
-    tl.store(output + program * ROWS * ROWS + row[:, None] * ROWS + row[None, :], total)
+        upper, across, lower = _added(
+            upper, across, lower, models, extra, column, column < columns, n, rows,
+            models_stride, extra_stride, HALF, EXTRA,
+        )  # fmt: skip
+    row = tl.arange(0, HALF)
+    place = output + program * 4 * HALF * HALF + row[:, None] * 2 * HALF + row[None, :]
+    tl.store(place, (upper + tl.trans(upper)) / 2)  # its two halves may round differently
+    tl.store(place + HALF, tl.trans(across))
+    tl.store(place + 2 * HALF * HALF, across)
+    tl.store(place + 2 * HALF * HALF + HALF, (lower + tl.trans(lower)) / 2)
 
 
 @triton.jit
 def _total_kernel(partial, total, programs, ROWS: tl.constexpr, MANY: tl.constexpr):
-    """A row of the products, summed over the programs; of the two halves, the lower one in both places."""
+    """A row of the products, summed over the programs: both halves in the same order, so they stay equal."""
     row = tl.program_id(0)
     other = tl.arange(0, ROWS)
-    place = tl.maximum(row, other) * ROWS + tl.minimum(row, other)
     sums = tl.zeros((MANY, ROWS), dtype=tl.float64)
     for start in range(0, programs, MANY):
         program = (start + tl.arange(0, MANY)).to(tl.int64)
-        sums += tl.load(
-            partial + program[:, None] * ROWS * ROWS + place[None, :],
-            mask=(program < programs)[:, None],
-            other=0.0,
-        )
+        place = partial + (program[:, None] * ROWS + row) * ROWS + other[None, :]
+        sums += tl.load(place, mask=(program < programs)[:, None], other=0.0)
     tl.store(total + row * ROWS + other, tl.sum(sums, 0))
 
 
@@ -553,8 +588,33 @@ def _middle_kernel(
 
 
 @triton.jit
-def _weiszfeld_kernel(
-    products, reach, present, output, k, iterations, smoothing, slack, PADDED: tl.constexpr
+def _products_kernel(whole, slots, output, closed, stride, PADDED: tl.constexpr):
+    """⟨x_j − x_i, x_l − x_i⟩ of one of node i's slots with all of them."""
+    node, place = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    others = tl.arange(0, PADDED)
+    here = others < closed
+    own = tl.load(slots + node * closed)
+    one = tl.load(slots + node * closed + place)
+    other = tl.load(slots + node * closed + others, mask=here, other=0)
+    across = tl.load(whole + one * stride + other) + tl.load(whole + own * stride + own)
+    found = across - (tl.load(whole + one * stride + own) + tl.load(whole + other * stride + own))
+    tl.store(output + (node * closed + place) * closed + others, found, mask=here)
+
+
+def local_products(whole: Tensor, slots: Tensor) -> Tensor:
+    """(b, k+1, k+1) ⟨x_j − x_i, x_l − x_i⟩ for slots (b, k+1), own rows first, from all inner products."""
+    nodes, closed = slots.shape
+    output = torch.empty(nodes, closed, closed, dtype=torch.float64, device=slots.device)
+    if nodes:
+        _products_kernel[(nodes, closed)](
+            whole, slots.contiguous(), output, closed, whole.stride(0), PADDED=triton.next_power_of_2(closed)
+        )
+    return output
+
+
+@triton.jit
+def _center_kernel(
+    products, reach, present, output, k, iterations, radius, slack, PADDED: tl.constexpr, CLIP: tl.constexpr
 ):
     node = tl.program_id(0)
     a = tl.arange(0, PADDED)
@@ -566,34 +626,38 @@ def _weiszfeld_kernel(
     )
     norms = tl.load(products + node * k * k + a * (k + 1), mask=a < k, other=0.0)
     size = tl.load(reach + node * k + a, mask=a < k, other=0.0)
-    share = here / tl.sum(here)
+    limit = tl.load(radius)
+    mean = here / tl.sum(here)
+    share = mean
+    if CLIP:
+        share = (a == 0).to(tl.float64)
     for _ in range(iterations):
         across = tl.sum(table * share[None, :], axis=1)
         squared = tl.maximum(norms - 2 * across + tl.sum(across * share), 0.0)
-        terms = tl.sum(share * size) + size
-        squared += slack * terms * terms
-        pull = here / tl.sqrt(tl.maximum(squared, smoothing * smoothing))
-        share = pull / tl.sum(pull)
+        terms = tl.sum(tl.abs(share) * size) + size
+        distance = tl.sqrt(squared + slack * terms * terms)
+        if CLIP:
+            pull = mean * tl.where(distance > limit, limit / distance, 1.0)
+            share = share * (1 - tl.sum(pull)) + pull
+        else:
+            pull = here / tl.maximum(distance, limit)
+            share = pull / tl.sum(pull)
     tl.store(output + node * k + a, share, mask=a < k)
 
 
-def weiszfeld_cuda(
-    products: Tensor, reach: Tensor, present: Tensor, iterations: int, smoothing: float, slack: float
+def center_cuda(
+    products: Tensor, reach: Tensor, present: Tensor, iterations: int, radius: float, slack: float, clip: bool
 ) -> Tensor:
-    """As the iteration of `GeometricMedian`, all of it in one launch."""
+    """The iterations of `GeometricMedian`, whose smoothing is `radius`, or of `CenteredClipping` if `clip`:
+    all of them in one launch."""
     nodes, k = present.shape
     output = torch.empty(nodes, k, dtype=torch.float64, device=products.device)
-    _weiszfeld_kernel[(nodes,)](
-        products.contiguous(),
-        reach.contiguous(),
-        present.contiguous(),
-        output,
-        k,
-        iterations,
-        smoothing,
-        slack,
-        PADDED=triton.next_power_of_2(k),
-    )
+    exact = torch.full((1,), radius, dtype=torch.float64, device=products.device)  # a number becomes float32
+    if nodes:
+        _center_kernel[(nodes,)](
+            products.contiguous(), reach.contiguous(), present.contiguous(), output, k, iterations, exact,
+            slack, PADDED=triton.next_power_of_2(k), CLIP=clip,
+        )  # fmt: skip
     return output
 
 
@@ -671,7 +735,7 @@ def gram_cuda(blocks: list[Tensor]) -> Tensor:
     total = models.new_empty(padded, padded, dtype=torch.float64)
     _gram_kernel[(programs,)](
         models, extra, partial, len(models), rows, columns, models.stride(0), extra.stride(0), groups, steps,
-        ROWS=padded, BLOCK=GRAM_BLOCK, EXTRA=len(blocks) > 1, STAGES=stages, num_warps=warps,
+        HALF=padded // 2, BLOCK=GRAM_BLOCK, EXTRA=len(blocks) > 1, STAGES=stages, num_warps=warps,
     )  # fmt: skip
     _total_kernel[(rows,)](partial, total, programs, ROWS=padded, MANY=8192 // padded, num_warps=8)
     return total[:rows, :rows]

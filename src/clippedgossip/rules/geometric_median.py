@@ -1,15 +1,12 @@
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from clippedgossip.errors import RuleError
-from clippedgossip.mixing.inbox import SLACK, Neighborhood
+from clippedgossip.mixing.inbox import Neighborhood
 from clippedgossip.rules.base import LinearRule, whole
 from clippedgossip.rules.bound import Bound, Seen, Unbounded
 from clippedgossip.rules.sorting import uniform_over
-
-MOST_IN_ONE_KERNEL = 128  # a GPU program keeps the products of so many messages at hand
 
 
 @dataclass(frozen=True)
@@ -29,16 +26,13 @@ class GeometricMedian(LinearRule):
 
     def __post_init__(self) -> None:
         whole("iterations", self.iterations, 1)
-        if not 1e-12 <= self.smoothing <= 1e15:  # its square is taken, on a GPU in float32
+        if not 1e-12 <= self.smoothing <= 1e15:  # its square is taken
             raise RuleError(f"smoothing is {self.smoothing}; it must be at least 1e-12 and at most 1e+15")
 
     def coefficients(self, near: Neighborhood) -> Tensor:
-        if _in_one_kernel(near):
-            from clippedgossip.mixing.kernels_cuda import weiszfeld_cuda
-
-            return weiszfeld_cuda(
-                near.products, near.reach, near.closed_present, self.iterations, self.smoothing, SLACK
-            )
+        found = near.centered(self.iterations, self.smoothing, clip=False)
+        if found is not None:
+            return found
         share = uniform_over(near.closed_present)
         for _ in range(self.iterations):
             pull = near.closed_present * near.squared_to(share).clamp(min=self.smoothing**2).rsqrt()
@@ -47,9 +41,3 @@ class GeometricMedian(LinearRule):
 
     def bound(self, seen: Seen) -> Bound:
         return Unbounded("so many iterations from the mean may not reach the median")
-
-
-def _in_one_kernel(near: Neighborhood) -> bool:
-    """Whether a GPU program can keep the products of all messages of a node at hand."""
-    narrow = near.inbox.models.dtype != torch.float64
-    return near.weights.is_cuda and narrow and near.closed_present.shape[1] <= MOST_IN_ONE_KERNEL

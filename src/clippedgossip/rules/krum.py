@@ -28,21 +28,16 @@ class Krum(ToldFaulty, LinearRule):
     def caveat(self, neighbors: int) -> str | None:
         return krum_caveat(self.faulty, neighbors + 1, type(self).__name__)
 
-    def chosen(self, n: Tensor) -> Tensor:
-        """How many models are averaged, of so many."""
-        return torch.ones_like(n)
-
     def coefficients(self, near: Neighborhood) -> Tensor:
-        n = near.closed_present.sum(1)
-        return uniform_over(nearest(self.scores(near, n), self.chosen(n)))
+        scores = self.scores(near, near.closed_present.sum(1))
+        best = scores.argmin(1, keepdim=True)  # ties go to the first
+        return torch.zeros_like(scores).scatter_(1, best, 1.0)
 
     def scores(self, near: Neighborhood, n: Tensor) -> Tensor:
         """(b, k+1) Σ of the n−f−2 smallest squared distances to others; ∞ for empty slots."""
         here = near.closed_present
-        others = here[:, :, None] & here[:, None, :]
-        others = others & ~torch.eye(here.shape[1], dtype=torch.bool, device=here.device)
-        ordered = torch.where(others, near.pairs, torch.inf).sort(2).values
-        counted = torch.arange(here.shape[1], device=here.device) < (n - self.faulty - 2)[:, None]
+        ordered = torch.where(here[:, None], near.pairs, torch.inf).sort(2).values  # to itself 0, the first
+        counted = torch.arange(here.shape[1], device=here.device) < (n - self.faulty - 1)[:, None]
         sums = torch.where(counted[:, None], ordered, 0.0).sum(2)
         return torch.where(here, sums, torch.inf)
 
@@ -80,9 +75,10 @@ class MultiKrum(Krum):
                 f"select is {self.select}, but a node sees {neighbors + 1} models; select at most that"
             )
 
-    def chosen(self, n: Tensor) -> Tensor:
-        """How many models are averaged, of so many."""
-        return n - self.faulty if self.select is None else torch.full_like(n, self.select)
+    def coefficients(self, near: Neighborhood) -> Tensor:
+        n = near.closed_present.sum(1)
+        chosen = n - self.faulty if self.select is None else torch.full_like(n, self.select)
+        return uniform_over(nearest(self.scores(near, n), chosen))
 
     def bound(self, seen: Seen) -> Bound:
         """The same, while there are as many regular models as are selected."""
