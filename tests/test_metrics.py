@@ -1,14 +1,16 @@
 """What is measured of a run, beside the same computed by hand."""
 
 import networkx as nx
+import pytest
 import torch
 
 from clippedgossip import graphs
-from clippedgossip.metrics import RunMetrics, group_rows, squared_distances
+from clippedgossip.metrics import RunMetrics, group_rows, pair_distances
+from clippedgossip.mixing.kernels import squared_distances
 from clippedgossip.mixing.slots import Layout
 from clippedgossip.network import Network
 from clippedgossip.tasks import METRICS
-from tests.rounding import near
+from tests.rounding import assert_near, near
 
 CPU = torch.device("cpu")
 
@@ -32,6 +34,21 @@ def test_the_consensus_distance_is_the_mean_squared_distance_to_the_mean() -> No
     models = torch.tensor([[0.0, 0.0], [2.0, 0.0], [4.0, 3.0]])
     assert squared_distances(models).tolist() == [5.0, 1.0, 8.0]
     assert squared_distances(models, torch.zeros(2)).tolist() == [0.0, 4.0, 25.0]
+
+
+@pytest.mark.parametrize("d", [3, 200_000])  # more than one chunk
+def test_models_near_the_largest_number_are_measured(d: int) -> None:
+    """Sums and differences of them are beyond float32."""
+    big = torch.finfo(torch.float32).max
+    models = torch.tensor([[big], [big], [-big]]).expand(3, d).contiguous()
+    third = big / 3
+    apart = torch.tensor([2 * third, 2 * third, -4 * third], dtype=torch.float64)
+    assert_near(squared_distances(models), d * apart**2)
+    pairs = torch.tensor([[0.0, 0, 2, 1], [0, 0, 2, 1], [2, 2, 0, 1]], dtype=torch.float64) * big
+    assert_near(pair_distances(models), d * pairs**2)
+    average = metrics(Network(nx.path_graph(3))).averages(models)
+    assert_near(average, torch.full((1, d), third), roundings=1, dtype=torch.float32)
+    assert bool((models.abs() == big).all())  # they are not changed
 
 
 def test_clipped_edges_are_named_and_the_most_clipped_come_first() -> None:

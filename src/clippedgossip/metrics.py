@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from clippedgossip.mixing.kernels import wide_chunks
 from clippedgossip.mixing.slots import Layout
 from clippedgossip.network import Network
 from clippedgossip.records import Round, scored
@@ -20,16 +21,14 @@ TABLED = 1_000_000
 """Pairs of nodes of the largest network with a schedule whose clipped messages are counted pair by pair."""
 
 
-def squared_distances(models: Tensor, centre: Tensor | None = None) -> Tensor:
-    """(n,) ‖x_i − centre‖², float64. The mean of those to the models' own mean, the default, is Ξ."""
-    return (models - (models.mean(0) if centre is None else centre)).double().square().sum(1)
-
-
 def pair_distances(models: Tensor) -> Tensor:
     """(n, n+1) ‖x_i − x_j‖², float64, and ‖x_i‖² in the last column."""
-    return torch.stack(
-        [squared_distances(models, centre) for centre in (*models, torch.zeros_like(models[0]))], 1
-    )
+    total = models.new_zeros(len(models), len(models) + 1, dtype=torch.float64)
+    for _, wide in wide_chunks(models):
+        for place, centre in enumerate(wide):
+            total[:, place] += (wide - centre).square_().sum(1)
+        total[:, -1] += wide.square_().sum(1)
+    return total
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +121,11 @@ class RunMetrics:
 
     def averages(self, models: Tensor) -> Tensor:
         """(groups, d) the averaged model of each group."""
-        return torch.stack([models[rows].mean(0) for rows in self.groups.values()])
+        found = models.new_empty(len(self.groups), models.shape[1])
+        for part, wide in wide_chunks(models):
+            for place, rows in enumerate(self.groups.values()):
+                found[place, part] = wide[rows].mean(0)
+        return found
 
     def record(
         self,

@@ -8,7 +8,8 @@ import torch
 from clippedgossip import graphs
 from clippedgossip.audit import audit
 from clippedgossip.audit.components import ALL_CUTS, blocked, expected, guaranteed
-from clippedgossip.metrics import components, pair_distances, squared_distances
+from clippedgossip.metrics import components, pair_distances
+from clippedgossip.mixing.kernels import squared_distances
 from clippedgossip.network import Network
 from clippedgossip.report.network_drawing import PARTS, network_svg
 from tests.rounding import near

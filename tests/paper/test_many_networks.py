@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from clippedgossip.errors import RunError
-from clippedgossip.metrics import squared_distances
+from clippedgossip.mixing.kernels import squared_distances
 from clippedgossip.network import Network
 from clippedgossip.paper import average_delta, blocked_components
 from clippedgossip.paper.base import Options

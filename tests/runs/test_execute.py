@@ -18,7 +18,7 @@ from clippedgossip.records import Round, RunDirectory
 from clippedgossip.runs import budget as plan
 from clippedgossip.runs import execute as runs
 from clippedgossip.runs.config import RunConfig
-from clippedgossip.runs.execute import Attempt, Cadence, Diverged, execute, run_together
+from clippedgossip.runs.execute import Attempt, Cadence, Diverged, divergence, execute, run_together
 from clippedgossip.simulate import setup as setups
 from clippedgossip.simulate.state import Moment, State
 from clippedgossip.tasks import load
@@ -235,6 +235,22 @@ def test_a_broken_model_is_blamed(tmp_path: Path) -> None:
     attempt = Attempt.open(tiny(), tmp_path)
     attempt.write(moment, tiny().build())
     assert str(attempt.diverged).startswith("diverged by round 7: node 2 holds NaN")
+
+
+@pytest.mark.parametrize(
+    ("loss", "distance", "what"),
+    [
+        (math.inf, 1.0, "the loss is"),
+        (1.0, math.inf, "the consensus distance is"),
+        (math.nan, math.inf, "the loss and the consensus distance are"),
+    ],
+)
+def test_a_divergence_names_what_is_not_finite(loss: float, distance: float, what: str) -> None:
+    record = Round(round=7, loss=loss, consensus_distance=distance)
+    models = torch.ones(5, 3)
+    models[3] = 2
+    found = divergence(Moment(7, record, lambda: State(7, {"models": models})), tiny().build())
+    assert str(found).startswith(f"diverged by round 7: node 3 has the largest model, and {what} NaN")
 
 
 def test_a_failure_is_kept_and_then_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from clippedgossip.attacks.base import Attack, View
 from clippedgossip.errors import AttackError
+from clippedgossip.mixing import kernels
 from clippedgossip.mixing.inbox import Inbox
 
 
@@ -69,7 +70,7 @@ class Tuned(Attack):
                 "a tuned attack is tuned against a rule, and the view has none\ngive rule=… to View"
             )
         mixed = view.rule.mix(self.attack.with_strength(strength).inbox(view))
-        apart = (mixed - view.models.mean(0)).double().square().sum(1)
+        apart = kernels.squared_distances(mixed, kernels.mean_model(view.models))
         return view.context.reduce(apart).mean().nan_to_num(nan=torch.inf, posinf=torch.inf)
 
 

@@ -22,6 +22,7 @@ from clippedgossip.facade.choices import (
 )
 from clippedgossip.facade.recorded_run import RecordedRun, draw_scores, shown, write_report
 from clippedgossip.facade.run_folder import run_folder
+from clippedgossip.mixing.kernels import mean_model
 from clippedgossip.network import Network
 from clippedgossip.records import Round
 from clippedgossip.report.statistics import over_seeds
@@ -216,7 +217,7 @@ class TrainingRun:
                 "give a module built in the same way as the one given to train"
             )
         models, row = self.models, None if node is None else self._row(node)
-        vector = models.mean(0) if row is None else models[row]
+        vector = mean_model(models) if row is None else models[row]
         model.load_state_dict(whole)
         unflatten(vector, model)
         if any(True for _ in model.buffers()):

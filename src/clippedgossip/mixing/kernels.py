@@ -44,6 +44,30 @@ def message_chunks(messages: int, models: Tensor, itemsize: int = 4) -> list[sli
     return column_chunks(messages, models.shape[1], itemsize, budget)
 
 
+def wide_chunks(models: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """A copy of a few coordinates of all models at a time, in float64: there, sums and squares of float32
+    numbers do not overflow."""
+    budget = GPU_BYTES if models.is_cuda else CHUNK_BYTES
+    for part in column_chunks(2 * len(models), models.shape[1], 8, budget):
+        yield part, models[:, part].to(torch.float64, copy=True)
+
+
+def mean_model(models: Tensor) -> Tensor:
+    """(d,) the mean of the models, summed in float64."""
+    found = torch.empty_like(models[0])
+    for part, wide in wide_chunks(models):
+        found[part] = wide.mean(0)
+    return found
+
+
+def squared_distances(models: Tensor, centre: Tensor | None = None) -> Tensor:
+    """(n,) ‖x_i − centre‖², float64. The mean of those to the models' own mean, the default, is Ξ."""
+    total = models.new_zeros(len(models), dtype=torch.float64)
+    for part, wide in wide_chunks(models):
+        total += wide.sub_(wide.mean(0) if centre is None else centre[part]).square_().sum(1)
+    return total
+
+
 def gram(blocks: list[Tensor]) -> Tensor:
     """Inner products, in float64, of all rows of the blocks stacked; symmetric to the last bit."""
     first = blocks[0]

@@ -13,7 +13,7 @@ from torch import Tensor
 from clippedgossip import graphs
 from clippedgossip.attacks import ALIE, Attack, Dissensus, SpectralHeterogeneity
 from clippedgossip.graphs.generators import Graph
-from clippedgossip.metrics import squared_distances
+from clippedgossip.mixing.kernels import squared_distances
 from clippedgossip.network import Network
 from clippedgossip.paper.many_networks import ManyNetworks, NetworkCase, by_seed, worst
 from clippedgossip.report.claims import Claim, Floats, check

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from clippedgossip.audit.components import Components, expected, guaranteed
-from clippedgossip.metrics import components, pair_distances, squared_distances
+from clippedgossip.metrics import components, pair_distances
+from clippedgossip.mixing.kernels import squared_distances
 from clippedgossip.network import Network
 from clippedgossip.paper.many_networks import ManyNetworks, NetworkCase, by_seed, worst
 from clippedgossip.report.claims import Claim, Floats, check

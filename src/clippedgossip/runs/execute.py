@@ -357,14 +357,20 @@ def _round(path: Path) -> int:
 def divergence(moment: Moment, setup: Setup) -> str | None:
     """Why a run must end at this record, if its loss or models are no longer finite."""
     record = moment.record
-    measured = () if record is None else (record.loss, record.consensus_distance)
-    if all(math.isfinite(value) for value in measured if value is not None):
+    measured = (
+        {} if record is None else {"loss": record.loss, "consensus distance": record.consensus_distance}
+    )
+    wrong = [name for name, value in measured.items() if value is not None and not math.isfinite(value)]
+    if not wrong:
         return None
     models = moment.state().tensors["models"][: len(setup.network.regular)].double()
     broken = ~torch.isfinite(models).all(1)
     row = int(broken.int().argmax() if broken.any() else models.norm(dim=1).argmax())
     node = setup.network.labels[int(setup.network.regular[row])]
-    what = f"node {node} holds" if broken.any() else f"node {node} has the largest model, and the loss is"
+    what = f"node {node} holds"
+    if not broken.any():
+        verb = "is" if len(wrong) == 1 else "are"
+        what = f"node {node} has the largest model, and the {' and the '.join(wrong)} {verb}"
     return (
         f"diverged by round {moment.round}: {what} NaN or infinity; what was recorded stays\n"
         "lower the learning rate, or take a rule that withstands the attack"

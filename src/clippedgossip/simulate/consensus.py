@@ -10,8 +10,8 @@ from torch import Tensor
 from clippedgossip.attacks import Attack, Silence, View
 from clippedgossip.devices import free_memory
 from clippedgossip.errors import RunError
-from clippedgossip.metrics import squared_distances
 from clippedgossip.mixing.inbox import Context
+from clippedgossip.mixing.kernels import mean_model, squared_distances
 from clippedgossip.mixing.slots import RoundLayouts
 from clippedgossip.network import Network
 from clippedgossip.rules import Rule
@@ -129,7 +129,7 @@ def _split(network: Network, initial: Tensor) -> tuple[Tensor, Tensor]:
         raise RunError(f"initial {found}\ngive finite floating-point numbers")
     if len(initial) == network.n:
         return initial[network.regular.tolist()], initial[network.byzantine.tolist()]
-    return initial, initial.mean(0, keepdim=True).expand(len(network.byzantine), -1)
+    return initial, mean_model(initial).expand(len(network.byzantine), -1)
 
 
 def _measured(states: Iterator[Tensor]) -> Iterator[ConsensusRound]:

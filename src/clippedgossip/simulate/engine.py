@@ -21,9 +21,9 @@ from clippedgossip.devices import (
     trusted,
 )
 from clippedgossip.errors import RunError
-from clippedgossip.metrics import RunMetrics, pair_distances, squared_distances
+from clippedgossip.metrics import RunMetrics, pair_distances
 from clippedgossip.mixing.inbox import Context, Inbox, Neighborhood
-from clippedgossip.mixing.kernels import full_precision
+from clippedgossip.mixing.kernels import full_precision, squared_distances
 from clippedgossip.mixing.slots import RoundLayouts
 from clippedgossip.network import Network
 from clippedgossip.network.schedule import Survey, survey

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from clippedgossip.attacks import SpectralHeterogeneity, Tuned
-from clippedgossip.metrics import RunMetrics, pair_distances, squared_distances
+from clippedgossip.metrics import RunMetrics, pair_distances
 from clippedgossip.mixing.inbox import Context, Neighborhood
+from clippedgossip.mixing.kernels import squared_distances
 from clippedgossip.randomness import Word
 from clippedgossip.records import Round
 from clippedgossip.simulate.distributed.transpose import Transpose, even_parts, length
