@@ -296,7 +296,7 @@ class Nobody(FreeAttack):
         ("rule={name='clipped-gossip', radius='wrong:Wide'}", "raised where Wide of"),
         ("data.poison=wrong:Nothing", "poison Nothing of"),
         ("data.poison=wrong:OneArgument", "raised where OneArgument of"),
-        ("attack=wrong:Rows", "the messages of Rows are shape (3,)"),
+        ("attack=wrong:Rows", "the messages of Rows are torch.float32 of shape (3,)"),
         ("attack=wrong:Nobody", "the messages of Nobody are NoneType"),
     ],
 )

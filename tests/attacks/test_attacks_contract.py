@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -18,6 +19,7 @@ from clippedgossip.attacks import (
     IPM,
     Attack,
     Dissensus,
+    FreeAttack,
     Gaussian,
     LinearAttack,
     Mimic,
@@ -25,11 +27,12 @@ from clippedgossip.attacks import (
     SpectralHeterogeneity,
     Tuned,
     View,
+    ZeroSum,
     base,
     make_attack,
 )
 from clippedgossip.errors import AttackError
-from clippedgossip.mixing.inbox import Context
+from clippedgossip.mixing.inbox import Context, Inbox
 from clippedgossip.mixing.slots import Layout
 from clippedgossip.network import Network
 from clippedgossip.rules import RULES, ClippedGossip, Gossip, Rule, TrimmedMean
@@ -343,6 +346,144 @@ def test_tuned_is_at_least_as_harmful_as_its_grid_and_as_the_attack_itself(
 def test_errors_say_what_is_wrong(make: Callable[[], object], says: str) -> None:
     with pytest.raises(AttackError, match=says):
         make()
+
+
+BIG = torch.finfo(torch.float32).max
+BEYOND: dict[str, tuple[Attack, float]] = {
+    "alie": (ALIE(z=1e60), 1.0),
+    "ipm": (IPM(epsilon=1e39), 1.0),
+    "ipm, far": (IPM(epsilon=-1e300), 1.0),
+    "dissensus": (Dissensus(epsilon=1e39), 1.0),
+    "dissensus of models near the largest": (Dissensus(), BIG / 4),
+    "zero-sum of them": (ZeroSum(), BIG / 4),
+    "spectral": (SpectralHeterogeneity(c=1e39), 1.0),
+    "spectral, far": (SpectralHeterogeneity(c=1e200), 1.0),
+}
+"""Attacks, and how long the models are, whose messages are beyond float32 in some elements."""
+
+
+@pytest.mark.parametrize("name", BEYOND)
+@pytest.mark.parametrize("network", [colluders(), large()], ids=["colluders", "large"])
+def test_what_is_beyond_the_type_is_sent_as_its_largest_number(name: str, network: Network) -> None:
+    attack, size = BEYOND[name]
+    assert isinstance(attack, FreeAttack)
+    wide = view_of(network)
+    wide = replace(wide, models=(size * wide.models).float().double())
+    view = replace(wide, models=wide.models.float())
+    exact = attack.messages(wide)
+    assert bool((exact.abs() > BIG).any())
+    right = exact.clamp(-BIG, BIG).float()
+    inbox = attack.inbox(view).explicit()
+    assert inbox.extra is not None
+    for found in (inbox.extra, attack.sent(view)):
+        assert bool((found[exact.abs() > 1.001 * BIG].abs() == BIG).all())
+        assert_near(found, right, dtype=torch.float32)
+        assert bool((found.sign() == right.sign()).all())
+    for rule in (Gossip(), ClippedGossip(1.0), TrimmedMean(trim=1)):
+        mixed, written = rule.mix(attack.inbox(view)), rule.mix(replace(inbox, extra=right))
+        assert bool(torch.isfinite(mixed).all())
+        assert_near(mixed, written, dtype=torch.float32)
+    half = attack.sent(view, torch.float16)
+    assert half.dtype == torch.float16
+    assert torch.equal(half, right.clamp(-65504, 65504).half())
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("name", BEYOND)
+@pytest.mark.parametrize("network", [colluders(), large()], ids=["colluders", "large"])
+def test_it_is_so_on_a_gpu_in_a_captured_round(name: str, network: Network) -> None:
+    attack, size = BEYOND[name]
+    assert isinstance(attack, FreeAttack)
+    models = (size * view_of(network).models).float()
+    here, there = (
+        View(network=network, layout=Layout.of(network, device), models=models.to(device))
+        for device in ("cpu", "cuda")
+    )
+
+    def work() -> tuple[Tensor, Tensor]:
+        written = attack.inbox(there).explicit().extra
+        assert written is not None
+        return written, attack.sent(there)
+
+    work()  # constants are copied to the device before
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = work()
+    graph.replay()
+    for found in captured:
+        assert_near(found.cpu(), attack.sent(here), dtype=torch.float32)
+
+
+@pytest.mark.parametrize("std", [1e37, 1e39, 1e60, 1e300])
+def test_noise_beyond_the_type_is_sent_as_its_largest_number(std: float) -> None:
+    view = view_of(colluders())
+    view = replace(view, models=torch.zeros(len(view.models), 2000))
+    noise = Gaussian(std=1.0).sent(view).double()
+    right = (std * noise).clamp(-BIG, BIG).float()
+    for strength in (std, torch.tensor(std, dtype=torch.float64)):
+        assert_near(Gaussian(std=strength).sent(view), right, dtype=torch.float32)  # type: ignore[arg-type]  # as a search gives it
+
+
+def test_the_same_in_float64() -> None:
+    most = torch.finfo(torch.float64).max
+    view = view_of(colluders())
+    view = replace(view, models=1000 * view.models)
+    exact = -1e307 * np.asarray(IPM(epsilon=-1.0).sent(view), dtype=np.longdouble)
+    right = np.clip(exact, -most, most).astype(np.float64)
+    assert 0 < (np.abs(right) == most).sum() < right.size
+    found = IPM(epsilon=1e307).inbox(view).explicit().extra
+    assert_near(found / most, right / most)  # type: ignore[operator]  # it is written out
+
+
+def test_an_infinite_message_of_its_own_is_missing() -> None:
+    network = Network(nx.complete_graph(9), byzantine=[3, 8])
+    *_, infinite = consensus(network, Gossip(), models_of(network), attack=NonFinite(math.inf), rounds=2)
+    *_, silent = consensus(network, Gossip(), models_of(network), attack=make_attack("silence"), rounds=2)
+    assert_near(infinite.models, silent.models)
+
+
+class Own(LinearAttack):
+    """A user's own: minus the receiver's model, in float32, or something wrong."""
+
+    def table(self, view: View) -> Tensor:
+        return -torch.eye(len(view.models))[view.receivers]
+
+    def messages(self, view: View) -> Tensor:
+        return -view.models[view.receivers]
+
+
+class OwnLocal(base.LocalAttack):
+    def coefficients(self, view: View) -> Tensor:
+        return torch.cat([-torch.ones(len(view.receivers), 1), torch.zeros(view.neighbors.shape)], 1)
+
+
+@pytest.mark.parametrize("attack", [Own(), OwnLocal()])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@networks
+def test_coefficients_may_be_float32(attack: LinearAttack, dtype: torch.dtype, network: Network) -> None:
+    view = view_of(network)
+    view = replace(view, models=view.models.to(dtype))
+    for rule in (Gossip(), ClippedGossip(1.0), TrimmedMean(trim=1)):
+        written = Inbox(layout=view.layout, models=view.models, extra=-view.models[view.receivers])
+        assert_near(rule.mix(attack.inbox(view)), rule.mix(written), dtype=dtype)
+
+
+@pytest.mark.parametrize("attack", [Own, OwnLocal])
+@pytest.mark.parametrize(
+    ("wrong", "what"),
+    [
+        (torch.zeros(2, 3), r"torch.float32 of shape \(2, 3\)"),
+        (torch.zeros(18, 11, dtype=torch.int64), r"torch.int64 of shape \(18, 11\)"),
+        (None, "NoneType"),
+    ],
+)
+def test_wrong_coefficients_are_named(
+    attack: type[LinearAttack], wrong: Tensor | None, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method = "table" if attack is Own else "coefficients"
+    monkeypatch.setattr(attack, method, lambda self, view: wrong)
+    with pytest.raises(AttackError, match=f"^the coefficients of {attack.__name__} are {what}\ngive float"):
+        attack().inbox(view_of(colluders()))
 
 
 def test_alie_keeps_its_digits_where_neighbours_nearly_agree() -> None:

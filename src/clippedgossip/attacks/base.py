@@ -11,11 +11,13 @@ from torch import Tensor
 
 from clippedgossip.devices import ours
 from clippedgossip.errors import AttackError
+from clippedgossip.mixing import kernels
 from clippedgossip.mixing.inbox import Context, Inbox
 from clippedgossip.mixing.slots import Layout
 from clippedgossip.network import Network
 from clippedgossip.rules.base import Rule
 
+STRONG = 2.0**40  # an attack of more strength may send numbers beyond the models' type
 DENSE = 8  # a table with at least one entry in so many is multiplied as a dense matrix
 
 
@@ -151,40 +153,65 @@ class Attack(ABC):
 
 
 class FreeAttack(Attack):
-    """Messages of any kind."""
+    """Messages of any kind.
+
+    What is sent is a vector of finite numbers: an element beyond the range of the models' type, also an
+    infinite one, is sent as the largest number of that type. A message with NaN counts as not received.
+    """
 
     @abstractmethod
     def messages(self, view: View) -> Tensor:
         """(e, d)."""
 
-    def inbox(self, view: View) -> Inbox:
-        messages = self.messages(view)
+    def sent(self, view: View, dtype: torch.dtype | None = None) -> Tensor:
+        """(e, d) the messages as they are sent, in the models' type or another."""
+        edges = "one row for each edge from a Byzantine to a regular node; view.models[view.receivers] has it"
         wanted = (len(view.receivers), view.models.shape[1])
-        if not isinstance(messages, Tensor) or messages.shape != wanted:
-            found = (
-                f"shape {tuple(messages.shape)}" if isinstance(messages, Tensor) else type(messages).__name__
-            )
-            raise AttackError(
-                f"the messages of {type(self).__name__} are {found}; give a tensor of shape {wanted},\n"
-                "one row for each edge from a Byzantine to a regular node; view.models[view.receivers] has it"
-            )
-        messages = messages.to(view.models.dtype)
-        return Inbox(layout=view.layout, models=view.models, extra=messages, context=view.context)
+        messages = self._checked(self.messages(view), "messages", wanted, edges, view)
+        return kernels.saturated(messages, dtype or view.models.dtype)
+
+    def inbox(self, view: View) -> Inbox:
+        return Inbox(layout=view.layout, models=view.models, extra=self.sent(view), context=view.context)
+
+    def _checked(self, found: object, what: str, wanted: tuple[int, int], rows: str, view: View) -> Tensor:
+        """What a class of the user's own computed, on the models' device."""
+        if isinstance(found, Tensor) and found.is_floating_point() and found.shape == wanted:
+            return found.to(view.models.device)
+        kind = type(found).__name__
+        if isinstance(found, Tensor):
+            kind = f"{found.dtype} of shape {tuple(found.shape)}"
+        raise AttackError(
+            f"the {what} of {type(self).__name__} are {kind}\n"
+            f"give floating-point numbers of shape {wanted}, {rows}"
+        )
 
 
 class LinearAttack(FreeAttack):
     """Messages that are linear in the regular models. A round with them still reads the models only twice.
 
-    On a large sparse graph, where rules work edge by edge, the messages are computed first.
+    On a large sparse graph, where rules work edge by edge, the messages are computed first. So they are where
+    one is beyond the range of the models' type. A GPU does not look for that: there it is so where the
+    attack's strength is above 2⁴⁰.
     """
 
     @abstractmethod
     def table(self, view: View) -> Tensor:
-        """(e, r) each message as a combination of the regular models."""
+        """(e, r) each message as a combination of the regular models. Coefficients of any floating-point type
+        are used in float64."""
 
     def inbox(self, view: View) -> Inbox:
         inbox = Inbox(layout=view.layout, models=view.models, context=view.context)
-        return replace(inbox, linear=self.table(view)) if inbox.dense else super().inbox(view)
+        if not inbox.dense or (view.models.is_cuda and self._strong):
+            return super().inbox(view)
+        wanted = (len(view.receivers), len(view.models))
+        rows = "one row of coefficients for each edge from a Byzantine to a regular node"
+        table = self._checked(self.table(view), "coefficients", wanted, rows, view)
+        return replace(inbox, linear=table.to(torch.float64))
+
+    @property
+    def _strong(self) -> bool:
+        value = None if self.strength is None else getattr(self, self.strength)
+        return isinstance(value, float | int) and abs(value) > STRONG
 
 
 class LocalAttack(LinearAttack):
@@ -192,13 +219,22 @@ class LocalAttack(LinearAttack):
 
     @abstractmethod
     def coefficients(self, view: View) -> Tensor:
-        """(e, k+1) of the receiver and each of its slots; 0 for slots that hold no regular neighbour."""
+        """(e, k+1) of the receiver and each of its slots; 0 for slots that hold no regular neighbour. Numbers
+        of any floating-point type are used in float64."""
 
     def table(self, view: View) -> Tensor:
-        return view.table(self.coefficients(view))
+        return view.table(self._coefficients(view))
 
     def messages(self, view: View) -> Tensor:
-        return view.combined(self.coefficients(view), view.models)
+        models = view.models
+        return kernels.linear_messages(
+            self._coefficients(view), models, view.places, lambda c: view.combined(c, models)
+        )
+
+    def _coefficients(self, view: View) -> Tensor:
+        wanted = (len(view.receivers), view.layout.slots.shape[1] + 1)
+        rows = "one row for each edge: the receiver and each of its slots; view.among has it"
+        return self._checked(self.coefficients(view), "coefficients", wanted, rows, view).to(torch.float64)
 
 
 def with_self(own: Tensor | float, neighbors: Tensor) -> Tensor:

@@ -7,6 +7,8 @@ from torch import Tensor
 from clippedgossip.attacks.base import FreeAttack, LocalAttack, View, with_self
 from clippedgossip.randomness import hash_normal
 
+LARGE = 2.0**100  # a larger `std` is two factors
+
 
 @dataclass(frozen=True)
 class Gaussian(FreeAttack):
@@ -27,12 +29,20 @@ class Gaussian(FreeAttack):
         noise = hash_normal(
             context.seed, "gaussian", context.round, edges, coordinates, dtype=view.models.dtype
         )
-        return view.models[view.receivers] + self.std * noise
+        return view.models[view.receivers] + self._scaled(noise)
+
+    def _scaled(self, noise: Tensor) -> Tensor:
+        if noise.dtype == torch.float64 or (isinstance(self.std, float | int) and abs(self.std) <= LARGE):
+            return self.std * noise
+        # float32 has no such number but ∞, and 0·∞ is NaN: times two smaller numbers.
+        std = torch.as_tensor(self.std, dtype=torch.float64).clamp(-(LARGE**2), LARGE**2)
+        beyond = (std.abs() / LARGE).clamp(min=1)
+        return noise * (std / beyond) * beyond
 
 
 @dataclass(frozen=True)
 class NonFinite(FreeAttack):
-    """Messages of NaN, or of another value.
+    """Messages of NaN, or of another value; an infinite one is sent as it is.
 
     Needs: nothing.
     Fails: against every rule here: a message that is not finite counts as not received.
@@ -43,6 +53,9 @@ class NonFinite(FreeAttack):
 
     def messages(self, view: View) -> Tensor:
         return view.models.new_full((len(view.receivers), view.models.shape[1]), self.value)
+
+    def sent(self, view: View, dtype: torch.dtype | None = None) -> Tensor:
+        return self.messages(view).to(dtype or view.models.dtype)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from clippedgossip.attacks.base import LinearAttack, View
 from clippedgossip.errors import AttackError
+from clippedgossip.mixing import kernels
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,11 @@ class SpectralHeterogeneity(LinearAttack):
         return own + self.c * mode[view.receivers][:, None] * mode
 
     def messages(self, view: View) -> Tensor:
-        mode = self._mode(view).to(view.models.dtype)
-        return view.models[view.receivers] + self.c * mode[view.receivers][:, None] * (mode @ view.models)
+        mode, messages = self._mode(view), torch.empty_like(view.models[view.receivers])
+        for part, models in kernels.wide_chunks(view.models):  # a large c·v_i is beyond float32
+            along = mode @ models
+            messages[:, part] = models[view.receivers] + self.c * mode[view.receivers][:, None] * along
+        return messages
 
     def _mode(self, view: View) -> Tensor:
         mode = view.network.gap.fiedler

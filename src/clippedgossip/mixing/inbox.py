@@ -98,7 +98,8 @@ class Inbox:
     @property
     def _linear_is_measured(self) -> bool:
         """Whether no distance to a linear message is much below what the message is a sum of: where 2⁻³⁰ of
-        its square is left, rounding has taken 20 of 53 bits. A GPU takes such distances again instead."""
+        its square is left, rounding has taken 20 of 53 bits. A GPU takes such distances again instead.
+        Nor may the message be beyond the models' type."""
         if self.models.is_cuda:
             return True
         assert self.linear is not None
@@ -106,6 +107,8 @@ class Inbox:
         norms = torch.where(self.ok, self.norms, 0.0)
         sizes = norms.clone()
         sizes[n : n + len(self.linear)] = self.linear.abs() @ norms[:n]
+        if bool((sizes > torch.finfo(self.models.dtype).max).any()):
+            return False
         lies = (self.slots >= n) & (self.slots < n + len(self.linear))
         squared = torch.cat([near.squared for near in self.neighborhoods()])
         return bool((~lies | (squared >= 2.0**-30 * sizes[self.slots].square())).all())
@@ -114,7 +117,9 @@ class Inbox:
         """The same messages with the linear ones written out; walks along the edges need it."""
         if self.linear is None:
             return self
-        written = self.linear.to(self.models.dtype) @ self.models
+        models, table = self.models, self.linear
+        every = torch.arange(len(models), device=models.device).expand_as(table)
+        written = kernels.linear_messages(table, models, every, lambda c: c.to(models.dtype) @ models)
         extra = written if self.extra is None else torch.cat([written, self.extra])
         return replace(self, linear=None, extra=extra)
 

@@ -6,7 +6,8 @@ float32's rounding of the longer of its two ends, whatever huge row stands besid
 float64 is at hand for float64 rows, so their distances are taken from differences.
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -113,6 +114,34 @@ def shortened(block: Tensor) -> Tensor:
         return block
     down = torch.exp2((torch.log2(LONGEST / peaks)).floor()).clamp(max=1.0)
     return torch.where(torch.isfinite(peaks), block * down, block)
+
+
+def saturated(messages: Tensor, dtype: torch.dtype) -> Tensor:
+    """The messages in this type: an element beyond its range, also an infinite one, is its largest number.
+    NaN stays."""
+    most = torch.finfo(dtype).max
+    if not messages.is_cuda and bool(finite_rows(found := messages.to(dtype)).all()):
+        return found
+    return messages.clamp(-most, most).to(dtype)
+
+
+def linear_messages(
+    coefficients: Tensor, models: Tensor, slots: Tensor, product: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """(l, d) product(coefficients) = Σ_j coefficients[i, j]·models[slots[i, j]], saturated. What overflows on
+    the way to the sum, and would make NaN, is summed in another way. Without a stop on a GPU."""
+    most = torch.finfo(models.dtype).max
+    if models.dtype == torch.float64:  # there is no wider type: sum smaller ones, by a power of two
+        up = torch.log2(coefficients.abs().amax(1, keepdim=True)).ceil().clamp(0, 1024)
+        down = torch.exp2(-up.nan_to_num() - math.ceil(math.log2(coefficients.shape[1])))
+        return product(coefficients * down).clamp_(-most * down, most * down).div_(down)
+    found = product(coefficients)
+    wrong = ~(torch.isfinite(row_squares(found)) if found.is_cuda else finite_rows(found))
+    if found.is_cuda or bool(wrong.any()):
+        # Any float32 number but 0 is beyond the range, times the bound on a coefficient.
+        bounded = coefficients.clamp(-(2.0**800), 2.0**800)
+        found = sum_wide(bounded, models, slots, wrong, found).clamp_(-most, most)
+    return found
 
 
 def row_squares(block: Tensor) -> Tensor:

@@ -92,7 +92,7 @@ class ByzantinePeer(Node):
             byzantine_models=vector[None],
         )
         assert isinstance(attack, FreeAttack)
-        return attack.messages(view).to(vector.dtype)
+        return attack.sent(view, tensors.DTYPES[self.config.wire.dtype])
 
     async def hear(self) -> dict[str, Tensor]:
         """What the neighbours publish this round, before this peer publishes itself."""
