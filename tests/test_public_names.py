@@ -128,6 +128,21 @@ for name, command in get_command(app).commands.items():
     assert [line for line in lines if not line.endswith(" []")] == []
 
 
+def test_a_small_run_imports_neither_scikit_learn_nor_the_compiler(tmp_path: Path) -> None:
+    """They would take more time than the run. It is by a process of its own: others import them in tests."""
+    code = """
+import sys
+from clippedgossip.runs.config import RunConfig
+from clippedgossip.runs.execute import execute
+config = dict(network={"name": "ring", "nodes": 3}, data={"name": "digits", "samples": 60}, model="mlp")
+run = RunConfig.from_mapping(config | {"rule": "clipped-gossip", "training": {"rounds": 1}})
+execute(run, sys.argv[1])
+print([name for name in ("sklearn", "torch._dynamo", "torch._inductor") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True)
+    assert done.stdout == "[]\n", done.stderr
+
+
 def test_the_names_that_help_lists_are_the_present_ones() -> None:
     """If not: `python tools/catalogue.py`."""
     found = runpy.run_path(str(ROOT / "tools" / "catalogue.py"))["catalogue"]()

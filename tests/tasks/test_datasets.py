@@ -1,10 +1,13 @@
 """Data sets in memory."""
 
+import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_digits
 
 from clippedgossip.errors import DataError
 from clippedgossip.tasks import DataSet, load
+from clippedgossip.tasks.datasets import _digits_table
 
 
 def test_digits_need_no_network_and_are_normalised() -> None:
@@ -17,6 +20,15 @@ def test_digits_need_no_network_and_are_normalised() -> None:
     assert abs(float(x.std()) - 1) < 0.01
     assert int(data.test_y.bincount().min()) >= 34
     assert torch.equal(load("digits").test_x, data.test_x)
+
+
+@pytest.mark.parametrize("found", [True, False])
+def test_digits_are_those_of_scikit_learn(found: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read from its file, or by its own function where a later version keeps the file elsewhere."""
+    if not found:
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    table, digits = _digits_table(), load_digits()
+    assert np.array_equal(table, np.column_stack([digits.data, digits.target]))
 
 
 def test_a_part_can_be_taken() -> None:

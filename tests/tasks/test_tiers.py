@@ -24,7 +24,13 @@ from clippedgossip.simulate.distributed.shard import follow, train_distributed
 from clippedgossip.step import LearningRate
 from clippedgossip.tasks import DataSet, Task, flatten, make_task, partition, unflatten
 from clippedgossip.tasks.datasets import at
-from clippedgossip.tasks.module_function import REPEATS, ShiftedConv, batched_on_cpu, cost
+from clippedgossip.tasks.module_function import (
+    REPEATS,
+    ShiftedConv,
+    activation_cost,
+    batched_on_cpu,
+    product_cost,
+)
 from clippedgossip.tasks.objective import called, find_loss, find_metric
 from clippedgossip.tasks.workers import Workers
 from tests.rounding import assert_near, near
@@ -336,9 +342,21 @@ def test_costs_are_counted_without_computing() -> None:
     """A linear layer of 6 × 4 multiplies and adds 24 times for a sample; its input and ReLU are kept."""
     module = nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3))
     x, y = torch.zeros(2, 6), torch.zeros(2, dtype=torch.long)
-    kept, products = cost(module, find_loss("cross-entropy"), x, y, on_gpu=False)
-    assert products == 2 * (24 + 12)
+    given = module, find_loss("cross-entropy"), x, y
+    assert product_cost(*given, on_gpu=False) == 2 * (24 + 12)
+    kept = activation_cost(*given, on_gpu=False)
     assert 4 * (6 + 4) <= kept <= 4 * (6 + 4 + 4 + 3 + 3 + 3)
+
+
+@pytest.mark.parametrize("kind", ["cnn", "resnet", "batch norm", "transformer"])
+def test_activations_count_alike_with_and_without_numbers(kind: str) -> None:
+    """A small model is run on numbers, a large one on meta tensors."""
+    task = run_of(kind).task
+    x, y = task.data.samples(torch.arange(2), task.device)
+    state = torch.get_rng_state()
+    kept = activation_cost(task.module, task.loss, x, y, on_gpu=False)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert kept == activation_cost(copy.deepcopy(task.module).to("meta"), task.loss, x, y, on_gpu=False) > 0
 
 
 def one_by_one(module: nn.Module, parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> list[Tensor]:

@@ -36,7 +36,7 @@ NETWORK_FILE = "network.json"
 _LAST_START = "last-start"
 _PRELOADED = [
     "torch",
-    "sklearn.datasets",
+    "sympy",  # PyTorch imports it for `vmap`
     "prometheus_client",
     "clippedgossip.tasks",
     "clippedgossip.peer.loop",

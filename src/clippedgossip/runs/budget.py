@@ -23,7 +23,7 @@ from clippedgossip.simulate.setup import (
 from clippedgossip.tasks import DataSet
 from clippedgossip.tasks.datasets import FILES, at, leaves, stays_on_host
 from clippedgossip.tasks.models import ParameterLayout
-from clippedgossip.tasks.module_function import batched_on_cpu, cost
+from clippedgossip.tasks.module_function import activation_cost, batched_on_cpu, product_cost
 from clippedgossip.tasks.objective import usual_loss
 
 SAMPLES = {  # data set: samples to train on and to test on, shape of one, in bytes
@@ -104,7 +104,8 @@ def plan(config: RunConfig, *, ranks: int = 1, device: str = "cpu") -> Plan:
     on_gpu = device.startswith("cuda")
     loss = usual_loss(config.training.objective()["loss"], classes, config.model.name)
     try:
-        kept, products = cost(module, loss, x, y, on_gpu=on_gpu)
+        kept = activation_cost(module, loss, x, y, on_gpu=on_gpu)
+        products = product_cost(module, loss, x, y, on_gpu=on_gpu)
     except Exception as error:  # a module of the user's own may do anything with its inputs
         raise RunError(
             f"model {config.model.name!r} cannot be tried without computing: {error}\n"

@@ -1,5 +1,6 @@
 """Data sets as tensors: the embedded digits, the fetched ones from the cache, and a user's own."""
 
+import importlib.util
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -384,11 +385,9 @@ def _per_channel(values: tuple[float, ...], scale: float) -> Tensor:
 
 def _digits() -> DataSet:
     """scikit-learn's 1,797 digits of 8×8 grey values 0 … 16, a fifth of every class held out for testing."""
-    from sklearn.datasets import load_digits
-
-    digits = load_digits()
-    x = torch.from_numpy(digits.images.astype(np.uint8))[:, None]
-    y = torch.from_numpy(digits.target.astype(np.int64))
+    table = _digits_table()
+    x = torch.from_numpy(table[:, :64]).reshape(-1, 1, 8, 8)
+    y = torch.from_numpy(table[:, 64].astype(np.int64))
     order = torch.randperm(len(y), generator=generator(0, "digits"))
     members = [order[y[order] == label] for label in range(10)]
     train = torch.cat([rows[len(rows) // 5 :] for rows in members]).sort().values
@@ -403,3 +402,17 @@ def _digits() -> DataSet:
         mean=_per_channel((0.3057,), 16.0),
         std=_per_channel((0.3764,), 16.0),
     )
+
+
+def _digits_table() -> NDArray[np.uint8]:
+    """(1797, 65) a digit's 64 grey values, and which digit it is. Read from scikit-learn's file, since to
+    import scikit-learn takes longer than a small run."""
+    package = importlib.util.find_spec("sklearn")
+    try:
+        path = Path(str(package and package.origin)).parent / "datasets" / "data" / "digits.csv.gz"
+        return np.loadtxt(path, dtype=np.uint8, delimiter=",")
+    except OSError:  # a later scikit-learn may keep it elsewhere
+        from sklearn.datasets import load_digits
+
+        digits = load_digits()
+        return np.column_stack([digits.data, digits.target]).astype(np.uint8)

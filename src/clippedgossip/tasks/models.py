@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -102,9 +103,7 @@ def build(name: str, shape: Shape, classes: int, *, seed: int) -> nn.Module:
     """A model by name, its parameters drawn from `seed` alone."""
     if name not in MODELS:
         raise DataError(unknown_name("model", name, MODELS))
-    with torch.device("meta"):
-        module = MODELS[name](shape, classes)
-    return initialise(module.to_empty(device="cpu"), seed, he=HE.get(name, ()))
+    return seeded(name, partial(MODELS[name], shape, classes), seed)
 
 
 def seeded(name: str, make: Callable[[], nn.Module], seed: int) -> nn.Module:

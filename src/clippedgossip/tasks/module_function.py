@@ -324,13 +324,12 @@ def batching() -> AbstractContextManager[None]:
 
 
 @torch.no_grad()
-def cost(module: nn.Module, loss: Loss, x: Any, y: Any, *, on_gpu: bool) -> tuple[int, int]:
-    """(bytes that one sample's forward pass leaves for the backward pass, its multiplications and additions
-    in products), by running the module on a batch of meta tensors."""
-    from torch.utils.flop_counter import FlopCounterMode
-
-    objective = ModuleFunction(module, loss, on_gpu=on_gpu).objective.to("meta")
-    count, held = len(leaves(y)[0]), {id(parameter) for parameter in objective.parameters()}
+def activation_cost(module: nn.Module, loss: Loss, x: Any, y: Any, *, on_gpu: bool) -> int:
+    """Bytes that one sample's forward pass leaves for the backward pass, by running the module on a batch: of
+    meta tensors, but of numbers if it is small, since meta tensors make PyTorch import its compiler."""
+    device = "cpu" if ParameterLayout.of(module).size <= SMALL and not _is_meta(module) else "meta"
+    objective, x, y = _objective_on(device, module, loss, x, y, on_gpu=on_gpu)
+    held = {id(parameter) for parameter in objective.parameters()}
     kept: dict[int, int] = {}
 
     def keep(saved: Tensor) -> Tensor:
@@ -340,14 +339,36 @@ def cost(module: nn.Module, loss: Loss, x: Any, y: Any, *, on_gpu: bool) -> tupl
         return saved
 
     alive: list[Tensor] = []
-    x, y = mapped(lambda leaf: leaf.to("meta"), (x, y))
     with (
         torch.enable_grad(),
-        FlopCounterMode(display=False) as counter,
+        batching(),
+        torch.random.fork_rng(devices=[]),
         torch.autograd.graph.saved_tensors_hooks(keep, lambda saved: saved),
     ):
         objective(x, y)
-    return sum(kept.values()) // count, int(counter.get_total_flops()) // count
+    return sum(kept.values()) // len(leaves(y)[0])
+
+
+@torch.no_grad()
+def product_cost(module: nn.Module, loss: Loss, x: Any, y: Any, *, on_gpu: bool) -> int:
+    """Multiplications and additions in the products of one sample's forward pass, on meta tensors."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    objective, x, y = _objective_on("meta", module, loss, x, y, on_gpu=on_gpu)
+    with FlopCounterMode(display=False) as counter:
+        objective(x, y)
+    return int(counter.get_total_flops()) // len(leaves(y)[0])
+
+
+def _objective_on(
+    device: str, module: nn.Module, loss: Loss, x: Any, y: Any, *, on_gpu: bool
+) -> tuple[Objective, Any, Any]:
+    x, y = mapped(lambda leaf: leaf.to(device), (x, y))
+    return ModuleFunction(module, loss, on_gpu=on_gpu).objective.to(device), x, y
+
+
+def _is_meta(module: nn.Module) -> bool:
+    return any(parameter.is_meta for parameter in module.parameters())
 
 
 def _arrange(module: nn.Module) -> None:

@@ -27,7 +27,7 @@ from clippedgossip.randomness import Word, batch_indices, hash_bits, key, purpos
 from clippedgossip.tasks.augment import crop_flip
 from clippedgossip.tasks.datasets import Data, DataSet, at, cast, leaves, mapped
 from clippedgossip.tasks.models import ParameterLayout, build, flatten
-from clippedgossip.tasks.module_function import ModuleFunction, batched_on_cpu, cost, in_format
+from clippedgossip.tasks.module_function import ModuleFunction, activation_cost, batched_on_cpu, in_format
 from clippedgossip.tasks.objective import (
     Loss,
     LossLike,
@@ -522,7 +522,7 @@ def activation_bytes(task: Task, device: torch.device) -> int:
     meta tensors cannot pass."""
     x, y = task.data.samples(torch.arange(2) % task.data.count, task.device)
     try:
-        return cost(task.module, task.loss, x, y, on_gpu=device.type == "cuda")[0]
+        return activation_cost(task.module, task.loss, x, y, on_gpu=device.type == "cuda")
     except Exception:  # a module of the user's own may do anything with its inputs
         return 0
 
