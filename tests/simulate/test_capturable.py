@@ -42,11 +42,12 @@ MASKED = {ATEN.index.Tensor, ATEN.index_put.default, ATEN.index_put_.default}
 CPU_ALONE = {
     kernels.combine.__code__,
     kernels.row_lengths.__code__,
+    kernels.saturated.__code__,
     kernels.squared_along_edges.__code__,
     kernels.sum_wide.__code__,
     Inbox._linear_is_measured.fget.__code__,  # type: ignore[attr-defined]  # a property's
 }
-"""A GPU has kernels of its own for these, which end at once where there is nothing to do."""
+"""A GPU has kernels of its own for these, which end at once where there is nothing to do, or always works."""
 
 
 class Synchronised(Exception):
