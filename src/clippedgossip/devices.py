@@ -140,13 +140,18 @@ def trusted(kind: Hashable) -> bool:
 
 
 def compiled(
-    kind: Hashable, function: Callable[..., Any], *, dynamic: bool | None = None, told: str = ""
+    kind: Hashable,
+    function: Callable[..., Any],
+    *,
+    dynamic: bool | None = None,
+    told: str = "",
+    options: dict[str, Any] | None = None,
 ) -> Callable[..., Any]:
     """The compiled form of the first function of this kind; all functions of a kind must do the same.
 
     With `dynamic`, sizes are symbolic from the start; if it is None, a size becomes symbolic when it changes.
     PyTorch keeps compiled code in a folder, for other runs and processes. A user who waits for what is
-    compiled anew is `told` its name.
+    compiled anew is `told` its name. `options` are those of PyTorch's compiler.
     """
     if kind in _DISTRUST:
         return function
@@ -161,7 +166,7 @@ def compiled(
         logging.getLogger("torch.utils._sympy.interp").setLevel(logging.ERROR)  # of no use to a user
         if told and os.environ.get("RANK", "0") == "0":
             print(f"compiling {told} for the GPU: {WAIT}", file=sys.stderr, flush=True)
-        _COMPILED[kind] = torch.compile(function, dynamic=dynamic)
+        _COMPILED[kind] = torch.compile(function, dynamic=dynamic, options=options)
     return _COMPILED[kind]
 
 

@@ -25,6 +25,7 @@ from clippedgossip.tasks.datasets import FILES, at, leaves, stays_on_host
 from clippedgossip.tasks.models import ParameterLayout
 from clippedgossip.tasks.module_function import activation_cost, batched_on_cpu, product_cost
 from clippedgossip.tasks.objective import usual_loss
+from clippedgossip.tasks.workers import DTYPES
 
 SAMPLES = {  # data set: samples to train on and to test on, shape of one, in bytes
     "digits": (1442, 355, (1, 8, 8)),
@@ -104,7 +105,8 @@ def plan(config: RunConfig, *, ranks: int = 1, device: str = "cpu") -> Plan:
     on_gpu = device.startswith("cuda")
     loss = usual_loss(config.training.objective()["loss"], classes, config.model.name)
     try:
-        kept = activation_cost(module, loss, x, y, on_gpu=on_gpu)
+        dtype = DTYPES[config.training.precision]
+        kept = activation_cost(module, loss, x, y, on_gpu=on_gpu, dtype=dtype)
         products = product_cost(module, loss, x, y, on_gpu=on_gpu)
     except Exception as error:  # a module of the user's own may do anything with its inputs
         raise RunError(
@@ -114,7 +116,6 @@ def plan(config: RunConfig, *, ranks: int = 1, device: str = "cpu") -> Plan:
     d = ParameterLayout.of(module).size
     mine, batch = math.ceil(n / ranks), config.training.batch
     at_once = mine if on_gpu or batched_on_cpu(module) else 1
-    itemsize = 2 if config.training.precision == "bfloat16" else 4
     gradient = 3.0 * batch * products  # forward once, backward twice
     rule = config.rule.build(network, rounds=config.training.rounds, seed=config.seed)
     rows = n + messages(network, rule, attack)
@@ -125,7 +126,7 @@ def plan(config: RunConfig, *, ranks: int = 1, device: str = "cpu") -> Plan:
         parameters=d,
         ranks=ranks,
         models_bytes=math.ceil(copies / ranks),
-        activations_bytes=at_once * batch * kept * itemsize // 4,
+        activations_bytes=at_once * batch * kept,
         data_bytes=mine * batch * each if on_host else held,
         data_on_host=on_host,
         traffic_bytes=_traffic(rule, attack, network, rows, mine * d * 4, ranks),

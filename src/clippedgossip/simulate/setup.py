@@ -294,7 +294,7 @@ def needed_bytes(
         taken = workers * task.batch * sum(x[0].numel() * x.element_size() for x in held)
     elif device.type == "cuda":
         taken = sum(x.numel() * x.element_size() for x in held)
-    kept = activation_bytes(task, device) * DTYPES[training.precision].itemsize // 4
+    kept = activation_bytes(task, device, DTYPES[training.precision])
     return (
         models_bytes(workers, size, over_ranks=ranks is not None, slots=len(training.optimizer.slots))
         + models_bytes(0, size, written) // (ranks or 1)

@@ -31,6 +31,8 @@ parameters, 680 and 510 for a transformer of 285,504, 17 and 29 for 407,050 of l
 REPEATS = 4096
 """The draws of a dropout layer's k-th call in one pass are those of layer (place + k · this)."""
 FEW_CHANNELS = 4
+WIDTH = 32
+"""Channels and filters are multiples of it in convolutions that `convolution` has kernels for."""
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 Dict = Mapping[str, Tensor]
@@ -84,9 +86,12 @@ class ShiftedConv(nn.Module):
         self.train(layer.training)
 
     @classmethod
-    def of(cls, part: nn.Module) -> "ShiftedConv | None":
-        """For a convolution that it can stand for."""
-        return cls(part) if isinstance(part, nn.Conv2d) and cls.fits(part) else None
+    def of(cls, part: nn.Module, dtype: torch.dtype) -> "ShiftedConv | None":
+        """For a convolution that it can stand for, unless `convolution` has kernels for it."""
+        if not (isinstance(part, nn.Conv2d) and cls.fits(part)):
+            return None
+        known = part.in_channels % WIDTH == part.out_channels % WIDTH == 0 and part.stride == (1, 1)
+        return None if known and dtype == torch.bfloat16 else cls(part)
 
     @staticmethod
     def fits(part: nn.Module) -> bool:
@@ -122,10 +127,13 @@ class ShiftedConv(nn.Module):
 class ModuleFunction:
     """Losses, gradients and outputs of a module for given parameters and buffers."""
 
-    def __init__(self, module: nn.Module, loss: Loss, *, on_gpu: bool = False) -> None:
+    def __init__(
+        self, module: nn.Module, loss: Loss, *, on_gpu: bool = False, dtype: torch.dtype = torch.float32
+    ) -> None:
+        """For products in this dtype; the function takes others all the same."""
         held = copy.deepcopy(module)
         if on_gpu:
-            _replace(held, lambda part, _: ShiftedConv.of(part))
+            _replace(held, lambda part, _: ShiftedConv.of(part, dtype))
         else:
             _arrange(held)
         self.objective = Objective(_with_own_dropout(held), loss).train()
@@ -324,11 +332,14 @@ def batching() -> AbstractContextManager[None]:
 
 
 @torch.no_grad()
-def activation_cost(module: nn.Module, loss: Loss, x: Any, y: Any, *, on_gpu: bool) -> int:
-    """Bytes that one sample's forward pass leaves for the backward pass, by running the module on a batch: of
-    meta tensors, but of numbers if it is small, since meta tensors make PyTorch import its compiler."""
+def activation_cost(
+    module: nn.Module, loss: Loss, x: Any, y: Any, *, on_gpu: bool, dtype: torch.dtype = torch.float32
+) -> int:
+    """Bytes that one sample's forward pass in this dtype leaves for the backward pass, by running the module
+    on a batch: of meta tensors, but of numbers if it is small, since meta tensors make PyTorch import its
+    compiler."""
     device = "cpu" if ParameterLayout.of(module).size <= SMALL and not _is_meta(module) else "meta"
-    objective, x, y = _objective_on(device, module, loss, x, y, on_gpu=on_gpu)
+    objective, x, y = _objective_on(device, module, loss, x, y, on_gpu=on_gpu, dtype=dtype)
     held = {id(parameter) for parameter in objective.parameters()}
     kept: dict[int, int] = {}
 
@@ -346,7 +357,7 @@ def activation_cost(module: nn.Module, loss: Loss, x: Any, y: Any, *, on_gpu: bo
         torch.autograd.graph.saved_tensors_hooks(keep, lambda saved: saved),
     ):
         objective(x, y)
-    return sum(kept.values()) // len(leaves(y)[0])
+    return sum(kept.values()) * dtype.itemsize // 4 // len(leaves(y)[0])
 
 
 @torch.no_grad()
@@ -361,10 +372,17 @@ def product_cost(module: nn.Module, loss: Loss, x: Any, y: Any, *, on_gpu: bool)
 
 
 def _objective_on(
-    device: str, module: nn.Module, loss: Loss, x: Any, y: Any, *, on_gpu: bool
+    device: str,
+    module: nn.Module,
+    loss: Loss,
+    x: Any,
+    y: Any,
+    *,
+    on_gpu: bool,
+    dtype: torch.dtype = torch.float32,
 ) -> tuple[Objective, Any, Any]:
     x, y = mapped(lambda leaf: leaf.to(device), (x, y))
-    return ModuleFunction(module, loss, on_gpu=on_gpu).objective.to(device), x, y
+    return ModuleFunction(module, loss, on_gpu=on_gpu, dtype=dtype).objective.to(device), x, y
 
 
 def _is_meta(module: nn.Module) -> bool:

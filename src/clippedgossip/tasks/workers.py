@@ -273,7 +273,8 @@ class Workers:
     @cached_property
     def function(self) -> ModuleFunction:
         """The model as a pure function; on a GPU convolutions are products."""
-        return ModuleFunction(self.module, self.task.loss, on_gpu=self.task.device.type == "cuda")
+        on_gpu = self.task.device.type == "cuda"
+        return ModuleFunction(self.module, self.task.loss, on_gpu=on_gpu, dtype=self.dtype)
 
     def _find_tier(self, task: Task) -> Tier:
         on_gpu = task.device.type == "cuda"
@@ -323,7 +324,7 @@ class Workers:
     @cached_property
     def activation_bytes(self) -> int:
         """What one sample's forward pass leaves for the backward pass; 0 where it is not known."""
-        return activation_bytes(self.task, self.task.device) * self.dtype.itemsize // 4
+        return activation_bytes(self.task, self.task.device, self.dtype)
 
     @property
     def compiles(self) -> bool:
@@ -337,7 +338,10 @@ class Workers:
             return function
         # Not with symbolic sizes: `vmap` of a convolution fails to compile with them.
         told = type(self.module).__name__ if name == "gradients" else ""
-        return devices.compiled(self.kind(name), function, dynamic=False, told=told)
+        from clippedgossip.tasks.convolution import GroupedConvolutions  # imports the compiler: a second
+
+        options = {"post_grad_custom_pre_pass": GroupedConvolutions()}
+        return devices.compiled(self.kind(name), function, dynamic=False, told=told, options=options)
 
     def kind(self, name: str) -> tuple[object, ...]:
         """What two compiled methods must have in common to be one."""
@@ -517,12 +521,12 @@ class Workers:
         return devices.each if self.task.device.type == "cpu" and not self.function.random else map
 
 
-def activation_bytes(task: Task, device: torch.device) -> int:
-    """What one sample's forward pass on a device leaves for the backward pass, in float32; 0 for modules that
-    meta tensors cannot pass."""
+def activation_bytes(task: Task, device: torch.device, dtype: torch.dtype) -> int:
+    """What one sample's forward pass on a device leaves for the backward pass, in this dtype; 0 for modules
+    that meta tensors cannot pass."""
     x, y = task.data.samples(torch.arange(2) % task.data.count, task.device)
     try:
-        return activation_cost(task.module, task.loss, x, y, on_gpu=device.type == "cuda")
+        return activation_cost(task.module, task.loss, x, y, on_gpu=device.type == "cuda", dtype=dtype)
     except Exception:  # a module of the user's own may do anything with its inputs
         return 0
 

@@ -1,0 +1,114 @@
+"""The kernels of `convolution`: tiles of images are multiplied where they lie, without shifted copies."""
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from clippedgossip.tasks.convolution import WEIGHTS, Shape, tile_of
+
+FORWARD = (256, 64, 32, 8, 4)
+"""Pixels and filters of a tile, the most channels that are multiplied at a time, warps, stages."""
+BACKWARD = (128, 64, 32, 4, 4)
+"""The same, for the gradient of the images."""
+
+
+@triton.jit
+def _places(
+    p, HIGH: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, UP: tl.constexpr,
+    LEFT: tl.constexpr,
+):  # fmt: skip
+    """Of the output's pixels p: image, and row and column of the first pixel that the kernel covers."""
+    OUT_HIGH: tl.constexpr = HIGH + 2 * UP - ROWS + 1
+    OUT_WIDE: tl.constexpr = WIDE + 2 * LEFT - COLUMNS + 1
+    return p // (OUT_HIGH * OUT_WIDE), p // OUT_WIDE % OUT_HIGH - UP, p % OUT_WIDE - LEFT
+
+
+@triton.jit
+def _convolve_kernel(
+    x, w, out, images, pixels, HIGH: tl.constexpr, WIDE: tl.constexpr, CHANNELS: tl.constexpr,
+    FILTERS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, UP: tl.constexpr, LEFT: tl.constexpr,
+    TURNED: tl.constexpr, TILE_P: tl.constexpr, TILE_F: tl.constexpr, TILE_C: tl.constexpr,
+):  # fmt: skip
+    worker = tl.program_id(2).to(tl.int64)
+    p = tl.program_id(0) * TILE_P + tl.arange(0, TILE_P)
+    f = tl.program_id(1) * TILE_F + tl.arange(0, TILE_F)
+    c = tl.arange(0, TILE_C)
+    image, row, column = _places(p % pixels, HIGH, WIDE, ROWS, COLUMNS, UP, LEFT)
+    x += worker * images * (HIGH * WIDE * CHANNELS)
+    w += worker * (FILTERS * ROWS * COLUMNS * CHANNELS)
+    first = ((image * HIGH + row) * WIDE + column) * CHANNELS
+    sums = tl.zeros((TILE_P, TILE_F), tl.float32)
+    for k in range(ROWS * COLUMNS * (CHANNELS // TILE_C)):
+        tap, depth = k // (CHANNELS // TILE_C), k % (CHANNELS // TILE_C) * TILE_C + c
+        i, j = tap // COLUMNS, tap % COLUMNS
+        at = x + (first + (i * WIDE + j) * CHANNELS)[:, None] + depth[None, :]
+        if UP + LEFT > 0:
+            inside = (row + i >= 0) & (row + i < HIGH) & (column + j >= 0) & (column + j < WIDE)
+            seen = tl.load(at, mask=inside[:, None], other=0.0)
+        else:
+            seen = tl.load(at)
+        if TURNED:  # (channels, rows, columns, filters), its taps backwards
+            tap = ROWS * COLUMNS - 1 - tap
+            kernel = tl.load(w + ((depth[:, None] * (ROWS * COLUMNS) + tap) * FILTERS + f[None, :]))
+        else:
+            kernel = tl.load(w + ((f[None, :] * (ROWS * COLUMNS) + tap) * CHANNELS + depth[:, None]))
+        sums = tl.dot(seen, kernel, sums, input_precision="tf32")
+    to = out + (worker * pixels + p)[:, None] * FILTERS + f[None, :]
+    tl.store(to, sums.to(out.dtype.element_ty), mask=(p < pixels)[:, None])
+
+
+@triton.jit
+def _weights_kernel(
+    x, y, out, images, pixels, length, HIGH: tl.constexpr, WIDE: tl.constexpr, CHANNELS: tl.constexpr,
+    FILTERS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, UP: tl.constexpr, LEFT: tl.constexpr,
+    EVEN: tl.constexpr, TILE_P: tl.constexpr, TILE_F: tl.constexpr, TILE_N: tl.constexpr,
+):  # fmt: skip
+    part, worker, workers = tl.program_id(1), tl.program_id(2).to(tl.int64), tl.num_programs(2)
+    BLOCKS: tl.constexpr = FILTERS // TILE_F
+    PAIRS: tl.constexpr = ROWS * COLUMNS * CHANNELS
+    f = tl.program_id(0) % BLOCKS * TILE_F + tl.arange(0, TILE_F)
+    n = tl.program_id(0) // BLOCKS * TILE_N + tl.arange(0, TILE_N)
+    i, j = n // CHANNELS // COLUMNS, n // CHANNELS % COLUMNS
+    shift = (i * WIDE + j) * CHANNELS + n % CHANNELS
+    x += worker * images * (HIGH * WIDE * CHANNELS)
+    y += worker * pixels * FILTERS
+    sums = tl.zeros((TILE_F, TILE_N), tl.float32)
+    for start in range(part * length, tl.minimum((part + 1) * length, pixels), TILE_P):
+        p = start + tl.arange(0, TILE_P)
+        image, row, column = _places(p, HIGH, WIDE, ROWS, COLUMNS, UP, LEFT)
+        first = ((image * HIGH + row) * WIDE + column) * CHANNELS
+        inside = (n < PAIRS)[None, :]
+        if UP + LEFT > 0:
+            down, right = row[:, None] + i[None, :], column[:, None] + j[None, :]
+            inside &= (down >= 0) & (down < HIGH) & (right >= 0) & (right < WIDE)
+        if EVEN:
+            given = tl.load(y + p[:, None] * FILTERS + f[None, :])
+        else:
+            inside &= (p < pixels)[:, None]
+            given = tl.load(y + p[:, None] * FILTERS + f[None, :], mask=(p < pixels)[:, None], other=0.0)
+        seen = tl.load(x + first[:, None] + shift[None, :], mask=inside, other=0.0)
+        sums = tl.dot(tl.trans(given), seen, sums, input_precision="tf32")
+    to = out + ((part * workers + worker) * FILTERS + f)[:, None] * PAIRS + n[None, :]
+    tl.store(to, sums, mask=(n < PAIRS)[None, :])
+
+
+def convolve(x: Tensor, w: Tensor, out: Tensor, shape: Shape, tiles: tuple[int, ...], turned: bool) -> None:
+    """Write the convolution of x with w, or with the kernels w turned round, into `out`."""
+    tile_p, most_f, most_c, warps, stages = tiles
+    tile_f, pixels = tile_of(shape.FILTERS, most_f), out[0, ..., 0].numel()
+    _convolve_kernel[(triton.cdiv(pixels, tile_p), shape.FILTERS // tile_f, len(x))](
+        x, w, out, x.shape[1], pixels, *shape, TURNED=turned, TILE_P=tile_p, TILE_F=tile_f,
+        TILE_C=tile_of(shape.CHANNELS, most_c), num_warps=warps, num_stages=stages,
+    )  # fmt: skip
+
+
+def weights(x: Tensor, y: Tensor, out: Tensor, shape: Shape, tiles: tuple[int, ...] = WEIGHTS) -> None:
+    """Write the gradient of the kernels, summed over each part of the pixels, into `out` (parts, …)."""
+    tile_p, most_f, tile_n, warps, stages, _ = tiles
+    tile_f, pixels = tile_of(shape.FILTERS, most_f), y[0, ..., 0].numel()
+    length = triton.cdiv(triton.cdiv(pixels, tile_p), len(out)) * tile_p
+    blocks = shape.FILTERS // tile_f * triton.cdiv(out[0, 0, 0].numel(), tile_n)
+    _weights_kernel[(blocks, len(out), len(x))](
+        x, y, out, x.shape[1], pixels, length, *shape, EVEN=pixels % tile_p == 0, TILE_P=tile_p,
+        TILE_F=tile_f, TILE_N=tile_n, num_warps=warps, num_stages=stages,
+    )  # fmt: skip
