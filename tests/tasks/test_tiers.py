@@ -145,18 +145,32 @@ def tier(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     return str(request.param)
 
 
-@pytest.mark.parametrize("kind", ["cnn", "resnet", "batch norm", "transformer", "lora"])
-def test_a_tier_gives_the_loop_of_modules(kind: str, tier: str) -> None:
+def assert_follows_the_loop(kind: str, device: str) -> None:
     run = run_of(kind)
     models, modules = loop(run)
-    *_, last = train(run)
-    state = last.state().tensors
+    *_, last = train(run, device=device)
+    state = {name: tensor.cpu().double() for name, tensor in last.state().tensors.items()}
     # 30 rounds of float32: each rounds by about 1e-7 of the size, and momentum sums ten of them.
     size = models.norm(dim=1)
-    assert ((state["models"].double() - models).norm(dim=1) / size).max() < 2e-5
+    assert ((state["models"] - models).norm(dim=1) / size).max() < 2e-5
     if kind == "batch norm":
         held = [torch.cat([b.flatten().double() for b in module.buffers()]) for module in modules]
-        assert_near(state["buffers"].double(), torch.stack(held), roundings=10, dtype=torch.float32)
+        assert_near(state["buffers"], torch.stack(held), roundings=10, dtype=torch.float32)
+
+
+KINDS = ["cnn", "resnet", "batch norm", "transformer", "lora"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_tier_gives_the_loop_of_modules(kind: str, tier: str) -> None:
+    assert_follows_the_loop(kind, "cpu")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that PyTorch can use")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_gpu_gives_the_loop_of_modules(kind: str) -> None:
+    """Compiled and captured, in float32."""
+    assert_follows_the_loop(kind, "cuda")
 
 
 def test_runs_in_one_stack_give_what_they_give_alone(tier: str) -> None:
