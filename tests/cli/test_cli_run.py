@@ -130,7 +130,11 @@ def test_errors_are_two_lines_and_code_2(
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
-@pytest.mark.parametrize("command", [["--version"], ["run", "tiny.toml"]])
+@pytest.mark.parametrize(
+    "command",
+    [["--version"], ["audit", "ring"], pytest.param(["run", "tiny.toml"], marks=pytest.mark.slow)],
+    ids=" ".join,
+)
 def test_output_that_finds_no_room_is_an_error_of_two_lines(config: str, command: list[str]) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
