@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from clippedgossip.cli import main
 from clippedgossip.paper.demo import DUMBBELL, EXPERIMENT
 from clippedgossip.paper.training_figure import MNIST
 from clippedgossip.runs.config import RunConfig, load_config
@@ -61,16 +62,19 @@ def test_rows_say_what_was_run(rows: list[dict[str, Any]]) -> None:
         assert row["group"] == ("clique A" if row["network"] == "dumbbell" else "all")
 
 
-def test_the_page_is_whole_and_the_runs_are_found_again(rows: list[dict[str, Any]], folder: Path) -> None:
+def test_the_page_is_whole_and_the_runs_are_found_again(
+    rows: list[dict[str, Any]], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert rows
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("records.jsonl")}
-    done = subprocess.run([*COMMAND, "--out", str(folder)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    with pytest.raises(SystemExit, match="0"):
+        main(["demo", "--out", str(folder)])
     assert {path: path.stat().st_mtime_ns for path in before} == before
-    assert max(len(line) for line in done.stdout.splitlines() if not line.startswith("page: ")) <= 80
-    assert "11 hold" in done.stdout
+    out = capsys.readouterr().out
+    assert max(len(line) for line in out.splitlines() if not line.startswith("page: ")) <= 80
+    assert "11 hold" in out
     page = folder / "demo" / "index.html"
-    assert str(page) in done.stdout
+    assert str(page) in out
     text = page.read_text(encoding="utf-8")
     assert text.count("<svg") >= 6
     assert text.count('<th scope="col" class="number">Ξ</th>') == 1
