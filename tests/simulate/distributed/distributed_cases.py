@@ -181,7 +181,8 @@ def together(
 ) -> list[Any]:
     """Run `work` on that many ranks; what each returned, its error's text, or None if it died."""
     context = get_context("forkserver")
-    context.set_forkserver_preload([__name__])
+    # Models that are not small are counted on meta tensors, for which PyTorch imports its compiler.
+    context.set_forkserver_preload([__name__, "torch._dynamo"])
     url = f"file://{folder}/store-{time.monotonic_ns()}?world_size={size}"
     pipes, processes = [], []
     for rank in range(size):

@@ -53,15 +53,16 @@ def near(value: Any, other: Any) -> bool:
     return bool(value == pytest.approx(other, rel=100 * torch.finfo(torch.float32).eps, abs=1e-9))
 
 
-@pytest.mark.parametrize(
-    ("size", "share_memory"),
-    [
-        pytest.param(1, True, marks=pytest.mark.slow),
-        (2, True),
-        (3, False),
-        pytest.param(4, True, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize(("size", "share_memory"), [(2, True), (3, False)])
+def test_rules_and_attacks_give_the_stacked_engine_s_numbers(
+    size: int, share_memory: bool, tmp_path: Path
+) -> None:
+    """Every other rule over two ranks, the rest over three."""
+    check(size, cases.pairs(size)[size - 2 :: 2], tmp_path, share_memory=share_memory)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("size", "share_memory"), [(1, True), (2, True), (3, False), (4, True)])
 def test_every_rule_and_attack_gives_the_stacked_engine_s_numbers(
     size: int, share_memory: bool, tmp_path: Path
 ) -> None:
