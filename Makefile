@@ -17,10 +17,10 @@ docs: $(DOCS)
 	$(BIN)/python docs/site/build.py
 
 test: lint
-	$(BIN)/pytest -n 2 -q -m "not slow"
+	$(BIN)/pytest -n 2 --dist worksteal -q -m "not slow"
 
 test-all: lint $(DOCS)
-	$(BIN)/pytest -n 2 -q -m "not hours"
+	$(BIN)/pytest -n 2 --dist worksteal -q -m "not hours"
 
 # The suite as other machines would run it, about five minutes for each kind of machine.
 test-machines: $(TOOLS)
