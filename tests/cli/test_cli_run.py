@@ -332,7 +332,9 @@ def test_examples_are_listed_and_copied(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert cli("examples") == 0
-    assert "dumbbell.toml\n  Two cliques" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "dumbbell.toml\n  Two cliques" in out
+    assert max(map(len, out.splitlines())) <= 80
     assert cli("examples", "--json") == 0
     assert {"dumbbell.toml", "own", "own_model.py", "ring.toml", "sweep.toml"} <= set(read(capsys))
     assert cli("examples", "dumbbell.toml", "sweep.toml", "own", "--to", "here") == 0

@@ -4,6 +4,7 @@ import json
 import shutil
 from importlib.resources import files
 from pathlib import Path
+from textwrap import fill
 from typing import Annotated
 
 import typer
@@ -27,7 +28,7 @@ def examples(
             print(json.dumps({name: _about(path) for name, path in known.items()}, indent=1))
             return
         for name, path in known.items():
-            print(f"{name}\n  {_about(path)}")
+            print(f"{name}\n{fill(_about(path), 79, initial_indent='  ', subsequent_indent='  ')}")
         print("\nTo copy one: clippedgossip examples dumbbell.toml")
         return
     chosen = list(known) if names == ["all"] else names
