@@ -45,6 +45,7 @@ from clippedgossip.rules import (
 from clippedgossip.rules.bound import Unbounded
 from clippedgossip.rules.clipped_gossip import clip_factor
 from clippedgossip.rules.sorting import sorted_with_weights
+from tests.rounding import near
 from tests.rules.adversary import Mix, climb, scenes, seen_in
 from tests.rules.test_rules_contract import CASES
 
@@ -302,6 +303,25 @@ def test_a_neighbour_of_almost_half_the_weight_has_no_say_in_a_median(
     heavy = replace(scene, weights=others.masked_fill(scene.byzantine, weight))
     assert not isinstance(rule.bound(seen_in(heavy, Context())), Unbounded)
     assert climb(rule, dense, [heavy], steps=30).excess <= 1
+
+
+@pytest.mark.parametrize("faulty", [1, 2, 3])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_of_two_equally_far_from_the_median_meamed_takes_the_smaller(engine: str, faulty: int) -> None:
+    """Small whole numbers: many tie, and all of the arithmetic but the last division is exact."""
+    _skip_without(engine)
+    generator = torch.Generator().manual_seed(faulty)
+    for k in (6, 7):
+        values = torch.randint(-4, 5, (9, k + 1, 5), generator=generator).float()
+        context = Context(round=0, nodes=torch.zeros(9, dtype=torch.int64), senders=torch.arange(k)[None])
+        weights = torch.full((9, k), 0.1, dtype=torch.float64)
+        mixed = ENGINES[engine](MeaMed(faulty), values[:, 0], values[:, 1:], weights, context).cpu()
+        for node, coordinate in torch.cartesian_prod(torch.arange(9), torch.arange(5)).tolist():
+            column = sorted(values[node, :, coordinate].tolist())
+            median = (column[k // 2] + column[(k + 1) // 2]) / 2
+            nearest = sorted(column, key=lambda value: (abs(value - median), value))[: k + 1 - faulty]
+            right = near(sum(nearest) / len(nearest), roundings=4, dtype=torch.float32)
+            assert float(mixed[node, coordinate]) == right
 
 
 def test_every_rule_states_a_bound_or_says_why_not() -> None:

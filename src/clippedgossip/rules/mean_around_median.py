@@ -10,7 +10,7 @@ from clippedgossip.rules.sorting import halfway, select
 
 @dataclass(frozen=True)
 class MeaMed(ToldFaulty, CoordinateRule):
-    """Per coordinate, the mean of the n−f values nearest the median.
+    """Per coordinate, the mean of the n−f values nearest the median; of two equally far, the smaller.
 
     Needs: a bound f on the number of Byzantine neighbours.
     Fails: across a bottleneck, where the value from the other side is far from the median; under mimic, which
