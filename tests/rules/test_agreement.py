@@ -1,5 +1,8 @@
 """All rules agree with loops from their definitions, in a wider arithmetic, over 100,000 node-mixes."""
 
+from fractions import Fraction
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -146,6 +149,48 @@ def test_a_rule_does_what_its_definition_says(
 @pytest.mark.parametrize("name", [name for name in RULES if name not in LOSES_WHAT_CANCELS])
 def test_it_does_so_where_two_messages_cancel(name: str, dtype: torch.dtype, device: str) -> None:
     assert check(RULES[name], dtype, "cancel", 54, device) > 50
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_a_message_that_is_nearly_trimmed_keeps_the_digits_of_its_share(count: int) -> None:
+    """In exact fractions. The share of one message, weight − trim, is exact to a unit of rounding. Where
+    weights are summed first, it is as exact as with weights off by a unit: times weight/share."""
+    random = np.random.default_rng(count)
+    for _ in range(60):
+        weights = 0.02 + 0.1 * random.random(K)
+        values = random.standard_normal(K + 1)
+        values[1 : count + 1] = random.choice([-1, 1]) * 10 ** (20 * random.random(count))
+        far = weights[:count].sum()
+        trim = far * (1 - 10 ** (-7 * random.random()))
+        own, *received = torch.from_numpy(values)[:, None]
+        mixed = WeightedTrimmedMean(trim)(own, torch.stack(received), torch.from_numpy(weights))
+        right = _trimmed_exactly(values, weights, trim)
+        units = abs(Fraction(float(mixed)) - right) / abs(right) / Fraction(2**-52)
+        assert units <= C * (1 if count == 1 else far / (far - trim)), (units, weights, trim)
+
+
+def _trimmed_exactly(values: Any, weights: Any, trim: float) -> Fraction:
+    shares = [Fraction(w) for w in weights]
+    shares, cut = [1 - sum(shares, Fraction(0)), *shares], Fraction(trim)
+    below = total = kept = Fraction(0)
+    for value, share in sorted(zip(map(Fraction, values), shares, strict=True)):
+        here = max(Fraction(0), min(below + share, 1 - cut) - max(below, cut))
+        below, kept, total = below + share, kept + here, total + here * value
+    return total / kept
+
+
+@pytest.mark.parametrize("rule", [Gossip(), ClippedGossip(1.0), CSPlus(0.12), GTS(0.12)], ids=repr)
+def test_where_terms_cancel_float64_is_right_to_units_of_the_terms(rule: Rule) -> None:
+    """Near 0, steps may cancel to less than their rounding. float32 is summed in float64 there."""
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(60):
+        own, received, weights = draw(1, 1, torch.float64, "", generator)
+        own, received = 1e-6 * own, received - own
+        found = rule(own, received, weights)[0].numpy()
+        x, y, w = (np.asarray(x[0].numpy(), dtype=np.longdouble) for x in (own, received, weights))
+        right = by_definition.mixed(rule, x, y, w, found)
+        terms = float(abs(own) + (weights * received[..., 0].abs()).sum())
+        assert abs(found - right) <= C * torch.finfo(torch.float64).eps * terms
 
 
 @pytest.mark.slow

@@ -128,11 +128,15 @@ def rounding(weights: Tensor) -> Tensor:
     return torch.full_like(narrow, 1e-9, dtype=torch.float64).masked_fill(narrow, 1e-6)
 
 
+def before(weights: Tensor) -> Tensor:
+    """(b, k, …) the weight before each place of a row; 0, exactly, before the first."""
+    return torch.cat([torch.zeros_like(weights[:, :1]), weights[:, :-1]], 1).cumsum(1)
+
+
 def beyond(weights: Tensor) -> Tensor:
-    """(b, k) the weight after each place of a row. It is summed from the end: beside 1, a weight below 1e-16
-    would be lost."""
-    after = torch.nn.functional.pad(weights, (0, 1))[:, 1:]
-    return after.flip(1).cumsum(1).flip(1)
+    """(b, k, …) the weight after each place of a row. It is summed from the end: beside 1, a weight below
+    1e-16 would be lost."""
+    return before(weights.flip(1)).flip(1)
 
 
 def halfway(low: Tensor, high: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from clippedgossip.mixing.slots import Layout
 from clippedgossip.rules.base import CoordinateRule, fraction, whole
 from clippedgossip.rules.bound import Bound, Seen, too_many
 from clippedgossip.rules.median import WeightedMedian
-from clippedgossip.rules.sorting import mean, middle, rounding, sorted_with_weights
+from clippedgossip.rules.sorting import before, beyond, mean, middle, rounding, sorted_with_weights
 
 MOST = 0.5 - 1e-6  # of weight from either end: beyond it, what is left is rounding, and TM* is the median
 
@@ -99,12 +99,12 @@ class WeightedTrimmedMean(Trimmed):
             fraction("trim", trim, below=0.5 + 1e-12)
 
     def combine(self, values: list[Tensor], weights: Tensor) -> Tensor:
-        trim = self.trims[0]
+        trim = float(self.trims[0])
         if trim > MOST:
             return WeightedMedian().combine(values, weights)
         ordered, mass = sorted_with_weights(values, weights)
-        above = mass.cumsum(1)
-        kept = (above.clamp(max=1 - trim) - (above - mass).clamp(min=trim)).clamp(min=0)
+        gone = (trim - before(mass)).clamp(min=0) + (trim - beyond(mass)).clamp(min=0)
+        kept = (mass - gone).clamp(min=0)
         # A value kept with no more than the weights' rounding is one that goes: it counts as the next.
         least = torch.minimum(kept.amax(1, keepdim=True) / 2, rounding(weights[:, 1:])[:, :, None])
         survives = kept > least
