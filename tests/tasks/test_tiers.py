@@ -226,6 +226,7 @@ def test_what_is_compiled_is_one_graph(kind: str, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("kind", ["cnn", "batch norm", "transformer"])
 def test_what_earlier_workers_compiled_serves_later_ones(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Methods are compiled once for all runs of a kind; dropout must be off in the tests of each run."""
+    monkeypatch.setattr("clippedgossip.tasks.workers.batched_on_cpu", lambda module: True)  # as on a GPU
     task = run_of(kind).task
     task = replace(task, metric=find_metric("loss", task.loss, task.data.classes))
     earlier, later = Workers([task]), Workers([copy.deepcopy(task)])
