@@ -81,6 +81,11 @@ def test_run_finds_what_is_finished(config: str, capsys: pytest.CaptureFixture[s
     assert again["accuracy"] == first["accuracy"]
     assert cli("run", config) == 0
     assert "this run was finished before; --again repeats it" in capsys.readouterr().out
+    assert cli("run", config, "--watch") == 0
+    assert (
+        capsys.readouterr().err
+        == "note: no live page, since this run was finished before; `report` draws it\n"
+    )
 
 
 def test_models_are_kept_or_said_to_be_gone(config: str, capsys: pytest.CaptureFixture[str]) -> None:

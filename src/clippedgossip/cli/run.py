@@ -92,9 +92,13 @@ def run(
         from clippedgossip.runs.execute import Attempt, Cadence, Diverged, execute
 
         found = not again and Attempt.of(loaded, out).run.finished
+        if watch and found:
+            print(
+                "note: no live page, since this run was finished before; `report` draws it", file=sys.stderr
+            )
         diverged = None
         try:
-            with _page(loaded, out) if watch else nullcontext(), _progress(loaded) as on_round:
+            with _page(loaded, out) if watch and not found else nullcontext(), _progress(loaded) as on_round:
                 done = execute(
                     loaded,
                     out,
