@@ -39,3 +39,13 @@ def check_products(rows: int, more: int, columns: int) -> None:
     held = torch.randn(rows + more, columns, generator=generator)
     found = kernels.gram([held[:rows], held[rows:]] if more else [held])
     assert_near(found, held.double() @ held.double().T, roundings=sums(columns))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_equal_distances_are_equal_however_the_coordinates_are_divided(dtype: torch.dtype) -> None:
+    """As ranks divide them. Squares of whole numbers are exact, and so are their sums; roots are not."""
+    rows = torch.tensor([[0, 0, 0, 0], [1, 1, 1, 1], [2, 0, 0, 0], [0, 0, 0, -2]], dtype=dtype)
+    slots = torch.tensor([[0, 1, 2, 3]])
+    for cut in range(1, 4):
+        halves = [rows[:, :cut].contiguous(), rows[:, cut:].contiguous()]
+        assert sum(kernels.squared_along_edges([half], slots) for half in halves).tolist() == [[4.0] * 3]  # type: ignore[union-attr]  # two tensors, not 0

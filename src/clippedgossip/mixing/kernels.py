@@ -180,8 +180,8 @@ def squared_along_edges(blocks: list[Tensor], slots: Tensor) -> Tensor:
         own = held[slots[:, 0]]
         for place in range(total.shape[1]):
             difference = held.index_select(0, slots[:, place + 1]).sub_(own)
-            norm = torch.linalg.vector_norm(difference, dim=1, dtype=torch.float64)
-            total[:, place] += norm.square_()
+            # No norm: its root rounds, and what ties must tie however the coordinates are divided.
+            total[:, place] += difference.double().square_().sum(1)
     if first.dtype != torch.float64 and bool(torch.isinf(total).any()):  # above float32's largest
         return squared_along_edges([block.double() for block in blocks], slots)
     return total

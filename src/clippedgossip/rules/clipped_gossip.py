@@ -116,7 +116,7 @@ class Local(Radius):
 
 def _spread_of_nearest(near: Neighborhood, delta: Tensor | float) -> Tensor:
     """(b, 1) the root of Σ_{j∈S} W_ij ‖x_i − x_j‖², S the nearest nodes of weight at most 1 − δ."""
-    squared, order = torch.where(near.present, near.squared, torch.inf).sort(1)
+    squared, order = torch.where(near.present, near.squared, torch.inf).sort(dim=1, stable=True)
     weights = near.weights.gather(1, order)
     # The sum's rounding must not let in a neighbour of less weight: its message may be of any length.
     slack = torch.minimum(rounding(near.weights), weights / 4)

@@ -30,7 +30,7 @@ class CSPlus(LinearRule):
     def coefficients(self, near: Neighborhood) -> Tensor:
         if not near.weights.shape[1]:  # a node by itself
             return near.closed_weights
-        distances, order = torch.where(near.present, near.distances, torch.inf).sort(1)
+        distances, order = torch.where(near.present, near.distances, torch.inf).sort(dim=1, stable=True)
         further = beyond(near.weights.gather(1, order))
         slack = rounding(near.weights)
         if self.byzantine_weight:  # less than it: else nobody is clipped

@@ -26,7 +26,7 @@ class GTS(LinearRule):
         fraction("byzantine_weight", self.byzantine_weight)
 
     def coefficients(self, near: Neighborhood) -> Tensor:
-        order = torch.where(near.present, near.squared, -1.0).argsort(1, descending=True)
+        order = torch.where(near.present, near.squared, -1.0).argsort(dim=1, descending=True, stable=True)
         weights = near.weights.gather(1, order)
         further = weights.cumsum(1) - weights
         kept = weights - (self.byzantine_weight - further).clamp(min=0)
