@@ -53,7 +53,7 @@ class BadCompiler:
         self.fault, self.after = fault, after
         self.calls = 0
 
-    def __call__(self, function: Callable[..., Any], dynamic: bool | None = None) -> Callable[..., Any]:
+    def __call__(self, function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
         if "gradients" not in function.__name__:
             return function
 
@@ -129,7 +129,7 @@ def test_what_cannot_be_compiled_trains_uncompiled(compile_with: Compile) -> Non
     right = models(setup())
 
     class Fails(BadCompiler):
-        def __call__(self, function: Callable[..., Any], dynamic: bool | None = None) -> Callable[..., Any]:
+        def __call__(self, function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
             def compiled(*arguments: Any) -> Any:
                 raise torch._dynamo.exc.TorchRuntimeError("no rule for this\nmore")
 
@@ -308,7 +308,7 @@ class Replay:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, spoil: Spoil) -> None:
         self.rounds, self.spoil, self.capturing = 0, spoil, False
         monkeypatch.setattr(Workers, "compiles", True)
-        monkeypatch.setattr(torch, "compile", lambda function, dynamic=None: function)
+        monkeypatch.setattr(torch, "compile", lambda function, **options: function)
         monkeypatch.setattr(Stack, "captures", property(lambda stack: devices.trusted(CAPTURE)))
         monkeypatch.setattr(engine, "CapturedWork", lambda work, changed: Replayed(self, work))
         monkeypatch.setattr(devices, "capturing", lambda: self.capturing)
