@@ -168,8 +168,24 @@ async def at_once(function: Callable[..., Any], /, *arguments: Any) -> Any:
     return function(*arguments)
 
 
+KINDS = {
+    "gossip",
+    "adaptive",
+    "balance",
+    "bucketing",
+    "centered-clipping",
+    "clipped-gossip",
+    "geometric-median",
+}
+KINDS |= {"krum", "mozi", "nnm", "trimmed-mean", "weighted-trimmed-mean"}
+"""A rule of each kind: by coordinates, by distances, by losses, by the round; with a parameter for each node,
+with a rule inside. The others are of one of these kinds, and slow."""
+
+
 @pytest.mark.usefixtures("few_features")
-@pytest.mark.parametrize("name", RULE_TABLES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in KINDS else pytest.mark.slow) for name in RULE_TABLES]
+)
 def test_every_rule_gives_the_models_of_the_simulator(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

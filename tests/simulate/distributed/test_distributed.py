@@ -119,7 +119,12 @@ def test_a_run_goes_on_with_another_number_of_ranks(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("graph", "share_memory", "hosts"),
-    [("sparse", False, 1), ("dense", False, 1), ("dense", True, 1), ("dense", True, 2)],
+    [
+        pytest.param("sparse", False, 1, marks=pytest.mark.slow),
+        ("dense", False, 1),
+        ("dense", True, 1),
+        ("dense", True, 2),
+    ],
 )
 def test_bytes_sent_are_two_transposes_and_the_inner_products(
     graph: str, share_memory: bool, hosts: int, tmp_path: Path
@@ -143,8 +148,8 @@ def test_bytes_sent_are_two_transposes_and_the_inner_products(
     ("what", "says"),
     [
         ({"rule": "gossip"}, r"another rule than rank 0: Gossip\(\) and not ClippedGossip\("),
-        ({"seed": 1}, "another seed than rank 0: 1 and not 0"),
-        ({"rounds": 3}, "another training than rank 0"),
+        pytest.param({"seed": 1}, "another seed than rank 0: 1 and not 0", marks=pytest.mark.slow),
+        pytest.param({"rounds": 3}, "another training than rank 0", marks=pytest.mark.slow),
         ({"model": "mlp"}, "another model than rank 0"),
     ],
     ids=["rule", "seed", "training", "model"],
@@ -198,7 +203,7 @@ def test_a_lost_rank_ends_the_run_within_the_timeout(how: str, says: str, tmp_pa
     assert third.startswith("LostRanks: rank 2 lost the others")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_signals_end_all_ranks_between_rounds(number: signal.Signals, tmp_path: Path) -> None:
     first, *others = cases.together(2, cases.stop_by_signal, number, folder=tmp_path)
     assert first.startswith(f"RunError: stopped by {number.name}")
