@@ -17,7 +17,7 @@ docs: $(DOCS)
 	$(BIN)/python docs/site/build.py
 
 test: lint
-	$(BIN)/pytest -n 2 --dist worksteal -q -m "not slow"
+	$(BIN)/pytest -n 3 --dist worksteal -q -m "not slow"
 
 test-all: lint $(DOCS)
 	$(BIN)/pytest -n 2 --dist worksteal -q -m "not hours"

@@ -432,7 +432,7 @@ def peer(*arguments: object) -> str:
     return said.getvalue()
 
 
-def until(what: Callable[[], Any], why: str, seconds: float = 60.0) -> Any:
+def until(what: Callable[[], Any], why: str, seconds: float = 120.0) -> Any:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if found := what():
