@@ -10,9 +10,11 @@ from torch._dynamo.backends.common import aot_autograd
 from torch.nn import functional
 from torch.nn.grad import conv2d_input, conv2d_weight
 
+from clippedgossip.simulate.engine import set_product_precision
 from clippedgossip.tasks import convolution
 from clippedgossip.tasks.module_function import ModuleFunction
 from clippedgossip.tasks.objective import Loss
+from clippedgossip.tasks.workers import COMPILER
 
 WORKERS, BATCH, SIDE = 3, 4, 12
 CALLS: list[str] = []
@@ -56,6 +58,34 @@ def _(x: Tensor, w: Tensor, y: Tensor, up: int, left: int) -> Tensor:
     return out
 
 
+@convolution.weights_by_image.register_kernel("cpu")
+def _(x: Tensor, y: Tensor, rows: int, columns: int, up: int, left: int) -> Tensor:
+    CALLS.append("kernels")
+    shape = *x.shape[:1], y.shape[3], rows, columns, x.shape[3]
+    parts = torch.ops.clippedgossip.weights_by_image(x.to("meta"), y.to("meta"), rows, columns, up, left)
+    assert parts.shape[1:] == shape
+    assert x.is_contiguous()
+    assert y.is_contiguous()
+    x, y = (t.permute(0, 4, 1, 2, 3).contiguous() for t in (x, y))
+    out = torch.zeros(parts.shape)
+    out[0] = each(lambda x, w, y: conv2d_weight(x, w.shape, y, padding=(up, left)), x, x.new_zeros(shape), y)
+    return out
+
+
+PRECISIONS = {"bfloat16": torch.bfloat16, "tf32": torch.float32}
+KERNELS = {"bfloat16": {"_convolve_kernel", "_weights_kernel"}, "tf32": {"_weights_by_image_kernel"}}
+every_precision = pytest.mark.parametrize("precision", PRECISIONS)
+
+
+def compiled(precision: str, module: nn.Module) -> tuple[ModuleFunction, Callable[..., Any]]:
+    function = ModuleFunction(module, LOSS, on_gpu=True, precision=precision)
+    options: dict[str, Any] = {
+        "post_grad_custom_pre_pass": convolution.GroupedConvolutions(precision),
+        **COMPILER,
+    }
+    return function, torch.compile(function.gradients, dynamic=False, options=options)
+
+
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
     CALLS.clear()
@@ -76,64 +106,92 @@ def gradients(function: ModuleFunction, call: Callable[..., Any], dtype: torch.d
     return list(call(held, none, keys, {}, x, x)[0])
 
 
-def assert_right(found: list[Tensor], right: list[Tensor]) -> None:
-    """Four layers round to bfloat16, whose unit is 0.004, forth and back: a CPU is off by 0.01."""
+def assert_right(found: list[Tensor], right: list[Tensor], precision: str) -> None:
+    """Four layers round to bfloat16, whose unit is 2⁻⁸, or to TF32, whose unit is 2⁻¹⁰, forth and back: ten
+    roundings of products."""
+    unit = 2**-8 if precision == "bfloat16" else 2**-10
     for mine, exact in zip(found, right, strict=True):
-        assert float((mine.double() - exact).norm() / exact.norm()) < 0.05
+        assert float((mine.double() - exact).norm() / exact.norm()) < 10 * unit
 
 
-def test_the_pass_replaces_what_it_knows_and_keeps_the_gradients() -> None:
-    function = ModuleFunction(net(), LOSS, on_gpu=True, dtype=torch.bfloat16)
+@every_precision
+def test_the_pass_replaces_what_it_knows_and_keeps_the_gradients(precision: str) -> None:
+    function = ModuleFunction(net(), LOSS, on_gpu=True, precision=precision)
     left: list[str] = []
 
     def compiler(graph: fx.GraphModule, inputs: object) -> Callable[..., Any]:
-        convolution.GroupedConvolutions()(graph.graph)
+        convolution.GroupedConvolutions(precision)(graph.graph)
         graph.recompile()
         left.extend(str(node.target) for node in graph.graph.nodes if "convolution" in str(node.target))
         run: Callable[..., Any] = graph.forward
         return run
 
     call = torch.compile(function.gradients, dynamic=False, backend=aot_autograd(fw_compiler=compiler))
-    found = gradients(function, call, torch.bfloat16)
-    assert (
-        CALLS == ["forward"] * 2 + ["images", "kernels"] * 2
-    )  # not the first and the last: 1 and 8 channels
+    found = gradients(function, call, PRECISIONS[precision])
+    backward = ["images", "kernels"] if precision == "bfloat16" else ["forward", "kernels"]
+    # not the first and the last: 1 and 8 channels
+    assert ["forward"] * 2 + backward * 2 == CALLS
     assert not left
-    assert_right(found, gradients(function, function.gradients, torch.float64))
+    assert_right(found, gradients(function, function.gradients, torch.float64), precision)
+
+
+def test_products_of_float32_stay_so() -> None:
+    """A convolution that is a function of the user's own is grouped in every precision."""
+
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.kernel = nn.Parameter(torch.randn(32, 32, 3, 3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return functional.conv2d(x.expand(-1, 32, -1, -1), self.kernel)
+
+    for precision, calls in (("float32", 0), ("tf32", 2), ("bfloat16", 2)):
+        CALLS.clear()
+        torch._dynamo.reset()
+        function = ModuleFunction(Own(), LOSS, on_gpu=True, precision=precision)
+        rewrite = convolution.GroupedConvolutions(precision)
+
+        def compiler(graph: fx.GraphModule, inputs: object, rewrite: Any = rewrite) -> Callable[..., Any]:
+            rewrite(graph.graph)
+            graph.recompile()
+            run: Callable[..., Any] = graph.forward
+            return run
+
+        call = torch.compile(function.gradients, dynamic=False, backend=aot_autograd(fw_compiler=compiler))
+        gradients(function, call, torch.float32)
+        assert len(CALLS) == calls, precision
 
 
 @pytest.mark.slow
-def test_the_compiler_lays_images_out_as_the_kernels_read_them() -> None:
-    function = ModuleFunction(net(), LOSS, on_gpu=True, dtype=torch.bfloat16)
-    options: dict[str, Any] = {"post_grad_custom_pre_pass": convolution.GroupedConvolutions()}
-    found = gradients(
-        function, torch.compile(function.gradients, dynamic=False, options=options), torch.bfloat16
-    )
+@every_precision
+def test_the_compiler_lays_images_out_as_the_kernels_read_them(precision: str) -> None:
+    function, call = compiled(precision, net())
+    found = gradients(function, call, PRECISIONS[precision])
     assert len(CALLS) == 6
-    assert_right(found, gradients(function, function.gradients, torch.float64))
+    assert_right(found, gradients(function, function.gradients, torch.float64), precision)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that PyTorch can use")
-def test_the_kernels_agree_with_float64_and_give_the_same_bytes() -> None:
-    function = ModuleFunction(net().cuda(), LOSS, on_gpu=True, dtype=torch.bfloat16)
-    options: dict[str, Any] = {"post_grad_custom_pre_pass": convolution.GroupedConvolutions()}
-    call = torch.compile(function.gradients, dynamic=False, options=options)
+@every_precision
+def test_the_kernels_agree_with_float64_and_give_the_same_bytes(precision: str) -> None:
+    set_product_precision(precision)
+    function, call = compiled(precision, net().cuda())
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
-        found = gradients(function, call, torch.bfloat16)
+        found = gradients(function, call, PRECISIONS[precision])
     ran = {event.key for event in seen.key_averages()}
-    assert {"_convolve_kernel", "_weights_kernel"} <= ran
-    again = gradients(function, call, torch.bfloat16)
+    assert ran >= KERNELS[precision]
+    again = gradients(function, call, PRECISIONS[precision])
     assert all(torch.equal(one, other) for one, other in zip(found, again, strict=True))
-    assert_right(found, gradients(function, function.gradients, torch.float64))
+    assert_right(found, gradients(function, function.gradients, torch.float64), precision)
 
 
-def test_other_precisions_keep_products_of_shifted_images() -> None:
-    kinds = {
-        dtype: [
+def test_full_precision_keeps_products_of_shifted_images() -> None:
+    shifted = {
+        precision: [
             type(part).__name__
-            for part in ModuleFunction(net(), LOSS, on_gpu=True, dtype=dtype).module.children()
-        ]
-        for dtype in (torch.float32, torch.bfloat16)
+            for part in ModuleFunction(net(), LOSS, on_gpu=True, precision=precision).module.children()
+        ].count("ShiftedConv")
+        for precision in ("float32", "tf32", "bfloat16")
     }
-    assert kinds[torch.float32].count("ShiftedConv") == 4
-    assert kinds[torch.bfloat16].count("ShiftedConv") == 2
+    assert shifted == {"float32": 4, "tf32": 2, "bfloat16": 2}

@@ -675,14 +675,21 @@ def _half_step_kernel(
     models_stride,
     momentum_stride,
     half_stride,
+    CHANNELS: tl.constexpr,
+    TAPS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
+    """Momentum and half-step of one piece. Its gradient lies (filters, taps, channels) if it has channels."""
     row = tl.program_id(1).to(tl.int64)
     column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = column < size
     place = start + column
+    source = column
+    if CHANNELS > 1:
+        kernel = column // (CHANNELS * TAPS) * (CHANNELS * TAPS)
+        source = kernel + column % TAPS * CHANNELS + column // TAPS % CHANNELS
     held = tl.load(momentum + row * momentum_stride + place, mask=inside, other=0.0)
-    found = tl.load(gradient + row * size + column, mask=inside, other=0.0).to(tl.float32)
+    found = tl.load(gradient + row * size + source, mask=inside, other=0.0).to(tl.float32)
     model = tl.load(models + row * models_stride + place, mask=inside, other=0.0)
     held = tl.load(keep) * held + tl.load(gain) * found
     tl.store(momentum + row * momentum_stride + place, held, mask=inside)
@@ -700,12 +707,16 @@ def half_step_cuda(
     """As `step.half_step`: reads three arrays of the models' size and writes two, the fewest possible."""
     start = 0
     for piece in gradients:
-        size = piece[0].numel()
+        size, channels, taps = piece[0].numel(), 1, 1
+        if piece.dim() == 5 and piece.permute(0, 1, 3, 4, 2).is_contiguous():
+            channels, taps = piece.shape[2], piece[0, 0, 0].numel()
+        else:
+            piece = piece.contiguous()
         _half_step_kernel[(triton.cdiv(size, 2048), len(models))](
             models,
             momentum,
             half,
-            piece.contiguous(),
+            piece,
             gain[0],
             gain[1],
             lr,
@@ -714,6 +725,8 @@ def half_step_cuda(
             models.stride(0),
             momentum.stride(0),
             half.stride(0),
+            CHANNELS=channels,
+            TAPS=taps,
             BLOCK=2048,
         )
         start += size

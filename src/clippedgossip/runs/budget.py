@@ -25,7 +25,6 @@ from clippedgossip.tasks.datasets import FILES, at, leaves, stays_on_host
 from clippedgossip.tasks.models import ParameterLayout
 from clippedgossip.tasks.module_function import activation_cost, batched_on_cpu, product_cost
 from clippedgossip.tasks.objective import usual_loss
-from clippedgossip.tasks.workers import DTYPES
 
 SAMPLES = {  # data set: samples to train on and to test on, shape of one, in bytes
     "digits": (1442, 355, (1, 8, 8)),
@@ -105,8 +104,7 @@ def plan(config: RunConfig, *, ranks: int = 1, device: str = "cpu") -> Plan:
     on_gpu = device.startswith("cuda")
     loss = usual_loss(config.training.objective()["loss"], classes, config.model.name)
     try:
-        dtype = DTYPES[config.training.precision]
-        kept = activation_cost(module, loss, x, y, on_gpu=on_gpu, dtype=dtype)
+        kept = activation_cost(module, loss, x, y, on_gpu=on_gpu, precision=config.training.precision)
         products = product_cost(module, loss, x, y, on_gpu=on_gpu)
     except Exception as error:  # a module of the user's own may do anything with its inputs
         raise RunError(

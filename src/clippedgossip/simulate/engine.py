@@ -407,3 +407,4 @@ def byzantine_rows(network: Network, like: Tensor) -> Tensor:
 def set_product_precision(precision: str) -> None:
     """Whether a GPU may round the inputs of float32 products to TF32."""
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    torch.backends.cudnn.allow_tf32 = precision != "float32"

@@ -26,7 +26,7 @@ from clippedgossip.tasks.module_function import batched_on_cpu
 from clippedgossip.tasks.objective import LossLike, MetricLike
 from clippedgossip.tasks.partitions import Scheme
 from clippedgossip.tasks.poison import Poison
-from clippedgossip.tasks.workers import DTYPES, activation_bytes
+from clippedgossip.tasks.workers import activation_bytes
 
 Shares = Data | Sequence[Data | Sequence[int]] | Mapping[Hashable, Data | Sequence[int]]
 """The rows of each node that trains: in the order of the nodes, or by their labels."""
@@ -294,7 +294,7 @@ def needed_bytes(
         taken = workers * task.batch * sum(x[0].numel() * x.element_size() for x in held)
     elif device.type == "cuda":
         taken = sum(x.numel() * x.element_size() for x in held)
-    kept = activation_bytes(task, device, DTYPES[training.precision])
+    kept = activation_bytes(task, device, training.precision)
     return (
         models_bytes(workers, size, over_ranks=ranks is not None, slots=len(training.optimizer.slots))
         + models_bytes(0, size, written) // (ranks or 1)

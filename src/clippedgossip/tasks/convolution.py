@@ -4,8 +4,13 @@
 operations of this file in its place after the compiler has written down the forward and the backward pass, so
 they need no derivatives. In memory, images are (workers, images, rows, columns, channels) and kernels
 (workers, filters, rows, columns, channels). Products are summed in float32, always in the same order.
+
+Hopper's TF32 products read both operands along the sum. So in TF32 the images' gradient takes kernels that
+lie (workers, channels, rows, columns, filters), and the kernels' gradient, a sum over images and pixels,
+takes images that lie (workers, rows, columns, channels, images).
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,9 +30,13 @@ LAYOUT = (
 )
 FIXED = (torch.Tag.needs_fixed_stride_order,)
 """The compiler lays the operands out as the graph says, not as the kernel that writes them would like."""
-WEIGHTS = (64, 64, 128, 4, 3, 600)
-"""Of the kernels' gradient: pixels at a time, filters and (tap, channel) pairs of a tile, warps, stages, and
-about how many programs (an H200 has 132 multiprocessors)."""
+PROGRAMS = 600
+"""About how many programs share the kernels' gradient; an H200 has 132 multiprocessors."""
+WEIGHTS = (64, 128, 128, 4, 3)
+"""Of the kernels' gradient: pixels at a time, the most filters and (tap, channel) pairs of a tile, warps,
+stages."""
+BY_IMAGE = (128, 128, 32, 8, 3)
+"""The same in TF32: the most filters and channels of a tile, images at a time, warps, stages."""
 
 
 class Shape(NamedTuple):
@@ -72,7 +81,7 @@ def convolve(x: Tensor, w: Tensor, up: int, left: int) -> Tensor:
     from clippedgossip.tasks import convolution_cuda as kernels
 
     out: Tensor = _output(x, w, up, left)
-    kernels.convolve(x, w, out, Shape.of(x, w, up, left), kernels.FORWARD, False)
+    kernels.convolve(x, w, out, Shape.of(x, w, up, left))
     return out
 
 
@@ -87,7 +96,7 @@ def convolve_back(x: Tensor, w: Tensor, y: Tensor, up: int, left: int) -> Tensor
     from clippedgossip.tasks import convolution_cuda as kernels
 
     out = torch.empty_like(x)
-    kernels.convolve(y, w, out, Shape.of(x, w, up, left).backwards, kernels.BACKWARD, True)
+    kernels.convolve(y, w, out, Shape.of(x, w, up, left).backwards, turned=True)
     return out
 
 
@@ -98,7 +107,7 @@ def _gradient(x: Tensor, w: Tensor, y: Tensor, up: int, left: int) -> Tensor:
 
 @torch.library.custom_op("clippedgossip::convolve_weights", mutates_args=(), device_types="cuda", tags=FIXED)
 def convolve_weights(x: Tensor, w: Tensor, y: Tensor, up: int, left: int) -> Tensor:
-    """The gradient of the kernels w from that of the output, as float32 (parts, …): sums over some pixels."""
+    """The gradient of the kernels w from that of the output, as (parts, …): sums over some pixels."""
     from clippedgossip.tasks import convolution_cuda as kernels
 
     out: Tensor = _parts(x, w, y, up, left)
@@ -108,19 +117,51 @@ def convolve_weights(x: Tensor, w: Tensor, y: Tensor, up: int, left: int) -> Ten
 
 @convolve_weights.register_fake
 def _parts(x: Tensor, w: Tensor, y: Tensor, up: int, left: int) -> Tensor:
-    tile_p, most_f, tile_n, _, _, programs = WEIGHTS
+    tile_p, most_f, tile_n, *_ = WEIGHTS
     n, filters = w.shape[:2]
     tiles = n * (filters // tile_of(filters, most_f)) * -(-w[0, 0].numel() // tile_n)
-    parts = max(1, min(programs // tiles, y[0, ..., 0].numel() // (4 * tile_p)))
-    return w.new_empty(parts, *w.shape, dtype=torch.float32)
+    return _room(w, w.shape, tiles, y[0, ..., 0].numel() // (4 * tile_p))
+
+
+@torch.library.custom_op("clippedgossip::weights_by_image", mutates_args=(), device_types="cuda", tags=FIXED)
+def weights_by_image(x: Tensor, y: Tensor, rows: int, columns: int, up: int, left: int) -> Tensor:
+    """The same from images and gradients (workers, rows, columns, channels, images)."""
+    from clippedgossip.tasks import convolution_cuda as kernels
+
+    out: Tensor = _parts_by_image(x, y, rows, columns, up, left)
+    _, high, wide, channels, _ = x.shape
+    shape = Shape(high, wide, channels, y.shape[3], rows, columns, up, left)
+    kernels.weights_by_image(x, y, out, shape)
+    return out
+
+
+@weights_by_image.register_fake
+def _parts_by_image(x: Tensor, y: Tensor, rows: int, columns: int, up: int, left: int) -> Tensor:
+    (n, _, _, channels, _), (_, high, wide, filters, images) = x.shape, y.shape
+    tiles = n * rows * columns * (filters // tile_of(filters, BY_IMAGE[0]))
+    tiles *= channels // tile_of(channels, BY_IMAGE[1])
+    return _room(x, (n, filters, rows, columns, channels), tiles, high * wide * images // (8 * BY_IMAGE[2]))
+
+
+def _room(like: Tensor, shape: tuple[int, ...], tiles: int, most: int) -> Tensor:
+    """For the parts of a gradient: as many as keep the GPU busy. More than one are added in float32."""
+    parts = max(1, min(PROGRAMS // tiles, most))
+    return like.new_empty(parts, *shape, dtype=torch.float32 if parts > 1 else like.dtype)
 
 
 class GroupedConvolutions(CustomGraphPass):
-    """Replace grouped convolutions of bfloat16, and their gradients, by the operations of this file."""
+    """Replace grouped convolutions, and their gradients, by the operations of this file."""
+
+    def __init__(self, precision: str) -> None:
+        """Convolutions of float32 are replaced if this precision of products allows TF32."""
+        self.dtypes = {"tf32": [torch.float32], "bfloat16": [torch.float32, torch.bfloat16]}.get(
+            precision, []
+        )
 
     def uuid(self) -> Any:
         """Of the cache of compiled code."""
-        return get_hash_for_files((__file__, str(Path(__file__).with_name("convolution_cuda.py"))))
+        files = (__file__, str(Path(__file__).with_name("convolution_cuda.py")))
+        return get_hash_for_files(files, str(self.dtypes))
 
     def __call__(self, graph: fx.Graph) -> None:
         """Change the graph in place."""
@@ -128,9 +169,9 @@ class GroupedConvolutions(CustomGraphPass):
         self.held: dict[tuple[Any, ...], fx.Node] = {}
         for node in list(graph.nodes):
             with graph.inserting_before(node):
-                if node.target is aten.convolution.default and _fits(*node.args[:9]):
+                if node.target is aten.convolution.default and self._fits(*node.args[:9]):
                     self._forward(node)
-                elif node.target is aten.convolution_backward.default and _fits(*node.args[1:10]):
+                elif node.target is aten.convolution_backward.default and self._fits(*node.args[1:10]):
                     self._backward(node)
         graph.eliminate_dead_code()
 
@@ -145,39 +186,60 @@ class GroupedConvolutions(CustomGraphPass):
 
     def _backward(self, node: fx.Node) -> None:
         y, x, w, _, _, (up, left), _, _, _, n, _ = node.args
-        given = (self._images(x, n), self._kernels(w, n), self._images(y, n), up, left)
         for use in list(node.users):
             if use.args[1] == 0:
-                found = self._call(own.convolve_back.default, *given)
+                found = self._images_gradient(x, w, y, up, left, n)
                 found = self._call(aten.permute.default, found, [1, 0, 4, 2, 3])
             elif use.args[1] == 1:
-                found = self._call(own.convolve_weights.default, *given)
-                found = self._call(aten.sum.dim_IntList, found, [0])
-                found = self._call(torch.ops.prims.convert_element_type.default, found, w.meta["val"].dtype)
+                found = self._kernels_gradient(x, w, y, up, left, n)
                 found = self._call(aten.permute.default, found, [0, 1, 4, 2, 3])
             else:
                 found = self._call(aten.sum.dim_IntList, y, [0, 2, 3])
             found = self._call(aten.reshape.default, found, list(use.meta["val"].shape))
             use.replace_all_uses_with(found)
 
-    def _images(self, x: fx.Node, n: int) -> fx.Node:
-        """(b, n·c, h, w) as (n, b, h, w, c)."""
+    def _images_gradient(self, x: fx.Node, w: fx.Node, y: fx.Node, up: int, left: int, n: int) -> fx.Node:
+        if x.meta["val"].dtype == torch.bfloat16:
+            laid = self._images(x, n), self._kernels(w, n), self._images(y, n)
+            return self._call(own.convolve_back.default, *laid, up, left)
+        rows, columns = w.meta["val"].shape[2:]
+        turned = self._laid(w, [n, -1, *w.meta["val"].shape[1:]], [0, 2, 3, 4, 1], turned=True)
+        around = rows - 1 - up, columns - 1 - left
+        return self._call(own.convolve.default, self._images(y, n), turned, *around)
+
+    def _kernels_gradient(self, x: fx.Node, w: fx.Node, y: fx.Node, up: int, left: int, n: int) -> fx.Node:
+        if x.meta["val"].dtype == torch.bfloat16:
+            laid = self._images(x, n), self._kernels(w, n), self._images(y, n)
+            found = self._call(own.convolve_weights.default, *laid, up, left)
+        else:
+            by_image = self._images(x, n, [1, 3, 4, 2, 0]), self._images(y, n, [1, 3, 4, 2, 0])
+            size = w.meta["val"].shape[2:]
+            found = self._call(own.weights_by_image.default, *by_image, *size, up, left)
+        if len(found.meta["val"]) == 1:
+            return self._call(aten.select.int, found, 0, 0)
+        found = self._call(aten.sum.dim_IntList, found, [0])
+        return self._call(torch.ops.prims.convert_element_type.default, found, w.meta["val"].dtype)
+
+    def _images(self, x: fx.Node, n: int, order: Sequence[int] = (1, 0, 3, 4, 2)) -> fx.Node:
+        """(b, n·c, h, w) as (n, b, h, w, c), or in another order of (b, n, c, h, w)."""
         b, _, high, wide = x.meta["val"].shape
-        return self._laid(x, [b, n, -1, high, wide], [1, 0, 3, 4, 2])
+        return self._laid(x, [b, n, -1, high, wide], list(order))
 
     def _kernels(self, w: fx.Node, n: int) -> fx.Node:
         """(n·f, c, rows, columns) as (n, f, rows, columns, c)."""
         return self._laid(w, [n, -1, *w.meta["val"].shape[1:]], [0, 1, 3, 4, 2])
 
-    def _laid(self, value: fx.Node, shape: list[int], order: list[int]) -> fx.Node:
+    def _laid(self, value: fx.Node, shape: list[int], order: list[int], *, turned: bool = False) -> fx.Node:
         """One copy serves the forward and the backward pass, which `vmap` gives copies of their own."""
-        steps, root = [str(shape)], value
+        steps, root = [str((shape, order, turned))], value
         while root.target in LAYOUT:
             steps, root = [*steps, *map(str, root.args[1:])], root.args[0]
         name = (root, *steps)
         if name not in self.held:
             value = self._call(aten.reshape.default, value, shape)
             value = self._call(aten.permute.default, value, order)
+            if turned:
+                value = self._call(torch.ops.prims.rev.default, value, [2, 3])
             self.held[name] = self._call(aten.clone.default, value, memory_format=torch.contiguous_format)
         return self.held[name]
 
@@ -188,19 +250,18 @@ class GroupedConvolutions(CustomGraphPass):
             node.meta["val"] = target(*values, **options)
         return node
 
-
-def _fits(
-    x: Any, w: Any, bias: Any, stride: Any, padding: Any, dilation: Any, turned: bool, *more: Any
-) -> bool:
-    (*_, n), (filters, channels, *size) = more, w.meta["val"].shape
-    return (
-        n > 1
-        and not turned
-        and len(size) == 2
-        and x.meta["val"].dtype == torch.bfloat16
-        and set(dilation) == {1}
-        and padding[0] < size[0]
-        and padding[1] < size[1]
-        and channels % WIDTH == filters // n % WIDTH == 0
-        and set(stride) == {1}
-    )
+    def _fits(
+        self, x: Any, w: Any, bias: Any, stride: Any, padding: Any, dilation: Any, turned: bool, *more: Any
+    ) -> bool:
+        (*_, n), (filters, channels, *size) = more, w.meta["val"].shape
+        return (
+            n > 1
+            and not turned
+            and len(size) == 2
+            and x.meta["val"].dtype in self.dtypes
+            and set(dilation) == {1}
+            and padding[0] < size[0]
+            and padding[1] < size[1]
+            and channels % WIDTH == filters // n % WIDTH == 0
+            and set(stride) == {1}
+        )

@@ -1,15 +1,19 @@
 """The kernels of `convolution`: tiles of images are multiplied where they lie, without shifted copies."""
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from clippedgossip.tasks.convolution import WEIGHTS, Shape, tile_of
+from clippedgossip.tasks.convolution import BY_IMAGE, WEIGHTS, Shape, tile_of
 
-FORWARD = (256, 64, 32, 8, 4)
-"""Pixels and filters of a tile, the most channels that are multiplied at a time, warps, stages."""
-BACKWARD = (128, 64, 32, 4, 4)
-"""The same, for the gradient of the images."""
+SMALL, SMALL_TURNED = (256, 64, 32, 8, 4), (128, 64, 32, 4, 4)
+"""Pixels and the most filters of a tile, the most channels that are multiplied at a time, warps, stages."""
+LARGE = (128, 128, 64, 8, 3)
+"""The same where channels and filters are multiples of 64."""
+TF32 = (128, 256, 32, 8, 3)
+"""The same in TF32."""
+Tiles = tuple[int, ...]
 
 
 @triton.jit
@@ -89,12 +93,53 @@ def _weights_kernel(
         seen = tl.load(x + first[:, None] + shift[None, :], mask=inside, other=0.0)
         sums = tl.dot(tl.trans(given), seen, sums, input_precision="tf32")
     to = out + ((part * workers + worker) * FILTERS + f)[:, None] * PAIRS + n[None, :]
-    tl.store(to, sums, mask=(n < PAIRS)[None, :])
+    tl.store(to, sums.to(out.dtype.element_ty), mask=(n < PAIRS)[None, :])
 
 
-def convolve(x: Tensor, w: Tensor, out: Tensor, shape: Shape, tiles: tuple[int, ...], turned: bool) -> None:
+@triton.jit
+def _weights_by_image_kernel(
+    x, y, out, parts, IMAGES: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr, CHANNELS: tl.constexpr,
+    FILTERS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, UP: tl.constexpr, LEFT: tl.constexpr,
+    TILE_F: tl.constexpr, TILE_C: tl.constexpr, TILE_I: tl.constexpr,
+):  # fmt: skip
+    """The gradient of one tap: sums over images and over the pixels that lie inside under this tap."""
+    part, worker, workers = tl.program_id(1), tl.program_id(2).to(tl.int64), tl.num_programs(2)
+    OUT_HIGH: tl.constexpr = HIGH + 2 * UP - ROWS + 1
+    OUT_WIDE: tl.constexpr = WIDE + 2 * LEFT - COLUMNS + 1
+    F_BLOCKS: tl.constexpr = FILTERS // TILE_F
+    C_BLOCKS: tl.constexpr = CHANNELS // TILE_C
+    I_BLOCKS: tl.constexpr = (IMAGES + TILE_I - 1) // TILE_I
+    f = tl.program_id(0) % F_BLOCKS * TILE_F + tl.arange(0, TILE_F)
+    c = tl.program_id(0) // F_BLOCKS % C_BLOCKS * TILE_C + tl.arange(0, TILE_C)
+    tap = tl.program_id(0) // (F_BLOCKS * C_BLOCKS)
+    down, right = tap // COLUMNS - UP, tap % COLUMNS - LEFT
+    top, first = tl.maximum(-down, 0), tl.maximum(-right, 0)
+    high, wide = tl.minimum(OUT_HIGH, HIGH - down) - top, tl.minimum(OUT_WIDE, WIDE - right) - first
+    x += worker * (HIGH * WIDE * CHANNELS * IMAGES)
+    y += worker * (OUT_HIGH * OUT_WIDE * FILTERS * IMAGES)
+    steps = high * wide * I_BLOCKS
+    length = tl.cdiv(steps, parts)
+    sums = tl.zeros((TILE_F, TILE_C), tl.float32)
+    for step in range(part * length, tl.minimum((part + 1) * length, steps)):
+        row, column = top + step // I_BLOCKS // wide, first + step // I_BLOCKS % wide
+        image = step % I_BLOCKS * TILE_I + tl.arange(0, TILE_I)
+        to = y + ((row * OUT_WIDE + column) * FILTERS + f)[:, None] * IMAGES + image[None, :]
+        at = x + (((row + down) * WIDE + column + right) * CHANNELS + c)[:, None] * IMAGES + image[None, :]
+        if IMAGES % TILE_I == 0:
+            given, seen = tl.load(to), tl.load(at)
+        else:
+            given = tl.load(to, mask=(image < IMAGES)[None, :], other=0.0)
+            seen = tl.load(at, mask=(image < IMAGES)[None, :], other=0.0)
+        sums = tl.dot(given, tl.trans(seen), sums, input_precision="tf32")
+    place = ((part * workers + worker) * FILTERS + f)[:, None] * (ROWS * COLUMNS) + tap
+    tl.store(out + place * CHANNELS + c[None, :], sums.to(out.dtype.element_ty))
+
+
+def convolve(
+    x: Tensor, w: Tensor, out: Tensor, shape: Shape, *, turned: bool = False, tiles: Tiles | None = None
+) -> None:
     """Write the convolution of x with w, or with the kernels w turned round, into `out`."""
-    tile_p, most_f, most_c, warps, stages = tiles
+    tile_p, most_f, most_c, warps, stages = tiles or _tiles(x.dtype, shape, turned)
     tile_f, pixels = tile_of(shape.FILTERS, most_f), out[0, ..., 0].numel()
     _convolve_kernel[(triton.cdiv(pixels, tile_p), shape.FILTERS // tile_f, len(x))](
         x, w, out, x.shape[1], pixels, *shape, TURNED=turned, TILE_P=tile_p, TILE_F=tile_f,
@@ -102,13 +147,33 @@ def convolve(x: Tensor, w: Tensor, out: Tensor, shape: Shape, tiles: tuple[int, 
     )  # fmt: skip
 
 
-def weights(x: Tensor, y: Tensor, out: Tensor, shape: Shape, tiles: tuple[int, ...] = WEIGHTS) -> None:
+def _tiles(dtype: torch.dtype, shape: Shape, turned: bool) -> Tiles:
+    if dtype == torch.float32:
+        return TF32
+    if shape.CHANNELS % 64 == shape.FILTERS % 64 == 0:
+        return LARGE
+    return SMALL_TURNED if turned else SMALL
+
+
+def weights(x: Tensor, y: Tensor, out: Tensor, shape: Shape, tiles: Tiles = WEIGHTS) -> None:
     """Write the gradient of the kernels, summed over each part of the pixels, into `out` (parts, …)."""
-    tile_p, most_f, tile_n, warps, stages, _ = tiles
+    tile_p, most_f, tile_n, warps, stages = tiles
     tile_f, pixels = tile_of(shape.FILTERS, most_f), y[0, ..., 0].numel()
     length = triton.cdiv(triton.cdiv(pixels, tile_p), len(out)) * tile_p
     blocks = shape.FILTERS // tile_f * triton.cdiv(out[0, 0, 0].numel(), tile_n)
     _weights_kernel[(blocks, len(out), len(x))](
         x, y, out, x.shape[1], pixels, length, *shape, EVEN=pixels % tile_p == 0, TILE_P=tile_p,
         TILE_F=tile_f, TILE_N=tile_n, num_warps=warps, num_stages=stages,
+    )  # fmt: skip
+
+
+def weights_by_image(x: Tensor, y: Tensor, out: Tensor, shape: Shape, tiles: Tiles = BY_IMAGE) -> None:
+    """The same, of images that lie (workers, rows, columns, channels, images)."""
+    most_f, most_c, most_i, warps, stages = tiles
+    tile_f, tile_c = tile_of(shape.FILTERS, most_f), tile_of(shape.CHANNELS, most_c)
+    tile_i = max(16, min(most_i, triton.next_power_of_2(x.shape[-1])))
+    blocks = shape.FILTERS // tile_f * (shape.CHANNELS // tile_c) * shape.ROWS * shape.COLUMNS
+    _weights_by_image_kernel[(blocks, len(out), len(x))](
+        x, y, out, len(out), x.shape[-1], *shape, TILE_F=tile_f, TILE_C=tile_c, TILE_I=tile_i,
+        num_warps=warps, num_stages=stages,
     )  # fmt: skip

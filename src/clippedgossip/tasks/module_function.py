@@ -33,6 +33,8 @@ REPEATS = 4096
 FEW_CHANNELS = 4
 WIDTH = 32
 """Channels and filters are multiples of it in convolutions that `convolution` has kernels for."""
+DTYPES = {"float32": torch.float32, "tf32": torch.float32, "bfloat16": torch.bfloat16}
+"""Of the gradients' products, for each `training.precision`."""
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 Dict = Mapping[str, Tensor]
@@ -86,12 +88,12 @@ class ShiftedConv(nn.Module):
         self.train(layer.training)
 
     @classmethod
-    def of(cls, part: nn.Module, dtype: torch.dtype) -> "ShiftedConv | None":
+    def of(cls, part: nn.Module, precision: str) -> "ShiftedConv | None":
         """For a convolution that it can stand for, unless `convolution` has kernels for it."""
         if not (isinstance(part, nn.Conv2d) and cls.fits(part)):
             return None
         known = part.in_channels % WIDTH == part.out_channels % WIDTH == 0 and part.stride == (1, 1)
-        return None if known and dtype == torch.bfloat16 else cls(part)
+        return None if known and precision != "float32" else cls(part)
 
     @staticmethod
     def fits(part: nn.Module) -> bool:
@@ -128,12 +130,12 @@ class ModuleFunction:
     """Losses, gradients and outputs of a module for given parameters and buffers."""
 
     def __init__(
-        self, module: nn.Module, loss: Loss, *, on_gpu: bool = False, dtype: torch.dtype = torch.float32
+        self, module: nn.Module, loss: Loss, *, on_gpu: bool = False, precision: str = "float32"
     ) -> None:
-        """For products in this dtype; the function takes others all the same."""
+        """For products in this precision; the function takes numbers of any dtype all the same."""
         held = copy.deepcopy(module)
         if on_gpu:
-            _replace(held, lambda part, _: ShiftedConv.of(part, dtype))
+            _replace(held, lambda part, _: ShiftedConv.of(part, precision))
         else:
             _arrange(held)
         self.objective = Objective(_with_own_dropout(held), loss).train()
@@ -333,13 +335,13 @@ def batching() -> AbstractContextManager[None]:
 
 @torch.no_grad()
 def activation_cost(
-    module: nn.Module, loss: Loss, x: Any, y: Any, *, on_gpu: bool, dtype: torch.dtype = torch.float32
+    module: nn.Module, loss: Loss, x: Any, y: Any, *, on_gpu: bool, precision: str = "float32"
 ) -> int:
-    """Bytes that one sample's forward pass in this dtype leaves for the backward pass, by running the module
-    on a batch: of meta tensors, but of numbers if it is small, since meta tensors make PyTorch import its
-    compiler."""
+    """Bytes that one sample's forward pass in this precision leaves for the backward pass, by running the
+    module on a batch: of meta tensors, but of numbers if it is small, since meta tensors make PyTorch import
+    its compiler."""
     device = "cpu" if ParameterLayout.of(module).size <= SMALL and not _is_meta(module) else "meta"
-    objective, x, y = _objective_on(device, module, loss, x, y, on_gpu=on_gpu, dtype=dtype)
+    objective, x, y = _objective_on(device, module, loss, x, y, on_gpu=on_gpu, precision=precision)
     held = {id(parameter) for parameter in objective.parameters()}
     kept: dict[int, int] = {}
 
@@ -357,7 +359,7 @@ def activation_cost(
         torch.autograd.graph.saved_tensors_hooks(keep, lambda saved: saved),
     ):
         objective(x, y)
-    return sum(kept.values()) * dtype.itemsize // 4 // len(leaves(y)[0])
+    return sum(kept.values()) * DTYPES[precision].itemsize // 4 // len(leaves(y)[0])
 
 
 @torch.no_grad()
@@ -379,10 +381,10 @@ def _objective_on(
     y: Any,
     *,
     on_gpu: bool,
-    dtype: torch.dtype = torch.float32,
+    precision: str = "float32",
 ) -> tuple[Objective, Any, Any]:
     x, y = mapped(lambda leaf: leaf.to(device), (x, y))
-    return ModuleFunction(module, loss, on_gpu=on_gpu, dtype=dtype).objective.to(device), x, y
+    return ModuleFunction(module, loss, on_gpu=on_gpu, precision=precision).objective.to(device), x, y
 
 
 def _is_meta(module: nn.Module) -> bool:

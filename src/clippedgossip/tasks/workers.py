@@ -27,7 +27,13 @@ from clippedgossip.randomness import Word, batch_indices, hash_bits, key, purpos
 from clippedgossip.tasks.augment import crop_flip
 from clippedgossip.tasks.datasets import Data, DataSet, at, cast, leaves, mapped
 from clippedgossip.tasks.models import ParameterLayout, build, flatten
-from clippedgossip.tasks.module_function import ModuleFunction, activation_cost, batched_on_cpu, in_format
+from clippedgossip.tasks.module_function import (
+    DTYPES,
+    ModuleFunction,
+    activation_cost,
+    batched_on_cpu,
+    in_format,
+)
 from clippedgossip.tasks.objective import (
     Loss,
     LossLike,
@@ -43,13 +49,16 @@ from clippedgossip.tasks.poison import Poison
 if TYPE_CHECKING:
     from clippedgossip.tasks.large_data import Feed
 
-DTYPES = {"float32": torch.float32, "tf32": torch.float32, "bfloat16": torch.bfloat16}
-"""Of the gradients' products, for each `training.precision`."""
 Take = Callable[[int, Sequence[Tensor]], None]
 """(row of the worker, its gradient in pieces that lie side by side in the vector)"""
 Tier = Literal["vmap", "each"]
 CALLS = (called.__code__, Loss.of_outputs.__code__, Loss.__call__.__code__)
 """What calls a user's model and loss."""
+COMPILER = {
+    "max_pointwise_cat_inputs": 32,  # shifted images in one kernel, not in one for each shift
+    "keep_output_stride": False,  # gradients of kernels may lie as they were computed
+}
+"""Options of PyTorch's compiler."""
 STATISTICS = 8
 """Batches from which the statistics of an averaged model's batch normalisation are estimated."""
 
@@ -274,7 +283,7 @@ class Workers:
     def function(self) -> ModuleFunction:
         """The model as a pure function; on a GPU convolutions are products."""
         on_gpu = self.task.device.type == "cuda"
-        return ModuleFunction(self.module, self.task.loss, on_gpu=on_gpu, dtype=self.dtype)
+        return ModuleFunction(self.module, self.task.loss, on_gpu=on_gpu, precision=self.precision)
 
     def _find_tier(self, task: Task) -> Tier:
         on_gpu = task.device.type == "cuda"
@@ -324,7 +333,7 @@ class Workers:
     @cached_property
     def activation_bytes(self) -> int:
         """What one sample's forward pass leaves for the backward pass; 0 where it is not known."""
-        return activation_bytes(self.task, self.task.device, self.dtype)
+        return activation_bytes(self.task, self.task.device, self.precision)
 
     @property
     def compiles(self) -> bool:
@@ -340,7 +349,7 @@ class Workers:
         told = type(self.module).__name__ if name == "gradients" else ""
         from clippedgossip.tasks.convolution import GroupedConvolutions  # imports the compiler: a second
 
-        options = {"post_grad_custom_pre_pass": GroupedConvolutions()}
+        options = {"post_grad_custom_pre_pass": GroupedConvolutions(self.precision), **COMPILER}
         return devices.compiled(self.kind(name), function, dynamic=False, told=told, options=options)
 
     def kind(self, name: str) -> tuple[object, ...]:
@@ -521,12 +530,14 @@ class Workers:
         return devices.each if self.task.device.type == "cpu" and not self.function.random else map
 
 
-def activation_bytes(task: Task, device: torch.device, dtype: torch.dtype) -> int:
-    """What one sample's forward pass on a device leaves for the backward pass, in this dtype; 0 for modules
-    that meta tensors cannot pass."""
+def activation_bytes(task: Task, device: torch.device, precision: str) -> int:
+    """What one sample's forward pass on a device leaves for the backward pass, in this precision; 0 for
+    modules that meta tensors cannot pass."""
     x, y = task.data.samples(torch.arange(2) % task.data.count, task.device)
     try:
-        return activation_cost(task.module, task.loss, x, y, on_gpu=device.type == "cuda", dtype=dtype)
+        return activation_cost(
+            task.module, task.loss, x, y, on_gpu=device.type == "cuda", precision=precision
+        )
     except Exception:  # a module of the user's own may do anything with its inputs
         return 0
 
