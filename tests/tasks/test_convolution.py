@@ -43,6 +43,11 @@ def _(x: Tensor, w: Tensor, up: int, left: int) -> Tensor:
     return each(lambda x, w: functional.conv2d(x, w, padding=(up, left)), x, w)
 
 
+@convolution.turn.register_kernel("cpu")
+def _(w: Tensor) -> Tensor:
+    return w.flip(3, 4).permute(0, 2, 3, 4, 1).contiguous()
+
+
 @convolution.convolve_back.register_kernel("cpu")
 def _(x: Tensor, w: Tensor, y: Tensor, up: int, left: int) -> Tensor:
     CALLS.append("images")

@@ -21,13 +21,7 @@ from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_file
 from clippedgossip.tasks.module_function import WIDTH
 
 aten, own = torch.ops.aten, torch.ops.clippedgossip
-LAYOUT = (
-    aten.permute.default,
-    aten.clone.default,
-    aten.reshape.default,
-    aten.view.default,
-    aten._unsafe_view.default,
-)
+COPIES = (aten.clone.default, aten.reshape.default, aten.view.default, aten._unsafe_view.default)
 FIXED = (torch.Tag.needs_fixed_stride_order,)
 """The compiler lays the operands out as the graph says, not as the kernel that writes them would like."""
 PROGRAMS = 600
@@ -35,7 +29,7 @@ PROGRAMS = 600
 WEIGHTS = (64, 128, 128, 4, 3)
 """Of the kernels' gradient: pixels at a time, the most filters and (tap, channel) pairs of a tile, warps,
 stages."""
-BY_IMAGE = (128, 128, 32, 8, 3)
+BY_IMAGE = (128, 256, 32, 8, 3)
 """The same in TF32: the most filters and channels of a tile, images at a time, warps, stages."""
 
 
@@ -88,6 +82,23 @@ def convolve(x: Tensor, w: Tensor, up: int, left: int) -> Tensor:
 @convolve.register_fake
 def _output(x: Tensor, w: Tensor, up: int, left: int) -> Tensor:
     return x.new_empty(*x.shape[:2], *Shape.of(x, w, up, left).out, w.shape[1])
+
+
+@torch.library.custom_op("clippedgossip::turn", mutates_args=(), device_types="cuda", tags=FIXED)
+def turn(w: Tensor) -> Tensor:
+    """Kernels (n, filters, channels, rows, columns) turned round, as (n, channels, rows, columns, filters):
+    the images' gradient is a convolution with them."""
+    from clippedgossip.tasks import convolution_cuda as kernels
+
+    out: Tensor = _turned(w)
+    kernels.turn(w if w[0].is_contiguous() else w.contiguous(), out)
+    return out
+
+
+@turn.register_fake
+def _turned(w: Tensor) -> Tensor:
+    n, filters, *kernel = w.shape
+    return w.new_empty(n, *kernel, filters)
 
 
 @torch.library.custom_op("clippedgossip::convolve_back", mutates_args=(), device_types="cuda", tags=FIXED)
@@ -203,8 +214,8 @@ class GroupedConvolutions(CustomGraphPass):
             laid = self._images(x, n), self._kernels(w, n), self._images(y, n)
             return self._call(own.convolve_back.default, *laid, up, left)
         rows, columns = w.meta["val"].shape[2:]
-        turned = self._laid(w, [n, -1, *w.meta["val"].shape[1:]], [0, 2, 3, 4, 1], turned=True)
         around = rows - 1 - up, columns - 1 - left
+        turned = self._call(own.turn.default, self._by_worker(w, n))
         return self._call(own.convolve.default, self._images(y, n), turned, *around)
 
     def _kernels_gradient(self, x: fx.Node, w: fx.Node, y: fx.Node, up: int, left: int, n: int) -> fx.Node:
@@ -229,17 +240,25 @@ class GroupedConvolutions(CustomGraphPass):
         """(n·f, c, rows, columns) as (n, f, rows, columns, c)."""
         return self._laid(w, [n, -1, *w.meta["val"].shape[1:]], [0, 1, 3, 4, 2])
 
-    def _laid(self, value: fx.Node, shape: list[int], order: list[int], *, turned: bool = False) -> fx.Node:
+    def _by_worker(self, w: fx.Node, n: int) -> fx.Node:
+        """Kernels (n·f, c, rows, columns) as (n, f, c, rows, columns): as they were before `vmap` copied
+        them, if it did."""
+        shape = [n, w.meta["val"].shape[0] // n, *w.meta["val"].shape[1:]]
+        found, before = None, w
+        while before.target in COPIES:
+            before = before.args[0]
+            found = before if list(before.meta["val"].shape) == shape else found
+        return found or self._call(aten.reshape.default, w, shape)
+
+    def _laid(self, value: fx.Node, shape: list[int], order: list[int]) -> fx.Node:
         """One copy serves the forward and the backward pass, which `vmap` gives copies of their own."""
-        steps, root = [str((shape, order, turned))], value
-        while root.target in LAYOUT:
+        steps, root = [str((shape, order))], value
+        while root.target in (*COPIES, aten.permute.default):
             steps, root = [*steps, *map(str, root.args[1:])], root.args[0]
         name = (root, *steps)
         if name not in self.held:
             value = self._call(aten.reshape.default, value, shape)
             value = self._call(aten.permute.default, value, order)
-            if turned:
-                value = self._call(torch.ops.prims.rev.default, value, [2, 3])
             self.held[name] = self._call(aten.clone.default, value, memory_format=torch.contiguous_format)
         return self.held[name]
 

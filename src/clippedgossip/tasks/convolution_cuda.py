@@ -135,6 +135,32 @@ def _weights_by_image_kernel(
     tl.store(out + place * CHANNELS + c[None, :], sums.to(out.dtype.element_ty))
 
 
+@triton.jit
+def _turn_kernel(
+    w, out, stride, FILTERS: tl.constexpr, PAIRS: tl.constexpr, TAPS: tl.constexpr, TILE_F: tl.constexpr,
+    TILE_N: tl.constexpr,
+):  # fmt: skip
+    """Of one worker, (filter, channel, tap) -> (channel, last tap first, filter)."""
+    worker = tl.program_id(2).to(tl.int64)
+    f = tl.program_id(1) * TILE_F + tl.arange(0, TILE_F)
+    n = tl.program_id(0) * TILE_N + tl.arange(0, TILE_N)
+    tile = tl.load(
+        w + worker * stride + f[:, None] * PAIRS + n[None, :], mask=(n < PAIRS)[None, :], other=0.0
+    )
+    place = n // TAPS * TAPS + TAPS - 1 - n % TAPS
+    to = out + worker * (PAIRS * FILTERS) + place[:, None] * FILTERS + f[None, :]
+    tl.store(to, tl.trans(tile), mask=(n < PAIRS)[:, None])
+
+
+def turn(w: Tensor, out: Tensor) -> None:
+    """Write the kernels w (n, filters, channels, rows, columns) turned round into `out`."""
+    n, filters, _, rows, columns = w.shape
+    pairs, tile_f = w[0, 0].numel(), tile_of(filters, 64)
+    _turn_kernel[(triton.cdiv(pairs, 64), filters // tile_f, n)](
+        w, out, w.stride(0), FILTERS=filters, PAIRS=pairs, TAPS=rows * columns, TILE_F=tile_f, TILE_N=64
+    )
+
+
 def convolve(
     x: Tensor, w: Tensor, out: Tensor, shape: Shape, *, turned: bool = False, tiles: Tiles | None = None
 ) -> None:

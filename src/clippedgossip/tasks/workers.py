@@ -54,11 +54,8 @@ Take = Callable[[int, Sequence[Tensor]], None]
 Tier = Literal["vmap", "each"]
 CALLS = (called.__code__, Loss.of_outputs.__code__, Loss.__call__.__code__)
 """What calls a user's model and loss."""
-COMPILER = {
-    "max_pointwise_cat_inputs": 32,  # shifted images in one kernel, not in one for each shift
-    "keep_output_stride": False,  # gradients of kernels may lie as they were computed
-}
-"""Options of PyTorch's compiler."""
+COMPILER = {"keep_output_stride": False}
+"""Options of PyTorch's compiler: gradients of kernels may lie as they were computed."""
 STATISTICS = 8
 """Batches from which the statistics of an averaged model's batch normalisation are estimated."""
 
