@@ -389,6 +389,25 @@ def test_a_page_is_drawn_again_from_its_results(tiny: str, tmp_path: Path) -> No
     assert [row["accuracy"] for row in rows] == pytest.approx(written, abs=5e-6)
 
 
+def test_known_runs_are_not_done_again(tiny: str, tmp_path: Path) -> None:
+    """Kept results are enough to add seeds: the folders of their runs may be gone."""
+    first = Options(seeds=1, device="cpu", workers=1, out=tmp_path / "first")
+    known = reproduce(tiny, first)
+    write_overview([known], first)  # writes a claims.json beside the figures
+    whole = reproduce(tiny, Options(seeds=2, device="cpu", workers=1, out=tmp_path / "whole"))
+    for source in (first.out, first.out / "tiny" / "results.json"):
+        out = tmp_path / f"added to {source.name}"
+        added = reproduce(tiny, Options(seeds=2, device="cpu", workers=1, out=out, known=source))
+        assert len(files(out)) == 2, "of four runs, those of the second seed"
+        written = [row["accuracy"] for row in added.experiment.rows(added.result)]
+        right = [row["accuracy"] for row in whole.experiment.rows(whole.result)]
+        assert written == pytest.approx(right, abs=5e-6)  # with five digits
+        assert added.result.environments == whole.result.environments
+    (tmp_path / "broken.json").write_text("[")
+    with pytest.raises(RunError, match="cannot read results"):
+        reproduce(tiny, Options(out=tmp_path, known=tmp_path / "broken.json"))
+
+
 def test_results_that_are_not_there_or_of_another_figure(tiny: str, tmp_path: Path) -> None:
     with pytest.raises(RunError, match="no results of 'tiny'"):
         reproduce(tiny, Options(source=tmp_path, out=tmp_path))

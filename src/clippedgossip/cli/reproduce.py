@@ -62,6 +62,10 @@ def reproduce(
             "--from", metavar="PATH", help="Draw from a results.json, or a folder of them. Run nothing."
         ),
     ] = None,
+    known: Annotated[
+        Path | None,
+        typer.Option(metavar="PATH", help="Do not repeat the runs in a results.json, or a folder of them."),
+    ] = None,
     as_released: Annotated[
         bool, typer.Option("--as-released", help="Compare with all deviations of the authors' released code.")
     ] = False,
@@ -81,14 +85,15 @@ def reproduce(
 
     Finished runs are not run again. Stopped runs resume. Each figure has a
     folder with a page (index.html), its claims (claims.json) and its numbers
-    (results.json). From these numbers --from draws the page again. Several
-    figures also have a page in common.
+    (results.json). From these numbers --from draws the page again, and --known
+    adds what is missing. Several figures also have a page in common.
     """
     from clippedgossip.paper.base import Options, resolve
 
     chosen = resolve(names)
-    if source is not None and not source.exists():
-        raise UserError(f"--from {source} does not exist\ngive a results.json, or a folder of them")
+    for option, path in (("--from", source), ("--known", known)):
+        if path is not None and not path.exists():
+            raise UserError(f"{option} {path} does not exist\ngive a results.json, or a folder of them")
     options = Options(
         scale=scale,
         seeds=seeds,
@@ -98,6 +103,7 @@ def reproduce(
         workers=workers,
         out=out,
         source=source,
+        known=known,
         lenient=len(chosen) > 1,
     )
     experiments: Sequence[str | Experiment[Any]] = chosen

@@ -41,6 +41,8 @@ class Options:
     """Folder of runs, figures and pages. Each experiment has a folder of its own in it."""
     source: Path | None = None
     """Results to draw from, a file or a folder. Nothing is run then."""
+    known: Path | None = None
+    """Results whose runs are not done again, a file or a folder."""
     lenient: bool = False
     """If data or results of an experiment are not there, say so on its page and continue."""
 

@@ -23,7 +23,7 @@ import torch
 
 from clippedgossip.devices import find_device, usable_cores
 from clippedgossip.errors import RunError, UserError
-from clippedgossip.files import write
+from clippedgossip.files import canonical, write
 from clippedgossip.paper.base import Progress
 from clippedgossip.records import RunDirectory
 from clippedgossip.report.claims import Floats
@@ -118,12 +118,44 @@ class Line:
         """One value of the parameter is chosen for each network and rule."""
         return json.dumps(self.config["network"], sort_keys=True), self.rule
 
-    def read(self, seeds: Iterable[int], root: Path) -> "tuple[Line, list[RunDirectory]]":
-        """The line with its finished runs under `root`, and the folders of all of them."""
+    def read(self, seeds: Iterable[int], root: Path, known: "Known") -> "tuple[Line, list[RunDirectory]]":
+        """The line with its known runs and the finished ones under `root`, and the folders of all of them."""
         folders = {seed: RunConfig.from_mapping({**self.config, "seed": seed}).run(root) for seed in seeds}
         rounds = self.config["training"]["rounds"]
-        runs = [RunResult.read(folder, seed, rounds) for seed, folder in folders.items()]
+        runs = [
+            RunResult.read(folder, seed, rounds) or known.run(self.config, seed)
+            for seed, folder in folders.items()
+        ]
         return replace(self, runs=[run for run in runs if run is not None]), list(folders.values())
+
+
+@dataclass(frozen=True)
+class Known:
+    """Runs of kept results, by config and seed; they are not done again."""
+
+    runs: Mapping[tuple[str, int], RunResult]
+    environments: Sequence[Mapping[str, Any]]
+
+    @classmethod
+    def load(cls, source: Path | None) -> "Known":
+        """Of a file of results, or of all such files in a folder."""
+        files = [] if source is None else [source]
+        if source is not None and source.is_dir():
+            files = [*sorted(source.glob("*.json")), *sorted(source.glob("*/results.json"))]
+        lines: list[Line] = []
+        environments: list[Mapping[str, Any]] = []
+        for path in files:
+            raw = _read(path)
+            if path.name == "claims.json" and "experiments" in raw:
+                continue
+            lines += [_from_json(line) for name in ("lines", "tuning") for line in raw.get(name, ())]
+            environments += [entry for entry in raw.get("environments", ()) if entry not in environments]
+        runs = {(canonical(line.config), run.seed): run for line in lines for run in line.runs}
+        return cls(runs, environments)
+
+    def run(self, config: Mapping[str, Any], seed: int) -> RunResult | None:
+        """The run of a config (without its seed) and a seed."""
+        return self.runs.get((canonical(config), seed))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,13 +174,12 @@ class Results:
     tuning: Sequence[Line] = ()
     """The values that were tried for the parameters of rules, on seeds that are not reported."""
 
-    def read(self, root: Path) -> "Results":
-        """The same lines, with the runs under `root`."""
-        lines = [line.read(range(self.seeds), root) for line in self.lines]
+    def read(self, root: Path, known: Known) -> "Results":
+        """The same lines, with known runs and those under `root`."""
+        lines = [line.read(range(self.seeds), root, known) for line in self.lines]
         folders = [folder for _, some in lines for folder in some]
-        environments = {
-            json.dumps(run.environment, sort_keys=True): run.environment for run in folders if run.finished
-        }
+        places = [*known.environments, *(run.environment for run in folders if run.finished)]
+        environments = {json.dumps(place, sort_keys=True): place for place in places}
         troubles = {run.failure: None for run in folders if not run.finished and run.failure is not None}
         return replace(
             self,
@@ -242,20 +273,32 @@ class Results:
     @classmethod
     def load(cls, path: Path, experiment: str) -> "Results":
         """Read what `save` wrote."""
+        raw = _read(path)
+        if raw.pop("format") != FORMAT or raw.get("experiment") != experiment:
+            raise RunError(
+                f"{path} holds results of {raw.get('experiment')!r}, not of {experiment!r}\ngive another file"
+            )
         try:
-            raw = json.loads(path.read_text(encoding="utf-8"))
-            if raw.pop("format") != FORMAT or raw["experiment"] != experiment:
-                raise RunError(
-                    f"{path} holds results of {raw['experiment']!r}, not of {experiment!r}\ngive another file"
-                )
             lines: dict[str, Any] = {
                 name: [_from_json(line) for line in raw.pop(name, ())] for name in ("lines", "tuning")
             }
             return cls(**raw, **lines)
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise RunError(
-                f"cannot read results from {path}: {error}\ngive a results.json of reproduce"
-            ) from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise _unreadable(path, error) from error
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The content of a file of results."""
+    try:
+        raw: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        raw["format"]
+        return raw
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: Exception) -> RunError:
+    return RunError(f"cannot read results from {path}: {error}\ngive a results.json of reproduce")
 
 
 def _to_json(line: Line) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from clippedgossip.errors import DataError, RunError
 from clippedgossip.files import canonical
 from clippedgossip.paper import page_parts as drawing
 from clippedgossip.paper.base import Experiment, Needs, Options
-from clippedgossip.paper.results import DISTANCE, Line, Results, found
+from clippedgossip.paper.results import DISTANCE, Known, Line, Results, found
 from clippedgossip.report.page import PagePart, Section, Table
 from clippedgossip.rules import RULES
 from clippedgossip.runs.config import RunConfig
@@ -302,15 +302,21 @@ class TrainingExperiment(Experiment[Results]):
             empty = replace(self._empty(cases, options), troubles=[f"{data} is not here"])
             return Needs(lambda progress: empty)
         fixed, tuned = ([case for case in cases if bool(case.tries) is chosen] for chosen in (False, True))
+        known = Known.load(options.known)
 
         def configs(some: Iterable[Case], seeds: Iterable[int]) -> list[RunConfig]:
-            return [case.seeded(seed, options.device) for seed in seeds for case in some]
+            wanted = [(case, seed) for seed in seeds for case in some]
+            return [
+                case.seeded(seed, options.device)
+                for case, seed in wanted
+                if known.run(case.mapping, seed) is None
+            ]
 
         seeds, tries = range(options.seed_count), [case.with_value(v) for case in tuned for v in case.tries]
         return Needs(
-            lambda progress: self._read(cases, options),
+            lambda progress: self._read(cases, options, known),
             [*configs(tries, [TUNING_SEED]), *configs(fixed, seeds)],
-            lambda: configs(self._tuned(tuned, options)[0], seeds),
+            lambda: configs(self._tuned(tuned, options, known)[0], seeds),
         )
 
     def save(self, result: Results, folder: Path) -> None:
@@ -373,10 +379,10 @@ class TrainingExperiment(Experiment[Results]):
             scale = replace(scale, training={**scale.training, "precision": options.precision})
         return [case.shortened(options.length) for case in self.cases(scale)]
 
-    def _tuned(self, cases: Sequence[Case], options: Options) -> tuple[list[Case], Results]:
+    def _tuned(self, cases: Sequence[Case], options: Options, known: Known) -> tuple[list[Case], Results]:
         """The cases with the chosen values, and the results that they were chosen from."""
         tuning = [line for case in cases for line in case.tuning]
-        found = [line.read([TUNING_SEED], options.runs) for line in tuning]
+        found = [line.read([TUNING_SEED], options.runs, known) for line in tuning]
         lines = [line for line, _ in found]
         troubles = dict.fromkeys(run.failure for _, runs in found for run in runs if run.failure is not None)
         if lost := sum(not line.runs for line in lines):
@@ -386,9 +392,9 @@ class TrainingExperiment(Experiment[Results]):
         chosen = results.chosen(self.reported)
         return [case.with_value(chosen[case.line.tuned]) if case.tries else case for case in cases], results
 
-    def _read(self, cases: Sequence[Case], options: Options) -> Results:
-        chosen, tuning = self._tuned(cases, options)
-        results = replace(tuning, lines=[case.line for case in chosen]).read(options.runs)
+    def _read(self, cases: Sequence[Case], options: Options, known: Known) -> Results:
+        chosen, tuning = self._tuned(cases, options, known)
+        results = replace(tuning, lines=[case.line for case in chosen]).read(options.runs, known)
         if results.troubles and not any(line.runs for line in results.lines):
             raise RunError(results.troubles[0])
         return results
