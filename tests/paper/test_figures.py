@@ -396,16 +396,20 @@ def test_known_runs_are_not_done_again(tiny: str, tmp_path: Path) -> None:
     write_overview([known], first)  # writes a claims.json beside the figures
     whole = reproduce(tiny, Options(seeds=2, device="cpu", workers=1, out=tmp_path / "whole"))
     for source in (first.out, first.out / "tiny" / "results.json"):
-        out = tmp_path / f"added to {source.name}"
+        out = tmp_path / f"added to {source.stem}"
         added = reproduce(tiny, Options(seeds=2, device="cpu", workers=1, out=out, known=source))
         assert len(files(out)) == 2, "of four runs, those of the second seed"
         written = [row["accuracy"] for row in added.experiment.rows(added.result)]
         right = [row["accuracy"] for row in whole.experiment.rows(whole.result)]
         assert written == pytest.approx(right, abs=5e-6)  # with five digits
         assert added.result.environments == whole.result.environments
+    with pytest.raises(RunError, match="no results in"):
+        reproduce(tiny, Options(out=tmp_path, known=first.out / "runs"))
     (tmp_path / "broken.json").write_text("[")
     with pytest.raises(RunError, match="cannot read results"):
         reproduce(tiny, Options(out=tmp_path, known=tmp_path / "broken.json"))
+    with pytest.raises(SystemExit, match="2"):
+        main(["reproduce", "dumbbell", "--known", str(first.out), "--from", str(first.out)])
 
 
 def test_results_that_are_not_there_or_of_another_figure(tiny: str, tmp_path: Path) -> None:

@@ -64,7 +64,10 @@ def reproduce(
     ] = None,
     known: Annotated[
         Path | None,
-        typer.Option(metavar="PATH", help="Do not repeat the runs in a results.json, or a folder of them."),
+        typer.Option(
+            metavar="PATH",
+            help="Training figures: do not repeat the runs in a results.json, or a folder of them.",
+        ),
     ] = None,
     as_released: Annotated[
         bool, typer.Option("--as-released", help="Compare with all deviations of the authors' released code.")
@@ -94,6 +97,8 @@ def reproduce(
     for option, path in (("--from", source), ("--known", known)):
         if path is not None and not path.exists():
             raise UserError(f"{option} {path} does not exist\ngive a results.json, or a folder of them")
+    if source is not None and known is not None:
+        raise UserError("--known adds runs, and --from runs nothing\ngive one of them")
     options = Options(
         scale=scale,
         seeds=seeds,

@@ -142,6 +142,8 @@ class Known:
         files = [] if source is None else [source]
         if source is not None and source.is_dir():
             files = [*sorted(source.glob("*.json")), *sorted(source.glob("*/results.json"))]
+            if not files:
+                raise RunError(f"there are no results in {source}\ngive a results.json, or a folder of them")
         lines: list[Line] = []
         environments: list[Mapping[str, Any]] = []
         for path in files:
