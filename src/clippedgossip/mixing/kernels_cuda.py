@@ -34,18 +34,9 @@ CERTAIN = (
 
 @triton.jit
 def _rows_on(
-    models,
-    extra,
-    first,
-    column,
-    inside,
-    n,
-    rows,
-    models_stride,
-    extra_stride,
-    ROWS: tl.constexpr,
+    models, extra, first, column, inside, n, rows, models_stride, extra_stride, ROWS: tl.constexpr,
     EXTRA: tl.constexpr,
-):
+):  # fmt: skip
     """So many rows of [models; extra] from the first one on, on a few coordinates, in float64; zeros below
     the last."""
     row = first + tl.arange(0, ROWS)
@@ -66,20 +57,9 @@ def _rows_on(
 
 @triton.jit
 def _added(
-    upper,
-    across,
-    lower,
-    models,
-    extra,
-    column,
-    inside,
-    n,
-    rows,
-    models_stride,
-    extra_stride,
-    HALF: tl.constexpr,
-    EXTRA: tl.constexpr,
-):
+    upper, across, lower, models, extra, column, inside, n, rows, models_stride, extra_stride,
+    HALF: tl.constexpr, EXTRA: tl.constexpr,
+):  # fmt: skip
     """The products within the upper half of the rows, of the lower with the upper half, and within the lower
     half, with those on a few coordinates added."""
     one = _rows_on(models, extra, 0, column, inside, n, rows, models_stride, extra_stride, HALF, EXTRA)
@@ -92,21 +72,9 @@ def _added(
 
 @triton.jit
 def _gram_kernel(
-    models,
-    extra,
-    output,
-    n,
-    rows,
-    columns,
-    models_stride,
-    extra_stride,
-    groups,
-    steps,
-    HALF: tl.constexpr,
-    BLOCK: tl.constexpr,
-    EXTRA: tl.constexpr,
-    STAGES: tl.constexpr,
-):
+    models, extra, output, n, rows, columns, models_stride, extra_stride, groups, steps, HALF: tl.constexpr,
+    BLOCK: tl.constexpr, EXTRA: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
     """Inner products of all rows, on some coordinates: sums of sums, so that rounding does not add up. Of the
     products across the two halves of the rows, one half is taken."""
     program = tl.program_id(0).to(tl.int64)
@@ -156,19 +124,9 @@ def _total_kernel(partial, total, programs, ROWS: tl.constexpr, MANY: tl.constex
 
 @triton.jit
 def _values(
-    models,
-    extra,
-    linear,
-    source,
-    column,
-    inside,
-    n,
-    written,
-    models_stride,
-    extra_stride,
-    EXTRA: tl.constexpr,
-    LINEAR: tl.constexpr,
-):
+    models, extra, linear, source, column, inside, n, written, models_stride, extra_stride,
+    EXTRA: tl.constexpr, LINEAR: tl.constexpr,
+):  # fmt: skip
     """A row of [models; linear @ models; extra] on a few coordinates, in float64."""
     found = tl.load(models + source * models_stride + column, mask=inside & (source < n), other=0.0).to(
         tl.float64
@@ -190,18 +148,9 @@ def _values(
 
 @triton.jit
 def _squared_kernel(
-    products,
-    sizes,
-    slots,
-    output,
-    uncertain,
-    k,
-    stride,
-    unit,
-    certain,
-    PADDED: tl.constexpr,
+    products, sizes, slots, output, uncertain, k, stride, unit, certain, PADDED: tl.constexpr,
     SIZES: tl.constexpr,
-):
+):  # fmt: skip
     """‖x_i − x_j‖² of one node's slots from the products; and, where some rows are sums of models, which of
     the distances are lost in rounding."""
     node = tl.program_id(0).to(tl.int64)
@@ -223,23 +172,9 @@ def _squared_kernel(
 
 @triton.jit
 def _again_kernel(
-    models,
-    extra,
-    linear,
-    slots,
-    which,
-    output,
-    n,
-    written,
-    k,
-    columns,
-    models_stride,
-    extra_stride,
-    steps,
-    BLOCK: tl.constexpr,
-    EXTRA: tl.constexpr,
-    LINEAR: tl.constexpr,
-):
+    models, extra, linear, slots, which, output, n, written, k, columns, models_stride, extra_stride, steps,
+    BLOCK: tl.constexpr, EXTRA: tl.constexpr, LINEAR: tl.constexpr,
+):  # fmt: skip
     """⟨x_j − x_i, x_l − x_i⟩ of the nodes in `which`, the lower half, in float64."""
     node = tl.program_id(0).to(tl.int64)
     first = tl.program_id(1)
@@ -287,23 +222,9 @@ def _slots_kernel(products, slots, own, output, k, stride, PADDED: tl.constexpr)
 
 @triton.jit
 def _spread_kernel(
-    coefficients,
-    slots,
-    products,
-    linear,
-    weights,
-    norms,
-    wide,
-    n,
-    written,
-    rows,
-    closed,
-    stride,
-    terms,
-    PADDED: tl.constexpr,
-    SOME: tl.constexpr,
-    LINEAR: tl.constexpr,
-):
+    coefficients, slots, products, linear, weights, norms, wide, n, written, rows, closed, stride, terms,
+    PADDED: tl.constexpr, SOME: tl.constexpr, LINEAR: tl.constexpr,
+):  # fmt: skip
     """From an output's coefficients by slot, those by row of [models; extra], and whether this sum needs
     float64, as in `inbox._wide`. And the rows' norms, infinite where a row is not finite."""
     output = tl.program_id(0).to(tl.int64)
@@ -339,24 +260,9 @@ def _spread_kernel(
 
 @triton.jit
 def _sum_wide_kernel(
-    coefficients,
-    slots,
-    which,
-    models,
-    extra,
-    output,
-    n,
-    terms,
-    columns,
-    coefficients_stride,
-    models_stride,
-    extra_stride,
-    output_stride,
-    steps,
-    BLOCK: tl.constexpr,
-    EXTRA: tl.constexpr,
-    SLOTS: tl.constexpr,
-):
+    coefficients, slots, which, models, extra, output, n, terms, columns, coefficients_stride, models_stride,
+    extra_stride, output_stride, steps, BLOCK: tl.constexpr, EXTRA: tl.constexpr, SLOTS: tl.constexpr,
+):  # fmt: skip
     """Σ_j c_j x_j in float64, for the outputs in `which`."""
     row = tl.program_id(0).to(tl.int64)
     if tl.load(which + row) == 0:
@@ -381,24 +287,9 @@ def _sum_wide_kernel(
 
 @triton.jit
 def _edges_kernel(
-    models,
-    extra,
-    linear,
-    slots,
-    which,
-    output,
-    n,
-    written,
-    k,
-    columns,
-    models_stride,
-    extra_stride,
-    steps,
-    BLOCK: tl.constexpr,
-    EXTRA: tl.constexpr,
-    LINEAR: tl.constexpr,
-    SOME: tl.constexpr,
-):
+    models, extra, linear, slots, which, output, n, written, k, columns, models_stride, extra_stride, steps,
+    BLOCK: tl.constexpr, EXTRA: tl.constexpr, LINEAR: tl.constexpr, SOME: tl.constexpr,
+):  # fmt: skip
     """‖x_i − x_j‖² along the edges, or along those in `which`: in float64, where nothing overflows."""
     node = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1).to(tl.int64)
@@ -439,22 +330,9 @@ def _row_squares_kernel(models, output, columns, stride, steps, BLOCK: tl.conste
 
 @triton.jit
 def _mix(
-    weights,
-    read,
-    models,
-    extra,
-    output,
-    column,
-    inside,
-    outputs,
-    n,
-    rows,
-    models_stride,
-    extra_stride,
-    output_stride,
-    ROWS: tl.constexpr,
-    EXTRA: tl.constexpr,
-):
+    weights, read, models, extra, output, column, inside, outputs, n, rows, models_stride, extra_stride,
+    output_stride, ROWS: tl.constexpr, EXTRA: tl.constexpr,
+):  # fmt: skip
     row = tl.arange(0, ROWS)
     tile = tl.load(
         models + row[:, None].to(tl.int64) * models_stride + column[None, :],
@@ -478,25 +356,10 @@ def _mix(
 
 @triton.jit
 def _combine_kernel(
-    coefficients,
-    norms,
-    models,
-    extra,
-    output,
-    outputs,
-    n,
-    rows,
-    columns,
-    coefficients_stride,
-    models_stride,
-    extra_stride,
-    output_stride,
-    steps,
-    ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    EXTRA: tl.constexpr,
+    coefficients, norms, models, extra, output, outputs, n, rows, columns, coefficients_stride, models_stride,
+    extra_stride, output_stride, steps, ROWS: tl.constexpr, BLOCK: tl.constexpr, EXTRA: tl.constexpr,
     STAGES: tl.constexpr,
-):
+):  # fmt: skip
     program = tl.program_id(0).to(tl.int64)
     row = tl.arange(0, ROWS)
     weights = tl.load(
@@ -548,22 +411,9 @@ def _at(values, place: tl.constexpr):
 
 @triton.jit
 def _middle_kernel(
-    models,
-    extra,
-    rows,
-    output,
-    n,
-    nodes,
-    columns,
-    models_stride,
-    extra_stride,
-    output_stride,
-    SIZE: tl.constexpr,
-    NETWORK: tl.constexpr,
-    PLACES: tl.constexpr,
-    BLOCK: tl.constexpr,
-    EXTRA: tl.constexpr,
-):
+    models, extra, rows, output, n, nodes, columns, models_stride, extra_stride, output_stride,
+    SIZE: tl.constexpr, NETWORK: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr, EXTRA: tl.constexpr,
+):  # fmt: skip
     """Per coordinate, the mean of what a network of comparators leaves at some places. All nodes in turn, so
     that what they have in common is read from memory once."""
     column = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -614,8 +464,8 @@ def local_products(whole: Tensor, slots: Tensor) -> Tensor:
 
 @triton.jit
 def _center_kernel(
-    products, reach, present, output, k, iterations, radius, slack, PADDED: tl.constexpr, CLIP: tl.constexpr
-):
+    products, reach, present, output, k, iterations, radius, slack, PADDED: tl.constexpr, CLIP: tl.constexpr,
+):  # fmt: skip
     node = tl.program_id(0)
     a = tl.arange(0, PADDED)
     here = (tl.load(present + node * k + a, mask=a < k, other=0) != 0).to(tl.float64)
@@ -663,22 +513,9 @@ def center_cuda(
 
 @triton.jit
 def _half_step_kernel(
-    models,
-    momentum,
-    half,
-    gradient,
-    keep,
-    gain,
-    lr,
-    start,
-    size,
-    models_stride,
-    momentum_stride,
-    half_stride,
-    CHANNELS: tl.constexpr,
-    TAPS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    models, momentum, half, gradient, keep, gain, lr, start, size, models_stride, momentum_stride,
+    half_stride, CHANNELS: tl.constexpr, TAPS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """Momentum and half-step of one piece. Its gradient lies (filters, taps, channels) if it has channels."""
     row = tl.program_id(1).to(tl.int64)
     column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -713,22 +550,9 @@ def half_step_cuda(
         else:
             piece = piece.contiguous()
         _half_step_kernel[(triton.cdiv(size, 2048), len(models))](
-            models,
-            momentum,
-            half,
-            piece,
-            gain[0],
-            gain[1],
-            lr,
-            start,
-            size,
-            models.stride(0),
-            momentum.stride(0),
-            half.stride(0),
-            CHANNELS=channels,
-            TAPS=taps,
-            BLOCK=2048,
-        )
+            models, momentum, half, piece, gain[0], gain[1], lr, start, size, models.stride(0),
+            momentum.stride(0), half.stride(0), CHANNELS=channels, TAPS=taps, BLOCK=2048,
+        )  # fmt: skip
         start += size
 
 
@@ -810,24 +634,11 @@ def squared_along_edges_cuda(
     partial = models.new_empty(nodes, closed - 1, parts, dtype=torch.float64)
     if partial.numel():
         _edges_kernel[(nodes, parts)](
-            models,
-            extra,
-            models if linear is None else linear.contiguous(),
-            slots.contiguous(),
-            slots if which is None else which,
-            partial,
-            len(models),
-            len(models) + (0 if linear is None else len(linear)),
-            closed - 1,
-            columns,
-            models.stride(0),
-            extra.stride(0),
-            steps,
-            BLOCK=block,
-            EXTRA=len(blocks) > 1,
-            LINEAR=linear is not None,
-            SOME=which is not None,
-        )
+            models, extra, models if linear is None else linear.contiguous(), slots.contiguous(), slots if
+            which is None else which, partial, len(models), len(models) + (0 if linear is None else
+            len(linear)), closed - 1, columns, models.stride(0), extra.stride(0), steps, BLOCK=block,
+            EXTRA=len(blocks) > 1, LINEAR=linear is not None, SOME=which is not None,
+        )  # fmt: skip
     return partial.sum(2)
 
 
@@ -841,23 +652,11 @@ def products_again(blocks: list[Tensor], slots: Tensor, which: Tensor, linear: T
     partial = models.new_empty(nodes, closed, closed, parts, dtype=torch.float64)
     if partial.numel():
         _again_kernel[(nodes, closed, parts)](
-            models,
-            extra,
-            models if linear is None else linear.contiguous(),
-            slots.contiguous(),
-            which,
-            partial,
-            len(models),
-            len(models) + (0 if linear is None else len(linear)),
-            closed - 1,
-            columns,
-            models.stride(0),
-            extra.stride(0),
-            steps,
-            BLOCK=block,
-            EXTRA=len(blocks) > 1,
-            LINEAR=linear is not None,
-        )
+            models, extra, models if linear is None else linear.contiguous(), slots.contiguous(), which,
+            partial, len(models), len(models) + (0 if linear is None else len(linear)), closed - 1, columns,
+            models.stride(0), extra.stride(0), steps, BLOCK=block, EXTRA=len(blocks) > 1, LINEAR=linear is not
+            None,
+        )  # fmt: skip
     return partial.sum(3)
 
 
@@ -883,24 +682,11 @@ def sum_wide_cuda(
     parts = triton.cdiv(columns, block * steps)
     if parts and len(out):
         _sum_wide_kernel[(len(out), parts)](
-            coefficients,
-            models if slots is None else slots.contiguous(),
-            which,
-            models,
-            extra,
-            out,
-            len(models),
-            coefficients.shape[1],
-            columns,
-            coefficients.stride(0),
-            models.stride(0),
-            extra.stride(0),
-            out.stride(0),
-            steps,
-            BLOCK=block,
-            EXTRA=len(blocks) > 1,
-            SLOTS=slots is not None,
-        )
+            coefficients, models if slots is None else slots.contiguous(), which, models, extra, out,
+            len(models), coefficients.shape[1], columns, coefficients.stride(0), models.stride(0),
+            extra.stride(0), out.stride(0), steps, BLOCK=block, EXTRA=len(blocks) > 1, SLOTS=slots is not
+            None,
+        )  # fmt: skip
     return out
 
 
