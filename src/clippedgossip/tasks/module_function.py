@@ -385,14 +385,7 @@ def product_cost(module: nn.Module, loss: Loss, x: Any, y: Any, *, on_gpu: bool)
 
 
 def _objective_on(
-    device: str,
-    module: nn.Module,
-    loss: Loss,
-    x: Any,
-    y: Any,
-    *,
-    on_gpu: bool,
-    precision: str = "float32",
+    device: str, module: nn.Module, loss: Loss, x: Any, y: Any, *, on_gpu: bool, precision: str = "float32"
 ) -> tuple[Objective, Any, Any]:
     x, y = mapped(lambda leaf: leaf.to(device), (x, y))
     return ModuleFunction(module, loss, on_gpu=on_gpu, precision=precision).objective.to(device), x, y
