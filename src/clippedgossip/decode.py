@@ -144,16 +144,11 @@ class Kind:
 
     word: str
     names: Mapping[str, Callable[..., Any]]
-    base: type
-    """What one of them is; `object` where nothing is asked of it but that it can be called."""
-    group: str
-    """Entry points of this group are names as well."""
-    fix: str
-    """What one of the user's own must be."""
-    given: int = 0
-    """How many arguments the program gives, in front of all others."""
-    offered: tuple[str, ...] = ()
-    """Parameters that the program gives to those that take them."""
+    base: type  # what one of them is; `object` where nothing is asked of it but that it can be called
+    group: str  # entry points of this group are names as well
+    fix: str  # what one of the user's own must be
+    given: int = 0  # how many arguments the program gives, in front of all others
+    offered: tuple[str, ...] = ()  # parameters that the program gives to those that take them
     reserved: tuple[str, ...] = ()
     """Other keys of the section that names it; no parameter can have such a name."""
     number: str = ""
@@ -169,8 +164,7 @@ class Kind:
             _KINDS[self.base] = self
 
 
-_KINDS: dict[type, Kind] = {}
-"""Every kind that can stand as a parameter of another, by what it makes."""
+_KINDS: dict[type, Kind] = {}  # every kind that can stand as a parameter of another, by what it makes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,8 +176,7 @@ class Thing:
     make: Callable[..., Any]
     values: Mapping[str, Any]
     takes: Mapping[str, Parameter]
-    origin: own.Origin | None
-    """Where the code of one of the user's own lies."""
+    origin: own.Origin | None  # where the code of one of the user's own lies
     path: Path
 
     @property

@@ -23,20 +23,16 @@ _In = TypeVar("_In")
 _Out = TypeVar("_Out")
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _COMPILED: dict[Hashable, Callable[..., Any]] = {}
-_DISTRUST: set[Hashable] = set()
-"""Kinds that were found to compute wrongly."""
-CAPTURE = "captured rounds"
-"""The kind of all rounds that are captured as CUDA graphs."""
+_DISTRUST: set[Hashable] = set()  # kinds that were found to compute wrongly
+CAPTURE = "captured rounds"  # the kind of all rounds that are captured as CUDA graphs
 _CONSTANT: list[Callable[..., Any]] = [purpose_word]
 LITTLE = 1 << 23
 """Products of a forward pass of all workers up to which one thread computes a round. 20 workers with 4,810
 parameters and a batch of 32 make 3 million."""
 WAIT = "about 10 to 40 s the first time, less if it was compiled before"
 """For a first round on an H200: 8 s of the paper's CNN to 38 s of the first model of a process."""
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-"""Of glibc's `mallopt`."""
-_TILE_LEAF = 0x1D
-"""Where a CPU states the sizes of its AMX tiles (the number of a `cpuid` leaf)."""
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's `mallopt`
+_TILE_LEAF = 0x1D  # where a CPU states the sizes of its AMX tiles (the number of a `cpuid` leaf)
 
 
 def hides_tiles(cpuinfo: str) -> bool:

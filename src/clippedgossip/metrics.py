@@ -13,10 +13,8 @@ from clippedgossip.network import Network
 from clippedgossip.records import Round, scored
 from clippedgossip.tasks.objective import Metric
 
-LISTED = 10_000
-"""Edges of the largest network whose clipped edges are listed one by one."""
-COMPONENTS = 2000
-"""Regular nodes of the largest network whose components a run can record."""
+LISTED = 10_000  # edges of the largest network whose clipped edges are listed one by one
+COMPONENTS = 2000  # regular nodes of the largest network whose components a run can record
 TABLED = 1_000_000
 """Pairs of nodes of the largest network with a schedule whose clipped messages are counted pair by pair."""
 

@@ -24,19 +24,15 @@ class Origin:
     """Where something of the user's own comes from."""
 
     file: Path
-    code: str
-    """Digest of the module's source and of the modules beside it that it imports."""
-    modules: tuple[str, ...]
-    """Those that the digest covers."""
-    folder: Path | None
-    """The folder beside a config that they lie in; None for installed ones."""
+    code: str  # digest of the module's source and of the modules beside it that it imports
+    modules: tuple[str, ...]  # those that the digest covers
+    folder: Path | None  # the folder beside a config that they lie in; None for installed ones
 
 
 HOLDERS = ("clippedgossip.rules.", "clippedgossip.attacks.", "clippedgossip.tasks.workers")
 """Modules whose objects hold things that may be the user's own."""
 
-_LOADED: dict[str, Origin] = {}
-"""By module, the code that was imported."""
+_LOADED: dict[str, Origin] = {}  # by module, the code that was imported
 
 
 def load(reference: str, folder: Path | None = None) -> tuple[Callable[..., Any], Origin]:

@@ -13,8 +13,7 @@ from hashlib import blake2b
 import torch
 from torch import Tensor
 
-Word = int | Tensor
-"""A signed 64-bit word, or a tensor of them."""
+Word = int | Tensor  # a signed 64-bit word, or a tensor of them
 
 _GOLDEN, _FIRST, _SECOND = -0x61C8864680B583EB, -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15
 

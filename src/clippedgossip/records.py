@@ -29,8 +29,7 @@ from clippedgossip.files import (
     write_atomic,
 )
 
-FORMAT = "2"
-"""Format of a run's folder. Version 0.1 wrote no format; its folders are read."""
+FORMAT = "2"  # format of a run's folder. Version 0.1 wrote no format; its folders are read
 ACCURACY = "accuracy"
 State = Literal["new", "running", "stopped", "failed", "diverged", "finished"]
 
@@ -43,10 +42,8 @@ class Round:
     accuracy: Mapping[str, float | None] | None = None
     """Test accuracy, in [0, 1], of the model averaged over a group of regular nodes:
     {"all": …, "clique A": …}."""
-    mean_accuracy: float | None = None
-    """Mean of the accuracies of single regular nodes."""
-    worst_accuracy: float | None = None
-    """Lowest accuracy of a single regular node."""
+    mean_accuracy: float | None = None  # mean of the accuracies of single regular nodes
+    worst_accuracy: float | None = None  # lowest accuracy of a single regular node
     loss: float | None = None  # of training, the mean over regular nodes
     consensus_distance: float | None = None
     """Ξ: mean squared distance of the regular models to their mean. Only a simulation can know it."""
@@ -64,16 +61,12 @@ class Round:
     """The smallest distance between models of two components. None if there is one component."""
     within_components: float | None = None
     """Ξ within: mean squared distance of the regular models to the mean of their component."""
-    between_components: float | None = None
-    """Ξ between: Ξ less Ξ within."""
+    between_components: float | None = None  # Ξ between: Ξ less Ξ within
     lr: float | None = None  # η of the round
     peer: str | None = None  # whose record it is, of a real network
-    missing: int | None = None
-    """Neighbours whose message did not count in this round."""
-    rejected: int | None = None
-    """Those of them that sent something no regular peer sends."""
-    extra: Mapping[str, Any] = field(default_factory=dict)
-    """Further entries, kept as they are."""
+    missing: int | None = None  # neighbours whose message did not count in this round
+    rejected: int | None = None  # those of them that sent something no regular peer sends
+    extra: Mapping[str, Any] = field(default_factory=dict)  # further entries, kept as they are
 
     @property
     def metric(self) -> str:
@@ -214,8 +207,7 @@ class RunDirectory:
     records_path = _InFolder("records.jsonl")
     environment_path = _InFolder("environment.json")
     checkpoint_path = _InFolder("checkpoint.safetensors")
-    drawing_path = _InFolder("network.svg")
-    """A drawing of the network, if there is one. `report` shows it."""
+    drawing_path = _InFolder("network.svg")  # a drawing of the network, if there is one. `report` shows it
     summary_path = _InFolder("summary.json")
     failure_path = _InFolder("failure.json")
     lock_path = _InFolder("lock")

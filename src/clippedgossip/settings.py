@@ -57,8 +57,7 @@ class Schedule:
 class Training(Schedule):
     """Algorithm 1's numbers. The paper's theory covers its momentum, one local step and a constant η."""
 
-    lr: LearningRate | float = field(default_factory=LearningRate)
-    """A number is a constant rate: lr=0.1."""
+    lr: LearningRate | float = field(default_factory=LearningRate)  # a number is a constant rate: lr=0.1
     optimizer: Optimizer = field(default_factory=HeavyBall)
 
     def __post_init__(self) -> None:
@@ -376,10 +375,8 @@ class DataConfig:
     root: str | None = None
     """A folder to take the data from where the cache has none; no part of the run's identity."""
     partition: str | Mapping[str, Any] = "iid"  # which node holds which samples
-    alpha: float | None = None
-    """Dirichlet's."""
-    samples: int | None = None
-    """Train on this many, drawn at random, the same for every seed."""
+    alpha: float | None = None  # Dirichlet's
+    samples: int | None = None  # train on this many, drawn at random, the same for every seed
     test_samples: int | None = None  # test on this many
     keep: Keep = "auto"
     """Where samples are: on the device, or in host memory; "auto": on the device, if they take at most half
@@ -390,8 +387,7 @@ class DataConfig:
     regular nodes have the same samples."""
     byzantine_copies: bool = False
     """Byzantine nodes that train hold a copy of a regular neighbour's share and take nothing away."""
-    poison: str | Mapping[str, Any] | None = None
-    """What Byzantine nodes that train do to their batches."""
+    poison: str | Mapping[str, Any] | None = None  # what Byzantine nodes that train do to their batches
     parameters: Mapping[str, Any] = field(default_factory=dict, metadata={"of_python": True})
     folder: Path | None = field(default=None, compare=False, repr=False, metadata={"of_python": True})
 

@@ -31,8 +31,7 @@ from clippedgossip.step import SHARED, Averaged, HeavyBall, LearningRate, Optimi
 from clippedgossip.tasks import SCHEMES, DataSet
 from clippedgossip.tasks.objective import LossLike, MetricLike
 
-Words = str | Mapping[str, Any]
-"""A name, or a table with a name and parameters, as in a config."""
+Words = str | Mapping[str, Any]  # a name, or a table with a name and parameters, as in a config
 RuleLike = Rule | Words
 AttackLike = Attack | Words | None
 DataLike = DataSet | Words | Sequence[Any]
@@ -60,8 +59,7 @@ class Choices:
     shares: Shares | None
     model: ModelLike
     training: Training
-    said_training: Mapping[str, Any]
-    """[training] as a config has it."""
+    said_training: Mapping[str, Any]  # [training] as a config has it
     loss: LossLike
     metric: MetricLike
     augment: bool

@@ -33,8 +33,7 @@ class RecordedRun:
     attack: str
     seed: int
     records: list[Round] = field(default_factory=list, repr=False)
-    diverged: str | None = None
-    """Why the run ended before its last round, if it did."""
+    diverged: str | None = None  # why the run ended before its last round, if it did
 
     @property
     def accuracy(self) -> float | None:

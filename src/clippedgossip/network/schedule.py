@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
-Links = tuple[Ints, Ints]
-"""indptr and indices: whom each node hears in a round, in ascending order."""
+Links = tuple[Ints, Ints]  # indptr and indices: whom each node hears in a round, in ascending order
 
 BLOCK = 256  # rounds of churn that are drawn at once
 HORIZON = 100  # rounds in which the links must connect the regular nodes, however short the run
@@ -49,8 +48,7 @@ class GraphSchedule:
     may hear j while j does not hear i."""
 
     directed: ClassVar[bool] = False
-    drawn: ClassVar[bool] = False
-    """Whether rounds are drawn from the run's seed."""
+    drawn: ClassVar[bool] = False  # whether rounds are drawn from the run's seed
 
     @property
     def period(self) -> int | None:

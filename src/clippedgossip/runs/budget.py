@@ -40,10 +40,8 @@ LINK = 1.25e9  # bytes a second between ranks: 10 Gbit/s, a common network
 class Ceilings:
     """The limits of a device."""
 
-    flops: float
-    """Floating-point operations a second, in large products."""
-    bandwidth: float
-    """Bytes a second, read and written."""
+    flops: float  # floating-point operations a second, in large products
+    bandwidth: float  # bytes a second, read and written
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,18 +53,13 @@ class Plan:
     ranks: int
     models_bytes: int
     activations_bytes: int
-    data_bytes: int
-    """Of all samples; of a step's, if the samples stay in host memory."""
-    data_on_host: bool
-    """Whether samples stay in host memory or in files, and are drawn ahead of each step."""
+    data_bytes: int  # of all samples; of a step's, if the samples stay in host memory
+    data_on_host: bool  # whether samples stay in host memory or in files, and are drawn ahead of each step
     traffic_bytes: int
     """Sent by the rank in a round: two transposes, inner products, and what Mozi and tuned attacks add."""
-    gathered_bytes: int
-    """CPU memory of rank 0 while it writes a checkpoint."""
-    operations: float
-    """Operations of the rank's gradients and mixing in a round."""
-    touched_bytes: float
-    """Bytes read and written in a round, without those of the gradients."""
+    gathered_bytes: int  # CPU memory of rank 0 while it writes a checkpoint
+    operations: float  # operations of the rank's gradients and mixing in a round
+    touched_bytes: float  # bytes read and written in a round, without those of the gradients
 
     @property
     def memory_bytes(self) -> int:

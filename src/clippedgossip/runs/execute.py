@@ -204,11 +204,9 @@ class Attempt:
     run: RunDirectory
     device: str
     training: Training
-    began: int = 0
-    """The round of the checkpoint that it resumes from."""
+    began: int = 0  # the round of the checkpoint that it resumes from
     diverged: str | None = None
-    tier: str = ""
-    """How the models are computed."""
+    tier: str = ""  # how the models are computed
 
     @classmethod
     def of(cls, config: RunConfig, root: Path | str) -> "Attempt":

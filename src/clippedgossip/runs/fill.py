@@ -23,8 +23,7 @@ from clippedgossip.simulate.state import Moment
 from clippedgossip.tasks.module_function import SMALL
 
 T = TypeVar("T")
-Progress = Callable[[str, int, int], None]
-"""(what is being done, rounds done, rounds in all)"""
+Progress = Callable[[str, int, int], None]  # (what is being done, rounds done, rounds in all)
 
 TOGETHER = 16  # runs at a time; more gain nothing on one GPU, and little on one core
 FEW = 4  # a stack of fewer runs takes much longer for each of them
@@ -36,14 +35,10 @@ class SweepOutcome:
     """How the runs ended; `runs` are in the order of their configs."""
 
     runs: list[RunDirectory] = field(default_factory=list)
-    done: int = 0
-    """How many are finished, by this call or before, diverged runs included."""
-    diverged: dict[str, str] = field(default_factory=dict)
-    """{folder: why}"""
-    failed: dict[str, str] = field(default_factory=dict)
-    """{folder: why}, in this call"""
-    elsewhere: list[RunDirectory] = field(default_factory=list)
-    """Runs that other processes train."""
+    done: int = 0  # how many are finished, by this call or before, diverged runs included
+    diverged: dict[str, str] = field(default_factory=dict)  # {folder: why}
+    failed: dict[str, str] = field(default_factory=dict)  # {folder: why}, in this call
+    elsewhere: list[RunDirectory] = field(default_factory=list)  # runs that other processes train
 
 
 def run_unfinished(

@@ -37,12 +37,9 @@ from clippedgossip.step import LocalStep
 from clippedgossip.tasks.datasets import at
 from clippedgossip.tasks.workers import Workers, WorkerShares
 
-PASS_BYTES = 64 << 20
-"""Models and activations of one pass on a CPU; larger passes gain nothing."""
-DENSE_ROWS = 1 << 24
-"""Weights of Byzantine nodes; more of them are held as a sparse matrix."""
-GPU_SHARE = 32
-"""On a GPU a pass may take this part of its memory: large passes keep it busy."""
+PASS_BYTES = 64 << 20  # models and activations of one pass on a CPU; larger passes gain nothing
+DENSE_ROWS = 1 << 24  # weights of Byzantine nodes; more of them are held as a sparse matrix
+GPU_SHARE = 32  # on a GPU a pass may take this part of its memory: large passes keep it busy
 
 
 def train(

@@ -22,22 +22,19 @@ from clippedgossip.tasks.workers import Workers
 if TYPE_CHECKING:
     from clippedgossip.simulate.engine import Mixer, Stack
 
-COMPARED = 8
-"""Workers compared in a round."""
+COMPARED = 8  # workers compared in a round
 ROUNDING = {"float32": 0.01, "tf32": 0.03, "bfloat16": 0.05}
 """A gradient may always be off by this share of its size, for each precision."""
 FLIPPED = 10
 """A few workers may be off by this many times as much. Where one sample makes most of a gradient, a ReLU that
 rounding switches on or off changes a large part of it. On an H200 in bfloat16 one worker was off by 0.075,
 its uncompiled gradient by 0.008; of 215 workers the furthest was off by 0.18 in this parameter."""
-FEW = 2
-"""If at most this many workers are off, it does not count as most of the workers."""
+FEW = 2  # if at most this many workers are off, it does not count as most of the workers
 SMALL_LOSS = 0.05
 """A smaller loss is compared as if it had this size. It is the difference of a log-sum and a score, so it is
 rounded to a share of the scores and not of itself. On an H200 in float32 a loss near 0, right as it was, was
 off by 0.036 of its size."""
-MIXING = 1e-5
-"""Repeated mixing may be off by this share of a model's size."""
+MIXING = 1e-5  # repeated mixing may be off by this share of a model's size
 STRIDE = 7919
 """Rows move by this much from round to round. It is a prime, so that all rows are compared in time."""
 SLACK = 2

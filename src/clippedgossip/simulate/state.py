@@ -12,8 +12,7 @@ from clippedgossip.errors import RunError
 from clippedgossip.files import refuse_newer
 from clippedgossip.records import Round
 
-FORMAT = "2"
-"""Format of a checkpoint. Version 0.1 wrote no format; its checkpoints are read."""
+FORMAT = "2"  # format of a checkpoint. Version 0.1 wrote no format; its checkpoints are read
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,8 +58,7 @@ class Moment:
     round: int
     record: Round | None  # None if the round was not evaluated
     take: Callable[[], State] = field(repr=False)
-    tier: str = ""
-    """How the models are computed; see `tasks.workers`."""
+    tier: str = ""  # how the models are computed; see `tasks.workers`
 
     def state(self) -> State:
         """A copy of what the run needs to resume from this round. Ask before the next round is trained."""

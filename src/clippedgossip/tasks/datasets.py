@@ -25,12 +25,9 @@ from clippedgossip.tasks.sources.formats import read_cifar, read_idx
 Data = Tensor | NDArray[Any]
 TENSORS = ("train_x", "train_y", "test_x", "test_y", "mean", "std")
 KEEP = ("auto", "device", "host")
-FILES = "npy"
-"""The name of data in files of the user's own."""
-CHECKED = 1 << 24
-"""Numbers that are looked at together."""
-IGNORED = -100
-"""A label that no loss and no metric counts, as in PyTorch: padding of a sequence."""
+FILES = "npy"  # the name of data in files of the user's own
+CHECKED = 1 << 24  # numbers that are looked at together
+IGNORED = -100  # a label that no loss and no metric counts, as in PyTorch: padding of a sequence
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -53,8 +50,7 @@ class DataSet:
     std: Tensor | None = None
     keep: str = "auto"
     """Where the samples are: on the device that trains, or in host memory, drawn ahead of each step."""
-    in_files: bool = False
-    """Whether the training data are files that are mapped into memory."""
+    in_files: bool = False  # whether the training data are files that are mapped into memory
 
     def __repr__(self) -> str:
         shape = "×".join(map(str, self.shape))

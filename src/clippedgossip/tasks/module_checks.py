@@ -12,8 +12,7 @@ from clippedgossip.tasks.datasets import DataSet, at, leaves, mapped
 from clippedgossip.tasks.objective import Loss, Metric, called, cross_entropy, mse, nll
 from clippedgossip.tasks.poison import Poison
 
-ROUNDS_TRIED = 32
-"""Of a poison, whose labels may depend on the round."""
+ROUNDS_TRIED = 32  # of a poison, whose labels may depend on the round
 
 
 def check_module(module: nn.Module, data: DataSet, loss: Loss, metric: Metric, batch: int) -> None:

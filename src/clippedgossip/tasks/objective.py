@@ -30,8 +30,7 @@ class Loss:
     function: Callable[..., Tensor]
     name: str = "own"
     of_module: bool = False
-    weights: Tensor | None = None
-    """Of the classes; they go to the device of the data."""
+    weights: Tensor | None = None  # of the classes; they go to the device of the data
 
     def __call__(self, module: Any, x: Any, y: Any) -> Tensor:
         if self.of_module:
@@ -182,8 +181,7 @@ class Metric:
     of_loss: bool = False
     """Whether it comes from the task's loss: `sums` then takes that mean and the number of samples."""
 
-    source: object = field(default_factory=object, repr=False)
-    """Equal for metrics that compute the same."""
+    source: object = field(default_factory=object, repr=False)  # equal for metrics that compute the same
 
     def __call__(self, outputs: Any, y: Any) -> Tensor:
         """Of one batch."""

@@ -12,14 +12,11 @@ from clippedgossip.errors import DataError, counted, unknown_name
 from clippedgossip.randomness import generator, key
 from clippedgossip.tasks.datasets import Data
 
-Groups = Sequence[Sequence[int]]
-"""Positions 0 … nodes-1, group by group: the cliques of a dumbbell."""
+Groups = Sequence[Sequence[int]]  # positions 0 … nodes-1, group by group: the cliques of a dumbbell
 
-Scheme = Callable[..., Sequence[Any]]
-"""One of the user's own."""
+Scheme = Callable[..., Sequence[Any]]  # one of the user's own
 
-LARGEST = 1e9
-"""Dirichlet's alpha, beyond which its draws overflow."""
+LARGEST = 1e9  # Dirichlet's alpha, beyond which its draws overflow
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,10 +18,8 @@ class Quadratic:
     x, and f has its minimum at b̄. L is the largest eigenvalue of A.
     """
 
-    curvature: Tensor
-    """A (d, d), symmetric and positive semidefinite, float64."""
-    centres: Tensor
-    """b (n, d), one row per node, float64."""
+    curvature: Tensor  # A (d, d), symmetric and positive semidefinite, float64
+    centres: Tensor  # b (n, d), one row per node, float64
     sigma2: float
     seed: int
 

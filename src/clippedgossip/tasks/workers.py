@@ -54,10 +54,8 @@ Take = Callable[[int, Sequence[Tensor]], None]
 Tier = Literal["vmap", "each"]
 CALLS = (called.__code__, Loss.of_outputs.__code__, Loss.__call__.__code__)
 """What calls a user's model and loss."""
-COMPILER = {"keep_output_stride": False}
-"""Options of PyTorch's compiler: gradients of kernels may lie as they were computed."""
-STATISTICS = 8
-"""Batches from which the statistics of an averaged model's batch normalisation are estimated."""
+COMPILER = {"keep_output_stride": False}  # gradients of kernels may lie as they were computed
+STATISTICS = 8  # batches from which the statistics of an averaged model's batch normalisation are estimated
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -79,8 +77,7 @@ class Task:
     seed: int
     augment: bool = False
     poison: Poison | None = None
-    poisoned: Tensor | None = None
-    """The places in `nodes` of the nodes whose batches are poisoned."""
+    poisoned: Tensor | None = None  # the places in `nodes` of the nodes whose batches are poisoned
 
     def __repr__(self) -> str:
         return (

@@ -10,8 +10,7 @@ from pathlib import Path, PurePosixPath
 
 from clippedgossip.errors import DataError
 
-LARGEST = 1 << 26
-"""Bytes of the largest member that is read."""
+LARGEST = 1 << 26  # bytes of the largest member that is read
 
 
 def members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:

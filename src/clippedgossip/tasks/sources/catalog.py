@@ -13,8 +13,7 @@ class File:
     name: str
     size: int
     sha256: str
-    pickled: str = ""
-    """Digest of its pickled form, where one is published. Nothing else is ever unpickled."""
+    pickled: str = ""  # digest of its pickled form, where one is published. Nothing else is ever unpickled
 
     def named(self, name: str) -> bool:
         """Whether a file of this name may be this one, compressed or not."""
@@ -60,8 +59,7 @@ class Spec:
     classes: int = 10
     downloads: tuple[Download, ...] = ()
     packages: tuple[Package, ...] = ()
-    folders: tuple[str, ...] = ()
-    """Folders where a system package installs it."""
+    folders: tuple[str, ...] = ()  # folders where a system package installs it
 
     @property
     def files(self) -> tuple[File, ...]:

@@ -27,13 +27,10 @@ from clippedgossip.tasks.sources.registries import retrieve
 EMBEDDED = "digits"
 ARCHIVES = (".tar.gz", ".tgz", ".whl", ".zip", ".deb")
 FOLDER = "CLIPPEDGOSSIP_DATA"
-DEPTH = 3
-"""Folders below the user's folder that are searched."""
-LEFT = ".package-*.tmp"
-"""Folders in the cache where packages arrive."""
+DEPTH = 3  # folders below the user's folder that are searched
+LEFT = ".package-*.tmp"  # folders in the cache where packages arrive
 
-Found = Generator[tuple[str, bytes], None, None]
-"""Names and contents of the files that a source offers."""
+Found = Generator[tuple[str, bytes], None, None]  # names and contents of the files that a source offers
 
 
 @dataclass(frozen=True, kw_only=True)

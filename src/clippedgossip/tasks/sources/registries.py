@@ -15,12 +15,9 @@ from clippedgossip.errors import DataError
 from clippedgossip.tasks.sources.catalog import Package
 from clippedgossip.tasks.sources.download import Progress, digest
 
-LIMIT = 1800.0
-"""Seconds that a client may take."""
-TICK = 0.2
-"""Seconds between two reports of progress."""
-WORK = "work"
-"""Folder for the client's temporary files."""
+LIMIT = 1800.0  # seconds that a client may take
+TICK = 0.2  # seconds between two reports of progress
+WORK = "work"  # folder for the client's temporary files
 OFFLINE = re.compile(r"connection broken by '(.+)'|failed, reason: (.+)")
 """The words of pip and npm for a network that failed. They stand some lines before the end."""
 
