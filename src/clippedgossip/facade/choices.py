@@ -18,14 +18,7 @@ from clippedgossip.errors import ConfigError, DataError, counted, kind_of, unkno
 from clippedgossip.facade.recorded_run import RecordedRun
 from clippedgossip.network import Network
 from clippedgossip.rules import Rule
-from clippedgossip.settings import (
-    AttackConfig,
-    DataConfig,
-    ModelConfig,
-    RuleConfig,
-    Training,
-    TrainingConfig,
-)
+from clippedgossip.settings import AttackConfig, DataConfig, ModelConfig, RuleConfig, Training, TrainingConfig
 from clippedgossip.simulate.setup import Setup, Shares, network_task
 from clippedgossip.step import SHARED, Averaged, HeavyBall, LearningRate, Optimizer, momentum_words
 from clippedgossip.tasks import SCHEMES, DataSet

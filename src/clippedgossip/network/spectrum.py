@@ -102,13 +102,7 @@ def asymmetric_gap(w: Csr) -> Gap:
     """γ by moduli, where Byzantine rows differ from their columns; NaN (unknown) above 2000 nodes."""
     sizes = np.sort(np.abs(np.linalg.eigvals(w.toarray()))) if w.shape[0] <= 2000 else np.full(2, np.nan)
     value = float(1 - sizes[-2])
-    return Gap(
-        value=value,
-        lambda2=1 - value,
-        fiedler=None,
-        exact=bool(np.isfinite(value)),
-        method="dense",
-    )
+    return Gap(value=value, lambda2=1 - value, fiedler=None, exact=bool(np.isfinite(value)), method="dense")
 
 
 def edge_form(w: Csr, v: Floats) -> float:
@@ -254,10 +248,7 @@ def _inverse(w: Csr, start: Floats) -> Gap:
     free = np.delete(np.arange(n), np.argmax(np.diff(w.indptr)))  # a hub left in would make the ordering slow
     laplacian = (sparse.diags_array(np.ones(n), format="csr") - w)[free][:, free].tocsc()
     factors = splu(
-        laplacian,
-        permc_spec="MMD_AT_PLUS_A",
-        diag_pivot_thresh=0.0,
-        options={"SymmetricMode": True},
+        laplacian, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True}
     )
 
     def solve(b: Floats) -> Floats:

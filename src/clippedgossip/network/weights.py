@@ -86,10 +86,7 @@ def from_attributes(graph: Graph, labels: Sequence[Hashable], indptr: Ints, indi
 
 
 def from_matrix(
-    matrix: Any,
-    labels: Sequence[Hashable],
-    indptr: Ints,
-    indices: Ints,
+    matrix: Any, labels: Sequence[Hashable], indptr: Ints, indices: Ints
 ) -> tuple[Floats, Floats]:
     """Edge and self-weights of a full W; a weight off the graph is an error."""
     own = sparse.coo_array(matrix, dtype=np.float64)

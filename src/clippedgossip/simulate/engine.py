@@ -51,10 +51,7 @@ def train(
 
 
 def train_together(
-    setups: Sequence[Setup],
-    *,
-    device: str | torch.device = "cpu",
-    states: Sequence[State] | None = None,
+    setups: Sequence[Setup], *, device: str | torch.device = "cpu", states: Sequence[State] | None = None
 ) -> Iterator[list[Moment]]:
     """Train several runs round by round in one stack.
 

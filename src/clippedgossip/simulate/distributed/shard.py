@@ -79,10 +79,7 @@ def engine_over(ranks: Ranks) -> Callable[..., Iterator[list[Moment]]]:
     """An engine like `train_together`, for one run over these ranks."""
 
     def engine(
-        setups: Sequence[Setup],
-        *,
-        device: str | torch.device = "cpu",
-        states: Sequence[State] | None = None,
+        setups: Sequence[Setup], *, device: str | torch.device = "cpu", states: Sequence[State] | None = None
     ) -> Iterator[list[Moment]]:
         (setup,) = setups
         state = None if states is None else states[0]

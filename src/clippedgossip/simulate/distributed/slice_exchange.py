@@ -86,13 +86,7 @@ class SliceEvaluation:
             self._test_part = Workers([replace(workers.task, data=tested)], workers.precision)
 
     def record(
-        self,
-        slices: Tensor,
-        models: Tensor,
-        buffers: Tensor,
-        losses: Tensor,
-        round: int,
-        training: Training,
+        self, slices: Tensor, models: Tensor, buffers: Tensor, losses: Tensor, round: int, training: Training
     ) -> Round:
         """The record of a round; all ranks must call this."""
         regular, count = self.metrics.regular, length(self.own)

@@ -71,22 +71,14 @@ def set_state(root: Path, spec: Spec) -> str:
 
 
 def fetch(
-    name: str,
-    *,
-    folder: Path | str | None = None,
-    online: bool = True,
-    progress: Progress = lambda *_: None,
+    name: str, *, folder: Path | str | None = None, online: bool = True, progress: Progress = lambda *_: None
 ) -> Fetched:
     """Fetch a data set into the cache. Files that are already there with the right digest are kept."""
     return fetch_spec(find_spec(name), folder=folder, online=online, progress=progress)
 
 
 def fetch_spec(
-    spec: Spec,
-    *,
-    folder: Path | str | None = None,
-    online: bool = True,
-    progress: Progress = lambda *_: None,
+    spec: Spec, *, folder: Path | str | None = None, online: bool = True, progress: Progress = lambda *_: None
 ) -> Fetched:
     """`fetch` for a data set that need not be in the catalogue."""
     root = cache_dir() / spec.name
