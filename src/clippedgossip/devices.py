@@ -156,9 +156,8 @@ def compiled(
         for known in _CONSTANT:
             compiler.assume_constant_result(known)
         config = torch._dynamo.config
-        config.recompile_limit = max(
-            config.recompile_limit, 64
-        )  # PyTorch counts other kinds as recompilations
+        # PyTorch counts other kinds as recompilations.
+        config.recompile_limit = max(config.recompile_limit, 64)
         logging.getLogger("torch.utils._sympy.interp").setLevel(logging.ERROR)  # of no use to a user
         if told and os.environ.get("RANK", "0") == "0":
             print(f"compiling {told} for the GPU: {WAIT}", file=sys.stderr, flush=True)
@@ -229,8 +228,7 @@ def threads_for(products: int) -> Iterator[None]:
 
 
 def each(function: Callable[[_In], _Out], items: Sequence[_In]) -> Iterable[_Out]:
-    """`map` with as many threads as PyTorch may use. Each thread takes one item and computes on one core; a
-    single item may use all cores."""
+    """`map` with as many threads as PyTorch may use, each on one core; a single item may use all cores."""
     threads = torch.get_num_threads()
     alone = threads == 1 or len(items) == 1
     return map(function, items) if alone else _pool(threads, os.getpid()).map(function, items)

@@ -42,8 +42,7 @@ class RunError(UserError):
 
 
 class MiscompiledError(RunError):
-    """Rounds that were compiled or captured wrongly. If the run starts again, it does not use what was
-    wrong."""
+    """Rounds that were compiled or captured wrongly. A run that starts again does not use what was wrong."""
 
 
 class FormatError(UserError):

@@ -111,26 +111,18 @@ class Lock:
     @classmethod
     def take(cls, path: Path) -> Self | None:
         """The lock on `path`, or None while another holds it."""
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            for _ in range(5):  # `is_held` takes a shared lock for an instant: try again
-                try:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    return cls(descriptor)
-                except BlockingIOError:
-                    time.sleep(0.02)
-        except BaseException:
-            os.close(descriptor)
-            raise
-        os.close(descriptor)
+        for _ in range(5):  # `is_held` takes a shared lock for an instant: try again
+            with suppress(BlockingIOError):
+                return cls.wait(path, fcntl.LOCK_NB)
+            time.sleep(0.02)
         return None
 
     @classmethod
-    def wait(cls, path: Path) -> Self:
+    def wait(cls, path: Path, how: int = 0) -> Self:
         """The lock on `path`, as soon as no other process holds it."""
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | how)
         except BaseException:
             os.close(descriptor)
             raise
@@ -168,23 +160,21 @@ class Lock:
 
 def to_line(content: Mapping[str, Any]) -> str:
     """JSON on one line. Floats have their shortest exact form; inf and nan become null."""
-    return json.dumps(_plain(content, _null), ensure_ascii=False, allow_nan=False) + "\n"
+    return _json(content, lambda value: None)
 
 
 def to_text(content: Mapping[str, Any]) -> str:
     """JSON for a whole file, indented, with the same numbers as `to_line`."""
-    return json.dumps(_plain(content, _null), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return _json(content, lambda value: None, indent=1)
 
 
 def canonical(config: Mapping[str, Any]) -> str:
     """The one text of a config: keys are sorted; inf and nan are strings, so that they differ from null."""
-    return (
-        json.dumps(_plain(config, str), sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    )
+    return _json(config, str, sort_keys=True, indent=1)
 
 
-def _null(value: float) -> None:
-    return None
+def _json(content: Any, non_finite: Callable[[float], str | None], **layout: Any) -> str:
+    return json.dumps(_plain(content, non_finite), ensure_ascii=False, allow_nan=False, **layout) + "\n"
 
 
 def _plain(value: Any, non_finite: Callable[[float], str | None]) -> Any:

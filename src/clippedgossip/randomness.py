@@ -49,8 +49,7 @@ def _mix(word: Word) -> Word:
 
 def purpose_word(purpose: str) -> int:
     """The word that a purpose's draws start from."""
-    word = int.from_bytes(blake2b(purpose.encode(), digest_size=8).digest(), "big")
-    return ((word + (1 << 63)) & ((1 << 64) - 1)) - (1 << 63)
+    return int.from_bytes(blake2b(purpose.encode(), digest_size=8).digest(), "big", signed=True)
 
 
 def hash_bits(seed: Word, purpose: str, *counters: Word) -> Tensor:

@@ -336,8 +336,7 @@ class AttackConfig(Named):
 
 
 class ModelConfig(Named):
-    """`[model]`. Parameters of the built-in ones stand in the canonical form only where they are not the
-    defaults."""
+    """`[model]`. In the canonical form, parameters of a built-in one stand where they are no defaults."""
 
     section = "model"
 
@@ -368,8 +367,7 @@ class ModelConfig(Named):
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """`[data]`: what is learnt, and who holds what of it. Other keys are parameters of the user's own data
-    set."""
+    """`[data]`: what is learnt, and who holds what of it. Other keys are parameters of an own data set."""
 
     name: str = "digits"  # of a data set, or `package.module:function`
     root: str | None = None

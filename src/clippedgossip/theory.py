@@ -39,8 +39,7 @@ class ConsensusGuarantee:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingGuarantee:
-    """What the training theorem requires of the network: δ_max ≤ γ²/(64·c₁·c₂), c₁ = 32, c₂ = 5 (Theorem
-    1′)."""
+    """What Theorem 1′ (training) requires of the network: δ_max ≤ γ²/(64·c₁·c₂), c₁ = 32, c₂ = 5."""
 
     limit: float
     delta_max: float
@@ -146,9 +145,7 @@ def outvoted(network: Network, *, neighbours: int, rounds: int, share: float = 0
     if not 0 < share <= 1:
         raise NetworkError(f"share is {share!r}; it must be above 0 and at most 1")
     heard = np.minimum(neighbours, network.degrees[network.regular])
-    below = np.maximum(np.ceil(share * heard - 1e-9) - 1, 0).astype(
-        int
-    )  # the most that is less than the share
+    below = np.maximum(np.ceil(share * heard - 1e-9) - 1, 0).astype(int)  # the most below the share
     return byzantine_heard(network, neighbours=neighbours, more_than=below, rounds=rounds)
 
 

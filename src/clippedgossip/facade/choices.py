@@ -1,5 +1,4 @@
-"""The arguments of `train` and `compare`, checked before the first round: objects, or names and tables as in
-a config."""
+"""The arguments of `train` and `compare`, checked before the first round: objects, or words of a config."""
 
 import copy
 import dataclasses
@@ -73,8 +72,7 @@ class Choices:
         device: str | torch.device,
         **given: Any,
     ) -> "Choices":
-        """From the arguments of a call, all by name, those of [training] among `given`. Rules, attacks and
-        seeds are for `setup`."""
+        """From the arguments of a call, those of [training] in `given`. Rules and seeds are for `setup`."""
         if isinstance(network, Setup):
             raise ConfigError(
                 "network is a Setup; cg.train takes a network, data and a model\n"

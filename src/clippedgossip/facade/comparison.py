@@ -146,8 +146,7 @@ class Comparison:
         )
 
     def plot(self) -> "NDArray[Any]":
-        """The metric against the round, means over seeds with 95 % intervals: an array of matplotlib Axes,
-        one for each attack."""
+        """The metric against the round, means over seeds with 95 % intervals: an array of Axes, by attack."""
         import numpy as np
         from matplotlib import pyplot
 

@@ -32,8 +32,7 @@ class GivenRun:
 
 
 def run_folder(recorded: RecordedRun, root: Path | str, device: str) -> Attempt:
-    """The folder of a run under `root`, made if it is not there. Other data, weights, shares or code are
-    another run."""
+    """The folder of a run under `root`, made if need be. Other data, weights, shares or code: another run."""
     setup, description = recorded.setup, recorded.description
     names = (f"{setup.network.n}-nodes", recorded.rule, recorded.attack)
     mapping = {**description, "given": _digests(setup)}

@@ -62,8 +62,7 @@ def grid(*, rows: Annotated[int, "rows"] = 4, columns: Annotated[int, "columns"]
 
 
 def torus(*, rows: Annotated[int, "rows"] = 3, columns: Annotated[int, "columns"] = 3) -> Graph:
-    """A grid that continues at the opposite side; every node has 4 neighbours (§ Constrained topologies,
-    T_{3,3})."""
+    """A grid that continues at the opposite side, 4 neighbours each (§ Constrained topologies, T_{3,3})."""
     _sized("rows", rows, 3, 2 * rows * columns)
     return _numbered(nx.grid_2d_graph(rows, _at_least("columns", columns, 3), periodic=True))
 
@@ -275,8 +274,7 @@ def parameters(name: str) -> Mapping[str, Parameter]:
 
 
 def build(name: str, **values: object) -> Graph:
-    """Build a network by name; values may be text. An unknown name or parameter is an error with the nearest
-    name."""
+    """Build a network by name; values may be text. The error of an unknown name has the nearest one."""
     graph: Graph = made(NETWORK, name, values)
     return graph
 

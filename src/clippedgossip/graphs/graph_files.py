@@ -17,8 +17,7 @@ HEADERS = ({"source", "target"}, {"from", "to"})
 
 
 def read_graph(path: str | Path) -> Graph:
-    """Read an undirected graph. If one edge has a weight, every edge must have one; these weights are
-    used."""
+    """Read an undirected graph. If one edge has a weight, every edge must have one, and they are used."""
     path = Path(path)
     reader = {".graphml": _graphml, ".csv": _csv, ".json": _json}.get(path.suffix.lower())
     if reader is None:

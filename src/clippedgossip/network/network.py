@@ -254,8 +254,7 @@ class Network:
 
     @property
     def fixed_weights(self) -> bool:
-        """Whether the weights do not follow from the degrees. Then a new edge does not change the other
-        weights."""
+        """Whether weights do not follow from the degrees. Then a new edge does not change the others."""
         return self.weighting in ("own", "optimal", "robust")
 
     def edge_weights(self) -> Floats:

@@ -90,8 +90,7 @@ class Optimum:
 
 
 def optimum(indptr: Ints, indices: Ints, robust: Robust | None = None) -> Optimum:
-    """The optimal weights of a connected graph. They are cached, since all runs on one graph need the
-    same."""
+    """The optimal weights of a connected graph. They are cached: all runs on one graph need the same."""
     _check(indptr, indices, robust)
     return _optimum(indptr.tobytes(), indices.tobytes(), robust)
 

@@ -368,8 +368,7 @@ class FunctionSchedule(GraphSchedule):
 
 @lru_cache(maxsize=32)
 def _scheduled(function: Callable[..., Any]) -> Callable[..., GraphSchedule]:
-    """For a function of the round, what makes its schedule from its other parameters. Another function stays
-    as it is: it returns a schedule."""
+    """Of a function of the round, what makes its schedule from its other parameters. Others return one."""
     takes = inspect.signature(function).parameters
     if "round" not in takes:
         return function

@@ -64,9 +64,8 @@ def spectral_gap(w: Csr, *, guess: Floats | None = None) -> Gap:
         return dense_gap(w.toarray())
     start = _unit(np.random.default_rng(SEED).standard_normal(n))
     if guess is not None:
-        start = 0.1 * start + _unit(
-            guess
-        )  # never the guess alone: it may be an eigenvector, but not the right one
+        # Never the guess alone: it may be an eigenvector, but not the right one.
+        start = 0.1 * start + _unit(guess)
     if narrow(w):
         return _inverse(w, start)
     return _lanczos(w, start)

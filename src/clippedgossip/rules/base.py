@@ -129,9 +129,7 @@ class Rule(ABC):
 
     @staticmethod
     def _check_weights(weights: Tensor) -> None:
-        if (
-            not weights.numel() or weights.device.type != "cpu"
-        ):  # reading a value would synchronise with the GPU
+        if not weights.numel() or weights.device.type != "cpu":  # reading one would synchronise with the GPU
             return
         least, most = float(weights.min()), float(weights.double().sum(-1).max())
         if not least >= 0:

@@ -134,8 +134,7 @@ def before(weights: Tensor) -> Tensor:
 
 
 def beyond(weights: Tensor) -> Tensor:
-    """(b, k, …) the weight after each place of a row. It is summed from the end: beside 1, a weight below
-    1e-16 would be lost."""
+    """(b, k, …) the weight after each place of a row. From the end: beside 1, one below 1e-16 is lost."""
     return before(weights.flip(1)).flip(1)
 
 

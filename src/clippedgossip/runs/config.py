@@ -88,8 +88,7 @@ class NetworkConfig:
 
     @classmethod
     def from_value(cls, raw: Any, folder: Path | None = None, *, seed: int = 0) -> Self:
-        """From the section; a file's path is taken from `folder`. What is random is drawn from `seed`, unless
-        the section has its own."""
+        """From the section; a file's path is taken from `folder`. `seed` is for one that has none itself."""
         path = ("network",)
         content = dict(decode.table(raw, path, example='name = "ring"'))
         known: dict[str, Any] = {}

@@ -114,8 +114,7 @@ def run_together(
 
 
 def rounds_in_folder(attempt: "Attempt") -> Iterator[Moment]:
-    """Train one run in its folder; yields after every round. Whoever stops asking leaves a checkpoint; the
-    last one is kept."""
+    """Train one run in its folder; yields after every round. Whoever stops asking leaves a checkpoint."""
     with attempt.run.lock(), _failures_written([attempt]), _out_of_memory():
         recorder = Recorder([attempt], None, Cadence(), keep=True)
         with closing(recorder.rounds(time.monotonic(), [], train_together)) as rounds:
@@ -166,8 +165,7 @@ class Recorder:
                 attempt.run.checkpoint_path.unlink(missing_ok=True)
 
     def write(self, moments: Sequence[Moment], setups: Sequence[Setup], *, checkpoint: bool) -> bool:
-        """Write what is due after a round, and a checkpoint if asked. Returns whether some run has not
-        diverged."""
+        """Write what is due after a round, and a checkpoint if asked; returns whether a run goes on."""
         for attempt, moment, setup in zip(self.attempts, moments, setups, strict=True):
             if attempt.diverged is None:
                 attempt.write(moment, setup)

@@ -1,5 +1,4 @@
-"""Algorithm 1 on one device: local momentum steps of all workers, then the exchange under attack and robust
-mixing."""
+"""Algorithm 1 on one device: local steps of all workers, then the exchange under attack and robust mixing."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
@@ -327,8 +326,7 @@ class Mixer:
         return Context(round=round, rounds=rounds, seed=self.seed)
 
     def make_message_losses(self) -> Callable[[Neighborhood], Tensor]:
-        """A function that gives (b, k+1) losses of own and received models on each node's fresh sample, for
-        Mozi."""
+        """For Mozi: what gives (b, k+1) losses of own and received models on each node's fresh sample."""
         return MessageLosses(self.workers, slice(self.part.start, self.part.start + self.regular))
 
 

@@ -167,8 +167,7 @@ class SelfCheck:
 
 
 def _distrust(workers: Workers, name: str, found: Discrepancy) -> tuple[str, str]:
-    """What is wrong, and how it is computed from now on. If uncompiled code is wrong too, capturing may be
-    the cause."""
+    """What is wrong, and how it is computed from now on. If plain code is wrong too, capturing may be why."""
     now = distrust(workers.kind(name)) or distrust(CAPTURE)
     if now is None:
         raise RunError(
@@ -281,9 +280,7 @@ class Reference:
 
 def wrong_models(what: str, found: Tensor, expected: Tensor) -> Discrepancy | None:
     """Compare models (n, d) with the expected ones. Models that are not finite are not compared."""
-    parts = (
-        torch.split(models, COMPARED) for models in (found, expected)
-    )  # few at once: float64 takes memory
+    parts = (torch.split(models, COMPARED) for models in (found, expected))  # few: float64 takes memory
     pairs = list(zip(*parts, strict=True))
     size = torch.cat([_norms(right) for _, right in pairs]).clamp_min(1e-9)
     off = torch.cat([_norms(one.double() - right.double()) for one, right in pairs]) / size

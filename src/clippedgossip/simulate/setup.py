@@ -192,8 +192,7 @@ def _victim(network: Network, node: int) -> int:
 
 
 def clique_places(network: Network, holders: list[int]) -> list[list[int]]:
-    """Places in `holders`, clique by clique. A node in no clique is put into that of most of its
-    neighbours."""
+    """Places in `holders`, clique by clique. A node in none is put into that of most of its neighbours."""
     if not network.groups:
         raise ConfigError(
             "partition 'clique' needs a network with groups, such as 'dumbbell'; a file names them in the "

@@ -306,8 +306,7 @@ def _loader(name: str) -> Callable[[], DataSet]:
 
 
 def _npy(path: str, digest: str | None = None, config_folder: Path | None = None) -> DataSet:
-    """The .npy files of a folder, beside the config or by its whole path. The digest of a run's config was
-    compared before."""
+    """The .npy files of a folder, beside the config or by its whole path; the digest was compared before."""
     return DataSet.from_files((config_folder or Path()) / path)
 
 
@@ -338,8 +337,7 @@ DATASET = Kind(
 def load_part(
     name: str, root: str | None = None, samples: int | None = None, test_samples: int | None = None
 ) -> DataSet:
-    """A data set or a part of it, the same part for every run. It is cached, so that runs of one process
-    share one copy."""
+    """A data set, or the same part of it for every run. It is cached: runs of a process share one copy."""
     return load(name, root).part(samples, test_samples)
 
 

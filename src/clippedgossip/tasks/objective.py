@@ -148,8 +148,7 @@ def find_loss(said: LossLike, folder: Path | None = None) -> Loss:
 
 
 def usual_loss(said: LossLike, classes: int | None, model: object) -> Loss:
-    """The loss that was asked for, or the usual one of such targets. The paper's CNN gives
-    log-probabilities."""
+    """The loss that was asked for, or the usual one of such targets. The `cnn` gives log-probabilities."""
     return find_loss(said or ("mse" if classes is None else "nll" if model == "cnn" else "cross-entropy"))
 
 

@@ -156,9 +156,8 @@ def make_task(
                 "give a module of your own"
             )
         module = build(module, data.shape, data.classes, seed=seed)
-    if (
-        not isinstance(model, str) or loss is not None or metric is not None or data.mean is None
-    ):  # not all of it is built in
+    built_in = isinstance(model, str) and loss is None and metric is None and data.mean is not None
+    if not built_in:
         from clippedgossip.tasks.module_checks import check_module
 
         check_module(module, data, objective, measured, batch)

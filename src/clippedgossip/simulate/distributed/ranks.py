@@ -48,9 +48,7 @@ class Ranks:
         self.idle = True  # whether the others wait for rank 0's next command
         self.stopped = False  # whether rank 0 has sent STOP
         self.broken = False  # whether a rank was lost
-        self.signal = (
-            ""  # the signal received, if any; obeyed between rounds, when no rank waits for this one
-        )
+        self.signal = ""  # the one received, if any; obeyed between rounds, when no rank waits for this one
         self._store, self._processes = store, processes
 
     def device(self, asked: str | torch.device) -> torch.device:
