@@ -8,7 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -146,8 +146,11 @@ class Recorder:
             if stop:
                 raise KeyboardInterrupt
             last = not live or moments[0].round == self.attempts[0].training.rounds
-            if last:
-                self._finish(time.monotonic() - started)
+            seconds = time.monotonic() - started
+            for attempt in self.attempts if last else ():
+                attempt.run.write_summary(summarise(attempt, seconds))
+                if not self.keep:
+                    attempt.run.checkpoint_path.unlink(missing_ok=True)
             try:
                 yield moments
             except GeneratorExit:
@@ -157,12 +160,6 @@ class Recorder:
             if last:
                 return
             del moments  # they hold the stack: a second one may not fit beside it
-
-    def _finish(self, seconds: float) -> None:
-        for attempt in self.attempts:
-            attempt.run.write_summary(summarise(attempt, seconds))
-            if not self.keep:
-                attempt.run.checkpoint_path.unlink(missing_ok=True)
 
     def write(self, moments: Sequence[Moment], setups: Sequence[Setup], *, checkpoint: bool) -> bool:
         """Write what is due after a round, and a checkpoint if asked; returns whether a run goes on."""
@@ -225,7 +222,11 @@ class Attempt:
 
     def checkpoint_round(self) -> int:
         """The round of its checkpoint; 0 without one."""
-        return _round(self.run.checkpoint_path)
+        try:
+            with safe_open(str(self.run.checkpoint_path), framework="pt") as stored:
+                return int((stored.metadata() or {})["round"])
+        except (OSError, SafetensorError, KeyError, ValueError):
+            return 0
 
     def checkpoint(self) -> State | None:
         """The state to resume from; records after it are deleted. Without a state, the run starts again."""
@@ -240,8 +241,10 @@ class Attempt:
         return None
 
     def kept(self) -> State | None:
-        """What its checkpoint holds."""
-        return _read(self.run.checkpoint_path)
+        """What its checkpoint holds; None if it is damaged: the config determines the run."""
+        with suppress(RunError):
+            return State.load(self.run.checkpoint_path) if self.run.checkpoint_path.exists() else None
+        return None
 
     def write(self, moment: Moment, setup: Setup) -> None:
         """Write the record of a round that was evaluated; note if the run has diverged."""
@@ -294,21 +297,21 @@ def summarise(attempt: Attempt, seconds: float) -> dict[str, Any]:
     metric = last[-1].metric
     groups = {name: _mean([r.score.get(name) for r in last]) for name in last[-1].score}
     scores = {f"mean_{metric}": "mean_score", f"worst_{metric}": "worst_score"}
+    measures = scores | {name: name for name in MEASURES}
+    named = {} if metric == ACCURACY else {"metric": metric}
     end = rounds[-1]
     return {
-        **({} if metric == ACCURACY else {"metric": metric}),
+        **named,
         metric: groups.get("all"),
         "groups": groups,
         "last_round": {
-            **({} if metric == ACCURACY else {"metric": metric}),
+            **named,
             metric: end.score.get("all"),
             "groups": dict(end.score),
-            **{key: _measure(end, name) for key, name in scores.items()},
-            **{name: _measure(end, name) for name in MEASURES},
+            **{key: getattr(end, name) for key, name in measures.items()},
         },
-        **{key: _mean([_measure(r, name) for r in last]) for key, name in scores.items()},
-        **{name: _mean([_measure(r, name) for r in last]) for name in MEASURES},
-        "rounds": rounds[-1].round,
+        **{key: _mean([getattr(r, name) for r in last]) for key, name in measures.items()},
+        "rounds": end.round,
         "resumed_from": attempt.began,
         "seconds": round(seconds, 3),
         "device": attempt.device,
@@ -333,29 +336,12 @@ def lock(attempt: Attempt, stack: ExitStack) -> bool:
     return not attempt.run.finished  # another process may have finished it just before
 
 
-def _read(path: Path) -> State | None:
-    if not path.exists():
-        return None
-    try:
-        return State.load(path)
-    except RunError:  # it is damaged; the config determines the run, so it can start again
-        return None
-
-
-def _round(path: Path) -> int:
-    try:
-        with safe_open(str(path), framework="pt") as stored:
-            return int((stored.metadata() or {})["round"])
-    except (OSError, SafetensorError, KeyError, ValueError):
-        return 0
-
-
 def divergence(moment: Moment, setup: Setup) -> str | None:
     """Why a run must end at this record, if its loss or models are no longer finite."""
     record = moment.record
-    measured = (
-        {} if record is None else {"loss": record.loss, "consensus distance": record.consensus_distance}
-    )
+    if record is None:
+        return None
+    measured = {"loss": record.loss, "consensus distance": record.consensus_distance}
     wrong = [name for name, value in measured.items() if value is not None and not math.isfinite(value)]
     if not wrong:
         return None
@@ -403,9 +389,8 @@ def _failures_written(attempts: Sequence[Attempt]) -> Iterator[None]:
         yield
     except Exception as error:  # whatever it is, the folder names it; then it is raised again
         reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-        reason = blamed(error) or reason
         for attempt in attempts:
-            attempt.run.write_failure(reason)
+            attempt.run.write_failure(blamed(error) or reason)
         raise
 
 
@@ -423,11 +408,6 @@ def _out_of_memory() -> Iterator[None]:
             f"out of memory: {reason}\n"
             "use fewer workers, a smaller batch or model; `run --plan` prints the memory needed"
         ) from error
-
-
-def _measure(record: Round, name: str) -> float | None:
-    value: float | None = getattr(record, name)
-    return value
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
