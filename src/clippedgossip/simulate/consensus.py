@@ -77,45 +77,35 @@ def trajectory(
     layouts = RoundLayouts(network, seed, initial.device)
     models, shadows = _split(network, initial.detach())
     refuse_late(network, models.shape[1], free_memory(models.device), models.element_size())
-    return _rounds(network, layouts, rule, models, shadows, attack or Silence(), rounds, seed)
+    attack = attack or Silence()
 
-
-def _rounds(
-    network: Network,
-    layouts: RoundLayouts,
-    rule: Rule,
-    models: Tensor,
-    shadows: Tensor,
-    attack: Attack,
-    rounds: int,
-    seed: int,
-) -> Iterator[Tensor]:
-    yield models
-    follow = byzantine_rows(network.at(0, seed), models) if attack.trains else None
-    sent = models.new_zeros(layouts.kept, *models.shape)
-    memory = models.new_zeros(attack.memory, models.shape[1]) if attack.memory else None
-    for now in range(rounds):
-        layout = layouts.at(now)
-        if follow is not None and network.schedule is not None:
-            follow = byzantine_rows(network.at(now, seed), models)
-        context = Context(round=now, rounds=rounds, seed=seed)
-        view = View(
-            network=network,
-            layout=layout,
-            models=models,
-            rule=rule,
-            context=context,
-            byzantine_models=shadows,
-            memory=memory,
-        )
-        inbox = attack.received(view)
-        if len(sent):
-            inbox = inbox.with_late(sent)
-            sent[now % len(sent)] = models
-        if follow is not None:
-            shadows = follow @ torch.cat([models, shadows])
-        models = rule.mix(inbox)
+    def states(models: Tensor, shadows: Tensor) -> Iterator[Tensor]:
         yield models
+        follow = byzantine_rows(network.at(0, seed), models) if attack.trains else None
+        sent = models.new_zeros(layouts.kept, *models.shape)
+        memory = models.new_zeros(attack.memory, models.shape[1]) if attack.memory else None
+        for now in range(rounds):
+            if follow is not None and network.schedule is not None:
+                follow = byzantine_rows(network.at(now, seed), models)
+            view = View(
+                network=network,
+                layout=layouts.at(now),
+                models=models,
+                rule=rule,
+                context=Context(round=now, rounds=rounds, seed=seed),
+                byzantine_models=shadows,
+                memory=memory,
+            )
+            inbox = attack.received(view)
+            if len(sent):
+                inbox = inbox.with_late(sent)
+                sent[now % len(sent)] = models
+            if follow is not None:
+                shadows = follow @ torch.cat([models, shadows])
+            models = rule.mix(inbox)
+            yield models
+
+    return states(models, shadows)
 
 
 def _split(network: Network, initial: Tensor) -> tuple[Tensor, Tensor]:
