@@ -83,7 +83,7 @@ def some(names: Iterable[object], most: int = 12) -> str:
 
 def first_line(error: BaseException) -> str:
     """Of what an exception says; its class if it says nothing."""
-    return (str(error).splitlines() or [type(error).__name__])[0]
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def article(noun: str) -> str:

@@ -89,9 +89,8 @@ def random_regular(
         raise NetworkError(
             f"degree is {degree} on {nodes} nodes; it must lie in 1..{nodes - 1} and nodes × degree be even"
         )
-    return _ordered(
-        _connected_if_possible(lambda s: nx.random_regular_graph(degree, nodes, seed=s), nodes, seed)
-    )
+    graph = _connected_if_possible(lambda s: nx.random_regular_graph(degree, nodes, seed=s), nodes, seed)
+    return _from_edges(nodes, graph.edges)  # networkx has the nodes in the order of the edges
 
 
 def erdos_renyi(
@@ -359,11 +358,6 @@ def _from_edges(nodes: int, edges: Iterable[tuple[int, int]]) -> Graph:
 
 def _numbered(graph: Graph) -> Graph:
     return nx.convert_node_labels_to_integers(graph, ordering="sorted")
-
-
-def _ordered(graph: Graph) -> Graph:
-    """The same graph with its nodes in ascending order (networkx has them in the order of the edges)."""
-    return _from_edges(graph.number_of_nodes(), graph.edges)
 
 
 def _connected_if_possible(draw: Callable[[int], Graph], nodes: int, seed: int) -> Graph:

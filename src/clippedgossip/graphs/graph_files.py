@@ -3,14 +3,14 @@
 import csv
 import json
 import math
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import ParseError
 
 import networkx as nx
 
-from clippedgossip.errors import NetworkError, unknown_name
+from clippedgossip.errors import NetworkError, first_line, unknown_name
 from clippedgossip.graphs.generators import Graph
 
 HEADERS = ({"source", "target"}, {"from", "to"})
@@ -19,11 +19,10 @@ HEADERS = ({"source", "target"}, {"from", "to"})
 def read_graph(path: str | Path) -> Graph:
     """Read an undirected graph. If one edge has a weight, every edge must have one, and they are used."""
     path = Path(path)
-    reader = {".graphml": _graphml, ".csv": _csv, ".json": _json}.get(path.suffix.lower())
+    readers: dict[str, Callable[[Path], Graph]] = {".graphml": nx.read_graphml, ".csv": _csv, ".json": _json}
+    reader = readers.get(path.suffix.lower())
     if reader is None:
-        raise NetworkError(
-            unknown_name("graph file type", path.suffix or path.name, (".graphml", ".csv", ".json"))
-        )
+        raise NetworkError(unknown_name("graph file type", path.suffix or path.name, readers))
     if not path.is_file():
         raise NetworkError(
             f"no such graph file: {path}\ngive a .graphml, .csv or .json file, or a network's name"
@@ -32,24 +31,19 @@ def read_graph(path: str | Path) -> Graph:
         graph = _whole_numbers(_undirected(reader(path), path))
     except (OSError, UnicodeDecodeError, ParseError, json.JSONDecodeError, csv.Error) as error:
         raise NetworkError(
-            f"cannot read {path}: {_first_line(error)}\ncorrect the file, or write the graph again"
+            f"cannot read {path}: {first_line(error)}\ncorrect the file, or write the graph again"
         ) from error
     except NetworkError:
         raise
     except Exception as error:  # networkx raises whatever its own code stumbles over
         raise NetworkError(
-            f"{path} is not a valid {path.suffix} graph: {_first_line(error)}\n"
+            f"{path} is not a valid {path.suffix} graph: {first_line(error)}\n"
             "correct the file, or write the graph again"
         ) from error
     if not graph:
         raise NetworkError(f"{path} holds no node; a network needs at least one")
     if any("weight" in data for _, _, data in graph.edges(data=True)):
         graph.graph["weights"] = "own"
-    return graph
-
-
-def _graphml(path: Path) -> Graph:
-    graph: Graph = nx.read_graphml(path)
     return graph
 
 
@@ -80,16 +74,19 @@ def _link(link: Any) -> Any:
     return dict(zip(("source", "target", "weight"), link, strict=False))
 
 
+def csv_rows(path: Path | str) -> list[tuple[int, list[str]]]:
+    """Line number and cells of every line that is neither empty nor a comment."""
+    with Path(path).open(newline="", encoding="utf-8-sig") as file:
+        rows = [[cell.strip() for cell in row] for row in csv.reader(file)]
+    return [(number, row) for number, row in enumerate(rows, 1) if any(row) and not row[0].startswith("#")]
+
+
 def _csv(path: Path) -> Graph:
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        rows = [
-            (number, [cell.strip() for cell in row]) for number, row in enumerate(csv.reader(file), start=1)
-        ]
-    rows = [(number, row) for number, row in rows if any(row) and not row[0].startswith("#")]
-    if rows and _is_header([cell.lower() for cell in rows[0][1]]):
-        rows = rows[1:]
+    rows = csv_rows(path)
+    first = [cell.lower() for cell in rows[0][1]] if rows else []
+    header = set(first[:2]) in HEADERS or first[2:] == ["weight"]
     graph: Graph = nx.Graph()
-    for number, row in rows:
+    for number, row in rows[header:]:
         if len(row) not in (2, 3) or not row[0] or not row[1]:
             raise NetworkError(
                 f"{path} line {number} is {','.join(row)!r}; every line is 'node,node' or 'node,node,weight'"
@@ -103,10 +100,6 @@ def _csv(path: Path) -> Graph:
             )
         graph.add_edge(*row[:2], **({} if weight is None else {"weight": weight}))
     return graph
-
-
-def _is_header(row: list[str]) -> bool:
-    return set(row[:2]) in HEADERS or row[2:] == ["weight"]
 
 
 def _weight(text: str, where: str) -> float:
@@ -151,7 +144,3 @@ def _whole_numbers(graph: Graph) -> Graph:
     ascending.add_nodes_from(sorted(names.values()))
     ascending.update(nx.relabel_nodes(graph, names))
     return ascending
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

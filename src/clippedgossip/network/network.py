@@ -69,12 +69,7 @@ class Network:
         graph: Graph,
         *,
         byzantine: Iterable[Hashable] = (),
-        weights: str
-        | Mapping[str, Any]
-        | NDArray[np.float64]
-        | sparse.sparray
-        | sparse.spmatrix
-        | None = None,
+        weights: str | Mapping[str, Any] | Floats | sparse.sparray | sparse.spmatrix | None = None,
         max_degree: int | None = None,
         schedule: "GraphSchedule | str | Mapping[str, Any] | Callable[..., Any] | None" = None,
         delay: "Delay | int | Mapping[str, Any] | None" = None,
@@ -89,9 +84,8 @@ class Network:
             raise NetworkError(f"all {len(labels)} nodes are Byzantine; at least one must be regular")
         indptr, indices = _csr(graph, index)
         if weights is None:
-            weights = (
-                str(graph.graph.get("weights", "metropolis-hastings")) if max_degree is None else "equal"
-            )
+            usual = str(graph.graph.get("weights", "metropolis-hastings"))
+            weights = usual if max_degree is None else "equal"
             if weights != "own" and any("weight" in data for _, _, data in graph.edges(data=True)):
                 warn_user(
                     f"the weights of the graph's edges are not used, {weights} weights are\n"
@@ -148,8 +142,7 @@ class Network:
         from clippedgossip.report.network_drawing import network_svg
 
         drawing = standalone(network_svg(self)).partition("\n")[2] if self.n <= DRAWN else ""
-        numbers = f"γ = {self.spectral_gap:.4g}, δ_max = {self.delta_max:.4g}"
-        text = html.escape(f"{self!r}: {numbers}")
+        text = html.escape(f"{self!r}: γ = {self.spectral_gap:.4g}, δ_max = {self.delta_max:.4g}")
         return f"<div><p><code>{text}</code></p>{drawing}</div>"
 
     def neighbors(self, node: Hashable) -> tuple[Hashable, ...]:
@@ -282,13 +275,8 @@ class Network:
         keep = ~(self._is_byzantine[rows] | self._is_byzantine[self.indices])
         renumber = np.cumsum(~self._is_byzantine) - 1
         counts = np.bincount(renumber[rows[keep]], minlength=len(self.regular))
-        indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        return (
-            indptr,
-            renumber[self.indices[keep]],
-            self._values[keep],
-            self._selves[self.regular] + self.delta,
-        )
+        selves = self._selves[self.regular] + self.delta
+        return mixing.starts(counts), renumber[self.indices[keep]], self._values[keep], selves
 
     @cached_property
     def spectral_gap(self) -> float:
@@ -368,7 +356,7 @@ class Network:
         place = np.searchsorted(keys, new[order])
         indices = np.insert(self.indices, place, new[order] % self.n)
         degrees = self.degrees + np.bincount(pairs.ravel(), minlength=self.n)
-        indptr = np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64)
+        indptr = mixing.starts(degrees)
         if self.fixed_weights:
             selves = self._selves.copy()
             taken = []
@@ -386,9 +374,8 @@ class Network:
 
     def to_networkx(self) -> Graph:
         """The network as a new networkx graph: Byzantine nodes marked, W on the edges."""
-        graph: Graph = nx.Graph(
-            weights="own", groups={k: [self.labels[i] for i in v] for k, v in self.groups.items()}
-        )
+        groups = {name: [self.labels[i] for i in nodes] for name, nodes in self.groups.items()}
+        graph: Graph = nx.Graph(weights="own", groups=groups)
         graph.add_nodes_from(self.labels)
         graph.add_nodes_from((self.labels[i] for i in self.byzantine), byzantine=True)
         rows = mixing.rows_of(self.indptr)
@@ -421,7 +408,7 @@ def _check_graph(graph: Graph) -> None:
 
 def _csr(graph: Graph, index: Mapping[Hashable, int]) -> tuple[Ints, Ints]:
     degrees = np.fromiter((degree for _, degree in graph.degree), dtype=np.int64, count=len(index))
-    indptr = np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64)
+    indptr = mixing.starts(degrees)
     flat = (index[other] for neighbours in graph.adj.values() for other in neighbours)
     indices = np.fromiter(flat, dtype=np.int64, count=int(indptr[-1]))
     order = np.lexsort((indices, mixing.rows_of(indptr)))
@@ -432,19 +419,14 @@ def _groups(
     graph: Graph, index: Mapping[Hashable, int], is_byzantine: NDArray[np.bool_]
 ) -> Mapping[str, Ints]:
     """The regular members of the groups that the graph names, on itself or node by node."""
-    named: dict[str, list[Hashable]] = {
-        str(k): list(v) for k, v in dict(graph.graph.get("groups", {})).items()
-    }
+    named = {str(name): list(nodes) for name, nodes in dict(graph.graph.get("groups", {})).items()}
     for node, group in graph.nodes(data="group"):
         if group is not None:
             named.setdefault(str(group), []).append(node)
-    members = {name: sorted(index[node] for node in nodes if node in index) for name, nodes in named.items()}
-    return MappingProxyType(
-        {
-            k: _frozen(np.array([i for i in v if not is_byzantine[i]], dtype=np.int64))
-            for k, v in members.items()
-        }
-    )
+    regular = {node: i for node, i in index.items() if not is_byzantine[i]}
+    members = {name: sorted(regular[n] for n in nodes if n in regular) for name, nodes in named.items()}
+    frozen = {name: _frozen(np.array(places, dtype=np.int64)) for name, places in members.items()}
+    return MappingProxyType(frozen)
 
 
 def _matrix(indptr: Ints, indices: Ints, values: Floats, selves: Floats) -> Matrix:

@@ -23,7 +23,8 @@ import clippedgossip.graphs as graphs
 import clippedgossip.own as own
 from clippedgossip.decode import Kind, known_keys, made
 from clippedgossip.errors import NetworkError, UserError, counted, some
-from clippedgossip.network.weights import rows_of
+from clippedgossip.graphs.graph_files import csv_rows
+from clippedgossip.network.weights import rows_of, starts
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -111,12 +112,10 @@ class RandomNeighbours(GraphSchedule):
         drawn = self.places(_torch(nodes), _torch(degrees), _torch(np.array([round])), seed)[:, 0].numpy()
         places = np.sort(drawn.T, 1)
         counts = np.minimum(degrees, self.neighbours)
-        flat = (
-            places.ravel() if counts.min(initial=0) == self.neighbours else places[places < degrees[:, None]]
-        )
+        flat = places[places < degrees[:, None]]
         rows = np.repeat(nodes, counts)
         heard = flat + (flat >= rows) if _complete(network) else network.indices[network.indptr[rows] + flat]
-        return _indptr(counts), heard
+        return starts(counts), heard
 
     def places(self, nodes: "Tensor", degrees: "Tensor", rounds: "Tensor", seed: int) -> "Tensor":
         """(s, rounds, n) which of its neighbours each of the nodes hears (Floyd's sampling), on the device of
@@ -318,10 +317,8 @@ class EdgeFile(GraphSchedule):
                 self._mask(network, round)
 
     def links(self, network: "Network", round: int, seed: int) -> Links:
-        return _masked(network, self._mask(network, round % network.remember("rounds", self._count)))
-
-    def _count(self) -> int:
-        return len(self._rounds)
+        count = network.remember("rounds", lambda: len(self._rounds))
+        return _masked(network, self._mask(network, round % count))
 
     def _mask(self, network: "Network", round: int) -> Mask:
         def compute() -> Mask:
@@ -420,8 +417,8 @@ def schedule_of(said: object) -> GraphSchedule:
     if isinstance(said, GraphSchedule):
         return said
     if isinstance(said, str | Mapping):
-        table = {"name": said} if isinstance(said, str) else dict(said)
-        found: GraphSchedule = made(SCHEDULE, str(table.pop("name", "")), table)
+        words = {"name": said} if isinstance(said, str) else dict(said)
+        found: GraphSchedule = made(SCHEDULE, str(words.pop("name", "")), words)
         return found
     if callable(said) and not isinstance(said, type):
         return FunctionSchedule(said)
@@ -495,14 +492,9 @@ def _torch(array: Ints) -> Any:
     return torch.tensor(array)
 
 
-def _indptr(counts: Ints) -> Ints:
-    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-
-
 def _masked(network: "Network", mask: Mask) -> Links:
     """The links of the network where the mask holds."""
-    total = np.concatenate([[0], np.cumsum(mask)])
-    return total[network.indptr].astype(np.int64), network.indices[mask]
+    return starts(mask)[network.indptr], network.indices[mask]
 
 
 def _within(network: "Network", among: Mask) -> Mask:
@@ -527,12 +519,12 @@ def _both_ways(n: int, a: Ints, b: Ints) -> Links:
     partner = np.full(n, -1, dtype=np.int64)
     partner[a], partner[b] = b, a
     paired = partner >= 0
-    return _indptr(paired.astype(np.int64)), partner[paired]
+    return starts(paired), partner[paired]
 
 
 def _greedy(n: int, a: Ints, b: Ints) -> tuple[Ints, Ints]:
     """Take edges in their order wherever both ends are free; all at once that come first at both ends."""
-    free, taken = np.ones(n, dtype=bool), []
+    free, taken = np.ones(n, dtype=bool), [(a[:0], b[:0])]
     while len(a):
         place = np.arange(len(a))
         first_a, first_b = (np.full(n, len(a), dtype=np.int64) for _ in range(2))
@@ -543,8 +535,6 @@ def _greedy(n: int, a: Ints, b: Ints) -> tuple[Ints, Ints]:
         free[a[chosen]] = free[b[chosen]] = False
         left = free[a] & free[b]
         a, b = a[left], b[left]
-    if not taken:
-        return a, b
     return np.concatenate([x for x, _ in taken]), np.concatenate([y for _, y in taken])
 
 
@@ -558,10 +548,8 @@ def _presence(leave: float, join: float, nodes: int, seed: int, block: int) -> M
     drawn = hash_uniform(seed, "churn", _torch(rounds)[:, None], _torch(np.arange(nodes))).numpy()
     found = np.empty(drawn.shape, dtype=bool)
     for place, chance in enumerate(drawn):
-        before = (
-            np.ones(nodes, dtype=bool) if before is None else np.where(before, chance >= leave, chance < join)
-        )
-        found[place] = before
+        found[place] = True if before is None else np.where(before, chance >= leave, chance < join)
+        before = found[place]
     return found
 
 
@@ -632,17 +620,14 @@ def _edges_of(network: "Network", said: Any, where: str) -> list[tuple[Hashable,
 def _read_rounds(path: str, digest: str) -> tuple[tuple[tuple[str, str], ...], ...]:
     """The pairs of each round of a file; `digest` is that of its content."""
     try:
-        with open(path, newline="", encoding="utf-8-sig") as file:
-            rows = [[cell.strip() for cell in row] for row in csv.reader(file)]
+        lines = csv_rows(path)
     except (UnicodeDecodeError, csv.Error) as error:
         raise NetworkError(
             f"cannot read {path}: {error}\ngive text with the lines round,node,node"
         ) from error
-    lines = [(number, row) for number, row in enumerate(rows, 1) if any(row) and not row[0].startswith("#")]
-    if lines and lines[0][1][0].lower() == "round":
-        lines = lines[1:]
+    header = bool(lines) and lines[0][1][0].lower() == "round"
     found: dict[int, list[tuple[str, str]]] = {}
-    for number, row in lines:
+    for number, row in lines[header:]:
         if len(row) != 3 or not row[0].isdecimal() or len(row[0]) > 7 or not 1 <= int(row[0]) <= LATEST:
             raise NetworkError(
                 f"{path} line {number} is {','.join(row)[:80]!r}\n"

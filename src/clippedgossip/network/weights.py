@@ -37,6 +37,11 @@ def rows_of(indptr: Ints) -> Ints:
     return np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
 
 
+def starts(counts: Ints | NDArray[np.bool_]) -> Ints:
+    """Where each of rows with so many entries starts, and the last one ends."""
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+
+
 def row_sums(indptr: Ints, values: Floats) -> Floats:
     """The sum of each CSR row."""
     return np.bincount(rows_of(indptr), weights=values, minlength=len(indptr) - 1).astype(np.float64)
@@ -167,8 +172,7 @@ def is_symmetric(indptr: Ints, indices: Ints, values: Floats) -> bool:
 
 def reverse_entries(indptr: Ints, indices: Ints) -> Ints:
     """For the CSR entry of (i, j), the place of (j, i)."""
-    order = np.lexsort((rows_of(indptr), indices))
-    return order.astype(np.int64)
+    return np.lexsort((rows_of(indptr), indices)).astype(np.int64)
 
 
 def resolve(
