@@ -193,9 +193,8 @@ def _plain(value: Any, non_finite: Callable[[float], str | None]) -> Any:
         case set() | frozenset():
             return [_plain(item, non_finite) for item in sorted(value)]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {
-            entry.name: _plain(getattr(value, entry.name), non_finite) for entry in dataclasses.fields(value)
-        }
+        names = [entry.name for entry in dataclasses.fields(value)]
+        return {name: _plain(getattr(value, name), non_finite) for name in names}
     if hasattr(value, "tolist"):  # numpy and torch, scalars too
         return _plain(value.tolist(), non_finite)
     raise RunError(

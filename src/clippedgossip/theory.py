@@ -155,9 +155,8 @@ def fewest_neighbours(network: Network, *, rounds: int, risk: float = 0.01, shar
     if not 0 <= risk <= 1:
         raise NetworkError(f"risk is {risk!r}; a probability lies in 0..1")
     every = range(1, int(network.degrees.max(initial=0)) + 1)
-    return next(
-        (s for s in every if outvoted(network, neighbours=s, rounds=rounds, share=share) <= risk), None
-    )
+    risks = ((s, outvoted(network, neighbours=s, rounds=rounds, share=share)) for s in every)
+    return next((s for s, found in risks if found <= risk), None)
 
 
 def training_bound(

@@ -226,10 +226,8 @@ class LocalAttack(LinearAttack):
         return view.table(self._coefficients(view))
 
     def messages(self, view: View) -> Tensor:
-        models = view.models
-        return kernels.linear_messages(
-            self._coefficients(view), models, view.places, lambda c: view.combined(c, models)
-        )
+        models, found = view.models, self._coefficients(view)
+        return kernels.linear_messages(found, models, view.places, lambda c: view.combined(c, models))
 
     def _coefficients(self, view: View) -> Tensor:
         wanted = (len(view.receivers), view.layout.slots.shape[1] + 1)

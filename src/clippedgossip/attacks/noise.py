@@ -23,13 +23,11 @@ class Gaussian(FreeAttack):
     strength: ClassVar[str | None] = "std"
 
     def messages(self, view: View) -> Tensor:
-        edges = torch.arange(len(view.receivers), device=view.models.device)[:, None]
-        context = view.context
-        coordinates = context.offset + torch.arange(view.models.shape[1], device=view.models.device)
-        noise = hash_normal(
-            context.seed, "gaussian", context.round, edges, coordinates, dtype=view.models.dtype
-        )
-        return view.models[view.receivers] + self._scaled(noise)
+        models, now = view.models, view.context
+        edges = torch.arange(len(view.receivers), device=models.device)[:, None]
+        coordinates = now.offset + torch.arange(models.shape[1], device=models.device)
+        noise = hash_normal(now.seed, "gaussian", now.round, edges, coordinates, dtype=models.dtype)
+        return models[view.receivers] + self._scaled(noise)
 
     def _scaled(self, noise: Tensor) -> Tensor:
         if noise.dtype == torch.float64 or (isinstance(self.std, float | int) and abs(self.std) <= LARGE):

@@ -81,9 +81,7 @@ class Choices:
         if not isinstance(network, Network):
             raise ConfigError(f"network is {kind_of(network)}; give cg.Network(graph, byzantine=[…])")
         said_training, made = _training({**training, **{key: given[key] for key in TRAINING if key in given}})
-        words = isinstance(partition, str) or (
-            isinstance(partition, Mapping) and isinstance(partition.get("name"), str)
-        )
+        words = isinstance(_named(partition).get("name"), str)
         said = _said(data, partition if words else "iid")
         return cls(
             network=network,
@@ -212,10 +210,9 @@ def _training(said: dict[str, Any]) -> tuple[dict[str, Any], Training]:
             said |= momentum_words(given)
         else:
             own, said["optimizer"] = given, "sgd"  # an object may be of a class that no config can name
+    there = {key: value for key, value in said.items() if value is not None}
     try:
-        config = decode.section(
-            TrainingConfig, {key: value for key, value in said.items() if value is not None}, (), folder=None
-        )
+        config = decode.section(TrainingConfig, there, (), folder=None)
     except KeyProblem as problem:
         message = str(problem).replace("training.", "")
         raise ConfigError(message) from problem

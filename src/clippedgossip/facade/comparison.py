@@ -217,10 +217,8 @@ class Comparison:
 def batches(runs: Sequence[RecordedRun], device: str) -> Iterator[list[RecordedRun]]:
     """Runs to train in one stack: as many as there is memory for."""
     most = most_together(device, max((run.setup.task.layout.size for run in runs), default=0))
-    free = MEMORY_SHARE * free_memory(device)
-    return packed(
-        runs, lambda run: needed_bytes([run.setup.task], [run.setup], torch.device(device)), free, most
-    )
+    free, place = MEMORY_SHARE * free_memory(device), torch.device(device)
+    return packed(runs, lambda run: needed_bytes([run.setup.task], [run.setup], place), free, most)
 
 
 def train_batch(runs: Sequence[RecordedRun], device: str) -> Iterator[int]:

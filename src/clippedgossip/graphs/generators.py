@@ -7,6 +7,7 @@ Byzantine nodes are some of the nodes, named or drawn at random, or new ones hun
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from functools import partial
 from itertools import combinations
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -89,7 +90,7 @@ def random_regular(
         raise NetworkError(
             f"degree is {degree} on {nodes} nodes; it must lie in 1..{nodes - 1} and nodes × degree be even"
         )
-    graph = _connected_if_possible(lambda s: nx.random_regular_graph(degree, nodes, seed=s), nodes, seed)
+    graph = _connected_if_possible(partial(nx.random_regular_graph, degree, nodes), nodes, seed)
     return _from_edges(nodes, graph.edges)  # networkx has the nodes in the order of the edges
 
 
@@ -114,9 +115,8 @@ def small_world(
     _probability("rewire", rewire)
     if not 2 <= neighbours <= nodes - 1:
         raise NetworkError(f"neighbours is {neighbours}; it must lie in 2..{nodes - 1} on {nodes} nodes")
-    return _connected_if_possible(
-        lambda s: nx.watts_strogatz_graph(nodes, neighbours, rewire, seed=s), nodes, seed
-    )
+    draw = partial(nx.watts_strogatz_graph, nodes, neighbours, rewire)
+    return _connected_if_possible(draw, nodes, seed)
 
 
 def scale_free(
@@ -295,9 +295,8 @@ def find_nodes(graph: Graph, names: Iterable[Hashable]) -> tuple[Hashable, ...]:
 
 def byzantine_nodes(graph: Graph) -> tuple[Hashable, ...]:
     """The nodes that the graph itself marks with `byzantine`."""
-    return tuple(
-        node for node, mark in graph.nodes(data="byzantine") if mark and str(mark).lower() != "false"
-    )
+    marks = graph.nodes(data="byzantine")
+    return tuple(node for node, mark in marks if mark and str(mark).lower() != "false")
 
 
 def random_nodes(graph: Graph, count: int, *, seed: int = 0) -> tuple[Hashable, ...]:
@@ -360,10 +359,10 @@ def _numbered(graph: Graph) -> Graph:
     return nx.convert_node_labels_to_integers(graph, ordering="sorted")
 
 
-def _connected_if_possible(draw: Callable[[int], Graph], nodes: int, seed: int) -> Graph:
+def _connected_if_possible(draw: Callable[..., Graph], nodes: int, seed: int) -> Graph:
     """The first connected graph of a few draws, fewer for large graphs; otherwise the first draw."""
-    first = draw(_at_least("seed", seed, 0))
+    first = draw(seed=_at_least("seed", seed, 0))
     if nx.is_connected(first):
         return first
     children = np.random.SeedSequence(seed).generate_state(min(100, 100_000 // nodes))
-    return next((graph for s in children if nx.is_connected(graph := draw(int(s)))), first)
+    return next((graph for s in children if nx.is_connected(graph := draw(seed=int(s)))), first)

@@ -258,11 +258,10 @@ def _value(
     if gamma <= 0 or slack.min() <= 0:
         return np.inf, None
     laplacian, eye, mean = problem.laplacian(w), np.eye(problem.n), 1.0 / problem.n
-    try:  # the constraints are on 1⊥; on 1 both matrices are made 1
-        low = linalg.cholesky(laplacian - gamma * eye + (1 + gamma) * mean, lower=True, check_finite=False)
-        high = linalg.cholesky(
-            (2 - gamma) * eye - laplacian + (gamma - 1) * mean, lower=True, check_finite=False
-        )
+    # The constraints are on 1⊥; on 1 both matrices are made 1.
+    both = laplacian - gamma * eye + (1 + gamma) * mean, (2 - gamma) * eye - laplacian + (gamma - 1) * mean
+    try:
+        low, high = (linalg.cholesky(matrix, lower=True, check_finite=False) for matrix in both)
     except linalg.LinAlgError:
         return np.inf, None
     logs = np.log(slack).sum() + 2 * np.log(np.diag(low)).sum() + 2 * np.log(np.diag(high)).sum()

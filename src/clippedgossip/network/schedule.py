@@ -587,9 +587,8 @@ def _chosen(network: "Network", pairs: Iterable[Any], where: str, *, both: bool 
 
 def _nodes(network: "Network", names: Any, where: str) -> Ints:
     """Places of the nodes of these names."""
-    index: dict[str, int] = network.remember(
-        "places", lambda: {str(label): place for place, label in enumerate(network.labels)}
-    )
+    places = ((str(label), place) for place, label in enumerate(network.labels))
+    index: dict[str, int] = network.remember("places", lambda: dict(places))
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise NetworkError(f"{where} has the nodes {names!r}; give a list of them: [{names!r}]")
     found = []

@@ -215,9 +215,8 @@ def _converged(alphas: Floats, betas: Floats, beta: float) -> bool:
 def _end(alphas: Floats, betas: Floats, beta: float, *, top: bool) -> tuple[float, float]:
     """An extreme Ritz value and its error: the residual r, or r² over the distance to the next value."""
     m = len(alphas)
-    values, vectors = eigh_tridiagonal(
-        alphas, betas, select="i", select_range=(max(m - 2, 0), m - 1) if top else (0, min(1, m - 1))
-    )
+    ends = (max(m - 2, 0), m - 1) if top else (0, min(1, m - 1))
+    values, vectors = eigh_tridiagonal(alphas, betas, select="i", select_range=ends)
     last = -1 if top else 0
     residual, apart = abs(beta * vectors[-1, last]), float(values[-1] - values[0])
     return float(values[last]), float(min(residual, residual**2 / apart) if apart > 0 else residual)
@@ -263,9 +262,8 @@ def _inverse(w: Csr, start: Floats) -> Gap:
     low = edge_form(w, vector)
     theta_n, exact = 2 * float(w.diagonal().min()) - 1, True  # Gershgorin: λ_n is not below
     if -theta_n > 1 - low:
-        alphas, betas, exact = _tridiagonal(
-            w, _unit(np.random.default_rng(SEED).standard_normal(n)), _lowest(1 - low)
-        )
+        first = _unit(np.random.default_rng(SEED).standard_normal(n))
+        alphas, betas, exact = _tridiagonal(w, first, _lowest(1 - low))
         theta_n = _smallest(alphas, betas)
     return _gap(vector, low, theta_n, exact, "inverse")
 

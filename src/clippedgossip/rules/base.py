@@ -257,10 +257,8 @@ class CoordinateRule(Rule):
                 blocks = [block[:, part] for block in inbox.blocks]
                 here = torch.cat(blocks) if len(blocks) > 1 else blocks[0]
                 held = scratch[:, : len(first) * here.shape[1]].view(count + 1, len(first), -1)
-                values = [
-                    torch.index_select(here, 0, column, out=value)
-                    for column, value in zip(columns, held, strict=True)
-                ]
+                pairs = zip(columns, held, strict=True)
+                values = [torch.index_select(here, 0, column, out=value) for column, value in pairs]
                 combined = self.combine(values, weights).to(output.dtype)
                 combined = combined if distinct else combined.index_select(0, copies)
                 if in_a_row:

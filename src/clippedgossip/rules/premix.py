@@ -79,10 +79,8 @@ class Premix(LinearRule):
         mixed = near.averages(premix)
         seen = near.mapped(premix, weights)
         layout = Layout.explicit(weights, nodes=near.nodes, senders=seen.senders)
-        averages = Inbox(
-            layout=layout, models=mixed[:, 0], extra=mixed[:, 1:].flatten(0, 1), context=near.context
-        )
-        return self.rule.mix(averages)
+        own, received = mixed[:, 0], mixed[:, 1:].flatten(0, 1)
+        return self.rule.mix(Inbox(layout=layout, models=own, extra=received, context=near.context))
 
     def _mix_by_coordinate(self, near: Neighborhood) -> Tensor:
         premix, weights = self._through(near)
@@ -132,9 +130,8 @@ class Bucketing(Premix):
         return self.rule.caveat(-(-neighbors // self.size))
 
     def premix(self, near: Neighborhood) -> tuple[Tensor, Tensor]:
-        draw = hash_bits(
-            near.context.seed, "bucketing", near.context.round, near.nodes[:, None], near.senders
-        )
+        now = near.context
+        draw = hash_bits(now.seed, "bucketing", now.round, near.nodes[:, None], near.senders)
         last = torch.iinfo(torch.int64).max
         rank = torch.where(near.present, draw, last).argsort(1).argsort(1)
         buckets = -(-near.weights.shape[1] // self.size)

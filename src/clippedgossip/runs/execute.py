@@ -50,9 +50,8 @@ class Cadence:
     seconds: float | None = 30.0
 
     def due(self, rounds: int, seconds: float, cost: float = 0.0) -> bool:
-        return (self.rounds is not None and rounds >= self.rounds) or (
-            self.seconds is not None and seconds >= max(self.seconds, 20 * cost)
-        )
+        late = self.seconds is not None and seconds >= max(self.seconds, 20 * cost)
+        return late or (self.rounds is not None and rounds >= self.rounds)
 
 
 def execute(

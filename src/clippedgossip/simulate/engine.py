@@ -99,9 +99,8 @@ class Stack:
         self.losses = torch.zeros(rows, device=self.device)
         for setup, part in zip(self.setups, self.parts, strict=True):
             self.models[part] = setup.task.initial()
-        self.mixers = [
-            Mixer(setup, self.workers, part) for setup, part in zip(self.setups, self.parts, strict=True)
-        ]
+        pairs = zip(self.setups, self.parts, strict=True)
+        self.mixers = [Mixer(setup, self.workers, part) for setup, part in pairs]
         if self.workers.compiles:
             check_compiled(self.workers, self.models)
         self.local_step = LocalStep(self.workers, self.training.optimizer, self.training.local_steps)
@@ -177,9 +176,8 @@ class Stack:
     @torch.no_grad()
     def evaluate(self) -> list[Round]:
         """A record of each run."""
-        return [
-            self._record(mixer.metrics, part) for mixer, part in zip(self.mixers, self.parts, strict=True)
-        ]
+        pairs = zip(self.mixers, self.parts, strict=True)
+        return [self._record(mixer.metrics, part) for mixer, part in pairs]
 
     def _record(self, metrics: RunMetrics, part: slice) -> Round:
         rows, training = slice(part.start, part.start + metrics.regular), self.training
@@ -250,14 +248,12 @@ class Mixer:
         """The half-steps of the last rounds, where messages come late."""
         self.memory = torch.zeros(self.attack.memory if self.attack else 0, size, device=device)
         self._place = torch.zeros(1, dtype=torch.int64, device=device)
-        self.metrics = RunMetrics(
-            setup.network, self.layout, counts_clips=isinstance(self.rule, ClippedGossip | CSPlus)
-        )
-        self._byzantine_rows = (
-            byzantine_rows(self.network.at(0, self.seed), torch.zeros((), device=device)).to_dense()
-            if part.stop - part.start > self.regular
-            else None
-        )
+        clips = isinstance(self.rule, ClippedGossip | CSPlus)
+        self.metrics = RunMetrics(setup.network, self.layout, counts_clips=clips)
+        self._byzantine_rows: Tensor | None = None
+        if part.stop - part.start > self.regular:
+            now = self.network.at(0, self.seed)
+            self._byzantine_rows = byzantine_rows(now, torch.zeros((), device=device)).to_dense()
 
     @property
     def kept(self) -> dict[str, Tensor]:
@@ -335,12 +331,11 @@ class MessageLosses:
 
     def __init__(self, workers: Workers, rows: slice) -> None:
         self.workers, self.rows = workers, rows
-        device = workers.task.device
-        total = (
-            torch.cuda.get_device_properties(device).total_memory // GPU_SHARE if device.type == "cuda" else 0
-        )
+        device, total = workers.task.device, PASS_BYTES
+        if device.type == "cuda":
+            total = max(total, torch.cuda.get_device_properties(device).total_memory // GPU_SHARE)
         each = 4 * workers.task.layout.size + workers.task.batch * workers.activation_bytes
-        self.size = max(1, max(total, PASS_BYTES) // each)  # models in a pass
+        self.size = max(1, total // each)  # models in a pass
         self._losses_of = partial(workers.compiled("losses_of"), workers.shares)
         self._shares: dict[int, WorkerShares] = {}
 

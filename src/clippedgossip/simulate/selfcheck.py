@@ -261,9 +261,8 @@ class Reference:
         for (name, found), rounded, right in zip(given.items(), plain, exact, strict=True):
             size = (_norms(right) + _norms(self.models)).clamp_min(1e-9)
             off, fair = _norms(found.double() - right) / size, _norms(rounded.double() - right) / size
-            allowed = torch.where(
-                torch.isfinite(size), 4 * torch.finfo(found.dtype).eps + SLACK * fair, torch.nan
-            )
+            rounding = 4 * torch.finfo(found.dtype).eps + SLACK * fair
+            allowed = torch.where(torch.isfinite(size), rounding, torch.nan)
             if (wrong := _worst(name, off, allowed, allowed)) is not None:
                 return wrong
         return None

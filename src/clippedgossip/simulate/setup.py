@@ -204,9 +204,8 @@ def clique_places(network: Network, holders: list[int]) -> list[list[int]]:
         near = {node: _nearest(network, node, member, len(names)) for node in lost}
         found = {node: group for node, group in near.items() if group is not None}
         member |= found or dict.fromkeys(lost, 0)
-    return [
-        [place for place, node in enumerate(holders) if member[node] == group] for group in range(len(names))
-    ]
+    places = range(len(holders))
+    return [[k for k in places if member[holders[k]] == group] for group in range(len(names))]
 
 
 def _nearest(network: Network, node: int, member: dict[int, int], groups: int) -> int | None:

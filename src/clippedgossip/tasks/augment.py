@@ -20,9 +20,8 @@ def crop_flip(x: Tensor, seed: Word, node_ids: Tensor, round: Word, padding: int
     rows = torch.arange(height, device=x.device) + ((bits & 0xFFFF) % span - padding)[..., None]
     columns = torch.arange(width, device=x.device) + (((bits >> 16) & 0xFFFF) % span - padding)[..., None]
     columns = torch.where(((bits >> 32) & 1 == 1)[..., None], width - 1 - columns, columns)
-    inside = ((rows >= 0) & (rows < height))[..., :, None] & ((columns >= 0) & (columns < width))[
-        ..., None, :
-    ]
+    in_rows, in_columns = (rows >= 0) & (rows < height), (columns >= 0) & (columns < width)
+    inside = in_rows[..., :, None] & in_columns[..., None, :]
     flat = rows.clamp(0, height - 1)[..., :, None] * width + columns.clamp(0, width - 1)[..., None, :]
     index = flat.reshape(*lead, 1, height * width).expand(*lead, channels, height * width)
     moved = x.reshape(*lead, channels, height * width).gather(-1, index).reshape(x.shape)

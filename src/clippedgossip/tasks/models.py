@@ -29,9 +29,8 @@ def linear(shape: Shape, classes: int) -> nn.Module:
 
 def mlp(shape: Shape, classes: int, width: int = 64) -> nn.Module:
     """One hidden layer."""
-    return nn.Sequential(
-        nn.Flatten(), nn.Linear(math.prod(shape), width), nn.ReLU(), nn.Linear(width, classes)
-    )
+    hidden = nn.Linear(math.prod(shape), width)
+    return nn.Sequential(nn.Flatten(), hidden, nn.ReLU(), nn.Linear(width, classes))
 
 
 def deep_mlp(shape: Shape, classes: int, width: int = 32, depth: int = 6) -> nn.Module:

@@ -201,14 +201,9 @@ def mean_metric(
     """
 
     def sums(outputs: Any, y: Any) -> Tensor:
-        count = len(leaves(y)[0])
-        return count * torch.stack([torch.as_tensor(function(outputs, y)).double(), _ones(y)])
+        return _of_loss(torch.as_tensor(function(outputs, y)), y)
 
     return Metric(name, sums, _mean, higher_is_better, source=function)
-
-
-def _ones(y: Any) -> Tensor:
-    return torch.ones((), dtype=torch.float64, device=leaves(y)[0].device)
 
 
 def _mean(sums: Tensor) -> Tensor:
@@ -229,14 +224,13 @@ def _classes(outputs: Tensor, y: Tensor) -> Tensor:
 
 
 def _of_loss(mean: Tensor, y: Any) -> Tensor:
-    count = len(leaves(y)[0])
-    return count * torch.stack([mean.double(), _ones(y)])
+    first = leaves(y)[0]
+    return len(first) * torch.stack([mean.double(), first.new_ones((), dtype=torch.float64)])
 
 
 def _perplexity(outputs: Tensor, y: Tensor) -> Tensor:
-    total = functional.cross_entropy(
-        widened(outputs).flatten(0, -2), y.flatten(), reduction="sum", ignore_index=IGNORED
-    )
+    flat, labels = widened(outputs).flatten(0, -2), y.flatten()
+    total = functional.cross_entropy(flat, labels, reduction="sum", ignore_index=IGNORED)
     return torch.stack([total.double(), (y != IGNORED).sum().double()])
 
 

@@ -126,10 +126,8 @@ class Ranks:
         longest = max(int(length) for length in lengths)
         received = [torch.zeros(longest, dtype=torch.uint8) for _ in range(self.size)]
         self._communicate(dist.all_gather, received, torch.nn.functional.pad(sent, (0, longest - len(sent))))
-        return [
-            bytes(text[: int(length)].tolist()).decode()
-            for text, length in zip(received, lengths, strict=True)
-        ]
+        pairs = zip(received, lengths, strict=True)
+        return [bytes(text[: int(length)].tolist()).decode() for text, length in pairs]
 
     def wait_for_nccl(self, device: torch.device) -> None:
         """Wait until NCCL has sent everything; raise if that takes too long or a signal came."""
@@ -217,9 +215,7 @@ class Ranks:
         silent = [rank for rank in range(1, self.size) if rank not in reports]
         if silent:
             what = f"did not answer for {self.timeout:g} s" if late else "ended without a word"
-            where = "; ".join(self._processes[rank] for rank in silent[:3]) + (
-                "; …" if len(silent) > 3 else ""
-            )
+            where = "; ".join([self._processes[rank] for rank in silent[:3]] + ["…"] * (len(silent) > 3))
             return f"{rank_names(silent)} of {self.size} {what} ({where})"
         slow = [rank for rank, report in ((0, LATE if late else ENDED), *reports.items()) if report == LATE]
         if slow:

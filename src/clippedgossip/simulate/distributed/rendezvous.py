@@ -36,9 +36,8 @@ def join(*, url: str = "env://", timeout: float = TIMEOUT, share_memory: bool = 
     store, rank, size = next(rendezvous(url, timeout=timedelta(seconds=timeout)))
     local = int(os.environ.get("LOCAL_WORLD_SIZE", size))
     able = torch.cuda.is_available() and dist.is_nccl_available() and local <= torch.cuda.device_count()
-    members = find_members(
-        store, rank, size, f"{able} {socket.gethostname()}, process {os.getpid()}", timeout
-    )
+    told = f"{able} {socket.gethostname()}, process {os.getpid()}"
+    members = find_members(store, rank, size, told, timeout)
     nccl = all(text.startswith("True ") for text in members.texts)
     with _batch_scheduling():
         dist.init_process_group(

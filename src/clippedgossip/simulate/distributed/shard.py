@@ -213,9 +213,8 @@ class Shard:
             return
         for name, own in self._stored().items():
             self._scatter(None if state is None else state.tensors[name], own)
-        self.mixer.metrics.clips.copy_(
-            self.ranks.broadcast(self.mixer.metrics.clips if state is None else state.tensors["clips"])
-        )
+        clips = self.mixer.metrics.clips
+        clips.copy_(self.ranks.broadcast(clips if state is None else state.tensors["clips"]))
         for name, held in self.mixer.kept.items():  # each rank keeps its coordinates of all of them
             whole = torch.empty(self._whole(held)) if state is None else state.tensors[name]
             for rows, of_all in zip(held, whole, strict=True):

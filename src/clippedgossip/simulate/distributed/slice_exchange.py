@@ -62,10 +62,8 @@ class SliceMixer(Mixer):
             message = near.message(place)
             whole = transpose.gather(torch.split(message, counts), message.new_empty(count, transpose.size))
             losses.append(self._losses_of(whole, x, y) if count else whole.new_zeros(0))
-        start = near.group.start
-        return transpose.gather_numbers(
-            torch.stack(losses, 1), slice(own.start - start, own.stop - start), length(near.group)
-        )
+        mine = slice(own.start - near.group.start, own.stop - near.group.start)
+        return transpose.gather_numbers(torch.stack(losses, 1), mine, length(near.group))
 
 
 class SliceEvaluation:

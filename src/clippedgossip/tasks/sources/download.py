@@ -86,9 +86,8 @@ def _transfer(url: str, size: int, part: Path, progress: Progress) -> None:
         return
     headers = {"User-Agent": "clippedgossip"} | ({"Range": f"bytes={start}-"} if start else {})
     with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=TIMEOUT) as response:
-        resumed = response.status == 206 and response.headers.get("Content-Range", "").startswith(
-            f"bytes {start}-"
-        )
+        part_sent = response.headers.get("Content-Range", "")
+        resumed = response.status == 206 and part_sent.startswith(f"bytes {start}-")
         done = start if resumed else 0
         with part.open("ab" if resumed else "wb") as stream:
             while block := response.read(BLOCK):
