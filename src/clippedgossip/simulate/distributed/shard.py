@@ -55,24 +55,17 @@ def follow(make: Callable[[], Setup], *, ranks: Ranks) -> None:
     it raises, rank 0 reports the error.
     """
     assert ranks.rank > 0
+    shard: Shard | None = None
     try:
-        _follow_commands(make, ranks)
+        while (command := ranks.receive_command()) != STOP:
+            if command == BEGIN:
+                shard = _begin(make, ranks, "cuda" if ranks.receive_command() else "cpu")
+            elif shard is not None:
+                with ranks.working():
+                    (shard.advance if command == ROUND else shard.gather)()
     except BaseException as error:
         ranks.report_failure(error)
         raise
-
-
-def _follow_commands(make: Callable[[], Setup], ranks: Ranks) -> None:
-    shard: Shard | None = None
-    while (command := ranks.receive_command()) != STOP:
-        if command == BEGIN:
-            shard = _begin(make, ranks, "cuda" if ranks.receive_command() else "cpu")
-        elif shard is not None:
-            with ranks.working():
-                if command == ROUND:
-                    shard.advance()
-                else:
-                    shard.gather()
 
 
 def engine_over(ranks: Ranks) -> Callable[..., Iterator[list[Moment]]]:
@@ -178,10 +171,10 @@ class Shard:
     def check(self, state: State) -> None:
         """Raise if a state does not fit this run."""
         whole = (self.transpose.workers, self.transpose.size)
+        buffers = self.workers.initial_buffers().shape[1]
         for name, shape in (
-            ("models", whole),
-            *((name, whole) for name in self.training.optimizer.slots),
-            *((name, shape) for name, shape in self._buffers_shape().items()),
+            *((name, whole) for name in ("models", *self.training.optimizer.slots)),
+            *([("buffers", (whole[0], buffers))] if buffers else []),
             ("clips", self.mixer.metrics.clips.shape),
             *((name, self._whole(held)) for name, held in self.mixer.kept.items()),
         ):
@@ -190,10 +183,6 @@ class Shard:
     def _whole(self, held: Tensor) -> tuple[int, ...]:
         """The shape, with all coordinates, of what the mixer keeps from round to round."""
         return (*held.shape[:2], self.transpose.size)
-
-    def _buffers_shape(self) -> dict[str, tuple[int, int]]:
-        size = self.workers.initial_buffers().shape[1]
-        return {"buffers": (self.transpose.workers, size)} if size else {}
 
     def start(self, state: State | None) -> None:
         """Start from rank 0's state, or from its x⁰."""
