@@ -97,6 +97,7 @@ class RunMetrics:
             tabled = self.regular * network.n <= TABLED
             self.clips = self.clips.new_zeros(self.regular, 1 + (network.n if tabled else 1))
         self._edges = int((layout.weights > 0).sum())
+        self._names = [label if isinstance(label, int | str) else str(label) for label in network.labels]
 
     def count_clips(self, plan: Tensor, layout: Layout) -> None:
         """Count the messages whose coefficient in (n, k+1), own model first, is below their weight."""
@@ -143,6 +144,7 @@ class RunMetrics:
         `pairs`: those of `pair_distances`, where components are asked for."""
         worst = torch.amin if metric.higher_is_better else torch.amax
         seen = None if pairs is None else components(pairs[:, :-1], near=None, size=pairs[:, -1])
+        names = [self._names[node] for node in self.network.regular]
         return Round(
             round=round,
             **scored(
@@ -156,17 +158,12 @@ class RunMetrics:
             consensus_distance=float(distances.mean()),
             clipped=self._clipped(round),
             clipped_edges=self.clipped_edges(round) if last else None,
-            components=None if seen is None else self._named(seen),
+            components=None if seen is None else [[names[row] for row in part] for part in seen.parts],
             component_gap=None if seen is None else seen.gap,
             within_components=None if seen is None else seen.within,
             between_components=None if seen is None else seen.between,
             lr=lr,
         )
-
-    def _named(self, seen: "SeenComponents") -> list[list[Any]]:
-        labels = [self.network.labels[i] for i in self.network.regular]
-        names = [label if isinstance(label, int | str) else str(label) for label in labels]
-        return [[names[row] for row in part] for part in seen.parts]
 
     def clipped_edges(self, rounds: int) -> list[list[Any]] | None:
         """[sender, receiver, share of the rounds] of the edges that were clipped, the most clipped first."""
@@ -179,9 +176,8 @@ class RunMetrics:
             clips = clips[:, :-1]
             senders = torch.arange(self.network.n, device=clips.device).expand_as(clips)
         nodes, by_node, counted = (x.tolist() for x in (self.layout.nodes, senders, clips))
-        names = [label if isinstance(label, int | str) else str(label) for label in self.network.labels]
         found = [
-            [names[sender], names[node], times / rounds]
+            [self._names[sender], self._names[node], times / rounds]
             for node, row, counts in zip(nodes, by_node, counted, strict=True)
             for sender, times in zip(row, counts, strict=True)
             if times

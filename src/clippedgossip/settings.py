@@ -293,26 +293,22 @@ class RuleConfig(Named):
 
             found = survey(network, rounds, seed)
             weight, counts, most = found.delta_max, set(found.counts) - {0}, found.faulty
-        for faulty in range(most, -1, -1):
+        while True:
             try:
-                rule = thing.build((faulty, weight))
+                rule = thing.build((most, weight))
                 for count in counts:
                     rule.check(int(count))
-            except (RuleError, KeyProblem):
-                if not faulty:
-                    raise
-            else:
                 return rule
-        raise AssertionError("unreachable")
+            except (RuleError, KeyProblem):
+                if not most:
+                    raise
+            most -= 1
 
     def resolved(self, network: "Network", *, rounds: int = 0, seed: int = 0) -> dict[str, Any]:
         """As a table that asks for nothing of the network."""
-        table: dict[str, Any] = (
-            decode.plain_of(self.build(network, rounds=rounds, seed=seed))
-            if self.thing.bounded
-            else self.to_mapping()
-        )
-        return table
+        if not self.thing.bounded:
+            return self.to_mapping()
+        return dict(decode.plain_of(self.build(network, rounds=rounds, seed=seed)))
 
 
 class AttackConfig(Named):

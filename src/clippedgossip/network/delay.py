@@ -6,12 +6,10 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from clippedgossip.decode import Kind, decode, errors_of
 from clippedgossip.errors import NetworkError
-
-Ints = NDArray[np.int64]
+from clippedgossip.network.spectrum import Ints
 
 
 @dataclass(frozen=True)

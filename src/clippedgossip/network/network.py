@@ -5,7 +5,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import cached_property
 from numbers import Integral
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import networkx as nx
 import numpy as np
@@ -18,14 +18,14 @@ from clippedgossip.errors import NetworkError, kind_of, unknown_name, warn_user
 from clippedgossip.graphs.generators import Graph
 from clippedgossip.network import spectrum
 from clippedgossip.network import weights as mixing
+from clippedgossip.network.spectrum import Floats, Ints
 
 if TYPE_CHECKING:
     from clippedgossip.audit import Audit
     from clippedgossip.network.delay import Delay
     from clippedgossip.network.schedule import GraphSchedule
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+T = TypeVar("T")
 Matrix = Floats | spectrum.Csr
 
 DRAWN = 200  # nodes; larger networks are not drawn
@@ -209,11 +209,12 @@ class Network:
         network._fill(**{name: getattr(self, name) for name in same} | links | more)
         return network
 
-    def remember(self, name: Hashable, compute: Callable[[], Any]) -> Any:
+    def remember(self, name: Hashable, compute: Callable[[], T]) -> T:
         """What `compute` gives, computed once."""
         if name not in self._memo:
             self._memo[name] = compute()
-        return self._memo[name]
+        found: T = self._memo[name]
+        return found
 
     @property
     def is_byzantine(self) -> NDArray[np.bool_]:

@@ -34,15 +34,12 @@ from math import comb
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import linalg, sparse
 from scipy.sparse import csgraph
 from threadpoolctl import threadpool_limits
 
 from clippedgossip.errors import NetworkError
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from clippedgossip.network.spectrum import Floats, Ints
 
 LARGEST = 2000  # nodes; the methods hold several n×n matrices
 EXACT = 2000  # edges up to which the barrier method is used

@@ -24,6 +24,7 @@ import clippedgossip.own as own
 from clippedgossip.decode import Kind, known_keys, made
 from clippedgossip.errors import NetworkError, UserError, counted, some
 from clippedgossip.graphs.graph_files import csv_rows
+from clippedgossip.network.spectrum import Ints
 from clippedgossip.network.weights import rows_of, starts
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
     from clippedgossip.network.network import Network
 
-Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 Links = tuple[Ints, Ints]  # indptr and indices: whom each node hears in a round, in ascending order
 
@@ -267,8 +267,7 @@ class Phases(GraphSchedule):
                 return _chosen(network, phase["edges"], where)
             return ~_chosen(network, phase.get("without", ()), where)
 
-        found: Mask = network.remember(("phase", place), compute)
-        return found
+        return network.remember(("phase", place), compute)
 
 
 @dataclass(frozen=True)
@@ -321,11 +320,8 @@ class EdgeFile(GraphSchedule):
         return _masked(network, self._mask(network, round % count))
 
     def _mask(self, network: "Network", round: int) -> Mask:
-        def compute() -> Mask:
-            return _chosen(network, self._rounds[round], f"{self.path}, round {round + 1}")
-
-        found: Mask = network.remember(("file", round), compute)
-        return found
+        where = f"{self.path}, round {round + 1}"
+        return network.remember(("file", round), lambda: _chosen(network, self._rounds[round], where))
 
 
 @dataclass(frozen=True)
@@ -443,8 +439,7 @@ class Survey:
 
 def survey(network: "Network", rounds: int, seed: int) -> Survey:
     """Look at the rounds of a run, or at as many as a large network allows."""
-    found: Survey = network.remember(("survey", rounds, seed), lambda: _survey(network, rounds, seed))
-    return found
+    return network.remember(("survey", rounds, seed), lambda: _survey(network, rounds, seed))
 
 
 def _survey(network: "Network", rounds: int, seed: int) -> Survey:
@@ -553,9 +548,14 @@ def _presence(leave: float, join: float, nodes: int, seed: int, block: int) -> M
     return found
 
 
+def _keys(network: "Network") -> Ints:
+    """A number for each link of the network, in ascending order."""
+    return network.remember("keys", lambda: rows_of(network.indptr) * network.n + network.indices)
+
+
 def _known(network: "Network", rows: Ints, columns: Ints) -> Mask:
     """Which of these are links of the network."""
-    keys = network.remember("keys", lambda: rows_of(network.indptr) * network.n + network.indices)
+    keys = _keys(network)
     wanted = rows * network.n + columns
     place = np.minimum(np.searchsorted(keys, wanted), max(len(keys) - 1, 0))
     return keys[place] == wanted if len(keys) else np.zeros(len(wanted), dtype=bool)
@@ -581,14 +581,14 @@ def _chosen(network: "Network", pairs: Iterable[Any], where: str, *, both: bool 
             "a schedule chooses from the network's links: take a network that has them all"
         )
     mask = np.zeros(len(network.indices), dtype=bool)
-    mask[np.searchsorted(network.remember("keys", lambda: None), a * network.n + b)] = True
+    mask[np.searchsorted(_keys(network), a * network.n + b)] = True
     return mask
 
 
 def _nodes(network: "Network", names: Any, where: str) -> Ints:
     """Places of the nodes of these names."""
-    places = ((str(label), place) for place, label in enumerate(network.labels))
-    index: dict[str, int] = network.remember("places", lambda: dict(places))
+    labels = map(str, network.labels)
+    index = network.remember("places", lambda: {label: place for place, label in enumerate(labels)})
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise NetworkError(f"{where} has the nodes {names!r}; give a list of them: [{names!r}]")
     found = []

@@ -12,9 +12,7 @@ from clippedgossip import decode
 from clippedgossip.errors import NetworkError
 from clippedgossip.graphs.generators import Graph
 from clippedgossip.network.optimal_weights import Robust, optimum
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from clippedgossip.network.spectrum import Floats, Ints
 
 Name = Literal["metropolis-hastings", "equal", "lazy", "optimal", "own"]
 WEIGHTS: tuple[Name, ...] = get_args(Name)
