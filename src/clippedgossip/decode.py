@@ -379,9 +379,7 @@ def find(
     kind: Kind, name: str, path: Path, folder: Folder | None = None
 ) -> tuple[str, Callable[..., Any], own.Origin | None]:
     """The name as it is registered, what makes the thing, and for one of the user's own where it lies.
-
-    ClippedGossip, clipped-gossip and clipped_gossip are one.
-    """
+    ClippedGossip, clipped-gossip and clipped_gossip are one."""
     by_letters = {
         _letters(make.__name__): known for known, make in kind.names.items() if isinstance(make, type)
     }

@@ -107,10 +107,8 @@ def aligned_zeros(rows: int, columns: int, device: torch.device) -> Tensor:
 
 
 def constant(function: _Function) -> _Function:
-    """Mark a function that the compiler need not look into: equal arguments give equal results.
-
-    PyTorch learns of it when something is compiled: importing its compiler takes a second.
-    """
+    """Mark a function that the compiler need not look into: equal arguments give equal results. PyTorch
+    learns of it when something is compiled: importing its compiler takes a second."""
     _CONSTANT.append(function)
     return function
 

@@ -27,10 +27,8 @@ except ModuleNotFoundError:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path`: fsynced and renamed over it, or, on any error, removed.
-
-    What a link names is replaced, not the link. A device or a pipe is written to as it is.
-    """
+    """A temporary path beside `path`: fsynced and renamed over it, or, on any error, removed. What a link
+    names is replaced, not the link. A device or a pipe is written to as it is."""
     if path.exists() and not path.is_file():
         yield path
         return
@@ -100,10 +98,8 @@ def sync_folder(folder: Path) -> None:
 
 
 class Lock:
-    """A lock on a file, held until it is closed. The operating system frees it when its process ends.
-
-    The file stays. If it were removed, two processes could lock two files of one name.
-    """
+    """A lock on a file, held until it is closed. The operating system frees it when its process ends. The
+    file stays. If it were removed, two processes could lock two files of one name."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor: int | None = descriptor

@@ -53,10 +53,8 @@ def purpose_word(purpose: str) -> int:
 
 
 def hash_bits(seed: Word, purpose: str, *counters: Word) -> Tensor:
-    """64 random bits for every combination of the broadcast counters, as int64.
-
-    Put the counters of small shape first: the work is done at the shape reached so far.
-    """
+    """64 random bits for every combination of the broadcast counters, as int64. Put the counters of small
+    shape first: the work is done at the shape reached so far."""
     word: Word = purpose_word(purpose)
     for counter in (seed, *counters):
         word = _mix(word ^ (counter if isinstance(counter, Tensor) else _wrap(int(counter))))
@@ -102,10 +100,8 @@ def keep_mask(
     *,
     batched: bool = False,
 ) -> Tensor:
-    """Dropout's mask, True with probability 1 - rate: (n, *shape), fresh for each node, round and layer.
-
-    With `batched` the same mask by other operations: PyTorch 2.11's `vmap` cannot batch `view(dtype)`.
-    """
+    """Dropout's mask, True with probability 1 - rate: (n, *shape), fresh for each node, round and layer. With
+    `batched` the same mask by other operations: PyTorch 2.11's `vmap` cannot batch `view(dtype)`."""
     count = math.prod(shape)
     quads = torch.arange(-(-count // 4), device=node_ids.device)
     bits = hash_bits(_last(seed), "dropout", layer, _last(node_ids), _last(round), quads)

@@ -306,9 +306,7 @@ class RunDirectory:
 
     def truncate_to(self, round: int) -> int | None:
         """Delete every record after `round`, and an incomplete last line, to resume from a checkpoint.
-
-        Returns the last round that is kept. A run cannot resume from a later checkpoint.
-        """
+        Returns the last round that is kept. A run cannot resume from a later checkpoint."""
         if not self.records_path.exists():
             return None
         end, last = 0, None

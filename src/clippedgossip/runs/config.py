@@ -404,10 +404,8 @@ def read(path: Path) -> tuple[str, dict[str, Any]]:
 def override(
     raw: Mapping[str, Any], overrides: Sequence[str], point: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The config after its overrides, and after those the keys of a sweep's `point`.
-
-    Another name (`rule.name=krum`) drops the parameters that the old one had in the file.
-    """
+    """The config after its overrides, and after those the keys of a sweep's `point`. Another name
+    (`rule.name=krum`) drops the parameters that the old one had in the file."""
     changed, given = deepcopy(dict(raw)), read_overrides(overrides)
     for key, value in _names_first(given.items()):
         _set(changed, key, value)

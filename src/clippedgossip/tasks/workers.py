@@ -192,10 +192,8 @@ def make_task(
 
 
 class WorkerShares(NamedTuple):
-    """What each worker draws its batches from, one row for each worker.
-
-    These are tensors only: a compiled function takes them as arguments and so serves all runs of a shape.
-    """
+    """What each worker draws its batches from, one row for each worker. These are tensors only: a compiled
+    function takes them as arguments and so serves all runs of a shape."""
 
     seeds: Tensor  # (n,)
     nodes: Tensor  # (n,)

@@ -26,10 +26,8 @@ class LostRanks(RunError):
 
 
 class Ranks:
-    """All processes of a run, as one of them sees them. Rank 0 sends commands, the others follow.
-
-    `exchanged` counts the bytes that this rank sent in transposes, `reduced` those that it gave to sums.
-    """
+    """All processes of a run, as one of them sees them. Rank 0 sends commands, the others follow. `exchanged`
+    counts the bytes that this rank sent in transposes, `reduced` those that it gave to sums."""
 
     def __init__(
         self,

@@ -34,10 +34,8 @@ def fingerprint(setup: Setup, device: torch.device) -> dict[str, str]:
 
 
 def disagreement(own: dict[str, str], ranks: Ranks) -> str | None:
-    """Why the ranks cannot start, in words; None if they can. All ranks must call this.
-
-    `own` is this rank's fingerprint, or {"problem": …} if it could not make one.
-    """
+    """Why the ranks cannot start, in words; None if they can. All ranks must call this. `own` is this rank's
+    fingerprint, or {"problem": …} if it could not make one."""
     given = [json.loads(text) for text in ranks.all_texts(json.dumps(own))]
     for rank, theirs in enumerate(given):
         if "problem" in theirs:

@@ -26,10 +26,8 @@ BEGIN, ROUND, STATE = 0, 1, 2  # rank 0's commands
 def train_distributed(
     setup: Setup, *, ranks: Ranks, device: str | torch.device = "cpu", state: State | None = None
 ) -> Iterator[Moment]:
-    """`train` on rank 0, while the other ranks `follow`; the same records and states, up to rounding.
-
-    Only rank 0 gets moments. A moment's state is gathered from all ranks when rank 0 asks for it.
-    """
+    """`train` on rank 0, while the other ranks `follow`; the same records and states, up to rounding. Only
+    rank 0 gets moments. A moment's state is gathered from all ranks when rank 0 asks for it."""
     assert ranks.rank == 0
     shard = Shard(setup, ranks, ranks.device(device))
     if state is not None:

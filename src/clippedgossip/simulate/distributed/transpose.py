@@ -31,10 +31,8 @@ class Transpose:
         return max(length(self.own_rows) * self.size, self.workers * length(self.own_columns))
 
     def to_slices(self, models: Tensor, out: Tensor, buffer: Tensor) -> Tensor:
-        """(own workers, d) on each rank -> (all workers, own coordinates), written to `out`.
-
-        Blocks for other ranks are packed in `buffer`. The three tensors must not overlap.
-        """
+        """(own workers, d) on each rank -> (all workers, own coordinates), written to `out`. Blocks for other
+        ranks are packed in `buffer`. The three tensors must not overlap."""
         blocks = [models[:, columns] for columns in self.columns]
         for rank, packed in self._packed(buffer, len(models)):
             blocks[rank] = packed.copy_(blocks[rank])

@@ -26,10 +26,8 @@ def digest(path: Path) -> str:
 
 
 def download(item: Download, folder: Path, progress: Progress, dead: set[str]) -> Path:
-    """Fetch from the first mirror that serves the right bytes. A partial download is resumed.
-
-    `dead` collects the hosts that cannot be reached, so that we wait for each only once.
-    """
+    """Fetch from the first mirror that serves the right bytes. A partial download is resumed. `dead` collects
+    the hosts that cannot be reached, so that we wait for each only once."""
     name, part = item.name, folder / f"{item.name}.part"
     failures: list[str] = []
     for url in item.urls:
