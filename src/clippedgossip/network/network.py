@@ -18,12 +18,12 @@ from clippedgossip.errors import NetworkError, kind_of, unknown_name, warn_user
 from clippedgossip.graphs.generators import Graph
 from clippedgossip.network import spectrum
 from clippedgossip.network import weights as mixing
+from clippedgossip.network.delay import Delay, delay_of
+from clippedgossip.network.schedule import GraphSchedule, network_at, schedule_of
 from clippedgossip.network.spectrum import Floats, Ints
 
 if TYPE_CHECKING:
     from clippedgossip.audit import Audit
-    from clippedgossip.network.delay import Delay
-    from clippedgossip.network.schedule import GraphSchedule
 
 T = TypeVar("T")
 Matrix = Floats | spectrum.Csr
@@ -55,8 +55,8 @@ class Network:
     weighting: str
     max_degree: int | None
     groups: Mapping[str, Ints]
-    schedule: "GraphSchedule | None" = None
-    delay: "Delay | None" = None
+    schedule: GraphSchedule | None = None
+    delay: Delay | None = None
     everyone: bool = False  # complete, without a list of its links
     _is_byzantine: NDArray[np.bool_]
     _values: Floats
@@ -71,8 +71,8 @@ class Network:
         byzantine: Iterable[Hashable] = (),
         weights: str | Mapping[str, Any] | Floats | sparse.sparray | sparse.spmatrix | None = None,
         max_degree: int | None = None,
-        schedule: "GraphSchedule | str | Mapping[str, Any] | Callable[..., Any] | None" = None,
-        delay: "Delay | int | Mapping[str, Any] | None" = None,
+        schedule: GraphSchedule | str | Mapping[str, Any] | Callable[..., Any] | None = None,
+        delay: Delay | int | Mapping[str, Any] | None = None,
     ) -> None:
         _check_graph(graph)
         labels = tuple(graph)
@@ -107,13 +107,9 @@ class Network:
             everyone=bool(graph.graph.get("everyone", False)),
         )
         if schedule is not None:
-            from clippedgossip.network.schedule import schedule_of
-
             self.__dict__["schedule"] = schedule_of(schedule)
             self.__dict__["schedule"].check(self)
         if delay is not None:
-            from clippedgossip.network.delay import delay_of
-
             self.__dict__["delay"] = delay_of(delay)
 
     def _fill(self, **fields: Any) -> None:
@@ -181,8 +177,6 @@ class Network:
             raise NetworkError(f"round is {round!r}; it must be a whole number, at least 0")
         known = self._memo.get("now")
         if known is None or known[0] != (round, seed):
-            from clippedgossip.network.schedule import network_at
-
             self._memo["now"] = known = (round, seed), network_at(self, self.schedule, round, seed)
         now: Network = known[1]
         return now

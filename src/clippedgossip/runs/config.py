@@ -18,7 +18,9 @@ from clippedgossip.decode import KeyProblem, place, put
 from clippedgossip.errors import ConfigError, NetworkError, UserError, counted
 from clippedgossip.graphs.generators import NETWORK, Graph, complete_for_schedules
 from clippedgossip.network import Network
+from clippedgossip.network.delay import DELAY
 from clippedgossip.network.optimal_weights import Robust
+from clippedgossip.network.schedule import SCHEDULE
 from clippedgossip.network.weights import Name, weights_of
 from clippedgossip.settings import AttackConfig, DataConfig, ModelConfig, RuleConfig, TrainingConfig
 
@@ -194,13 +196,9 @@ class NetworkConfig:
             object.__setattr__(self, "delay", self._delay().plain())
 
     def _schedule(self) -> decode.Thing:
-        from clippedgossip.network.schedule import SCHEDULE
-
         return decode.decode(SCHEDULE, self.schedule, ("network", "schedule"), self.folder)
 
     def _delay(self) -> decode.Thing:
-        from clippedgossip.network.delay import DELAY
-
         return decode.decode(DELAY, self.delay, ("network", "delay"), self.folder)
 
     def _thing(self) -> decode.Thing | None:

@@ -27,6 +27,7 @@ from clippedgossip.randomness import Word, batch_indices, hash_bits, key, purpos
 from clippedgossip.tasks.augment import crop_flip
 from clippedgossip.tasks.datasets import Data, DataSet, at, cast, leaves, mapped
 from clippedgossip.tasks.models import ParameterLayout, build, flatten
+from clippedgossip.tasks.module_checks import check_module, check_poison
 from clippedgossip.tasks.module_function import (
     DTYPES,
     ModuleFunction,
@@ -158,8 +159,6 @@ def make_task(
         module = build(module, data.shape, data.classes, seed=seed)
     built_in = isinstance(model, str) and loss is None and metric is None and data.mean is not None
     if not built_in:
-        from clippedgossip.tasks.module_checks import check_module
-
         check_module(module, data, objective, measured, batch)
     ids = list(range(len(shares))) if nodes is None else list(nodes)
     rows = _checked_shares(ids, shares, data.count)
@@ -171,8 +170,6 @@ def make_task(
             "some workers are to be poisoned, but no poison is given; give tasks.FlipLabels(…) or your own"
         )
     if len(poisoned) and poison is not None:
-        from clippedgossip.tasks.module_checks import check_poison
-
         check_poison(poison, data)
     return Task(
         data=data,
