@@ -16,18 +16,8 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import clippedgossip
+import clippedgossip.files as files
 from clippedgossip.errors import RunError
-from clippedgossip.files import (
-    Lock,
-    canonical,
-    leftovers,
-    refuse_newer,
-    replacing,
-    sync_folder,
-    to_line,
-    to_text,
-    write_atomic,
-)
 
 FORMAT = "2"  # format of a run's folder. Version 0.1 wrote no format; its folders are read
 ACCURACY = "accuracy"
@@ -150,7 +140,7 @@ _FIELDS = tuple(entry.name for entry in dataclasses.fields(Round) if entry.name 
 
 def run_name(config: Mapping[str, Any], prefix: str) -> str:
     """`prefix-<12 hex digits of the config's hash>`."""
-    return f"{prefix}-{sha256(canonical(config).encode()).hexdigest()[:12]}"
+    return f"{prefix}-{sha256(files.canonical(config).encode()).hexdigest()[:12]}"
 
 
 class _InFolder:
@@ -173,14 +163,14 @@ class RunDirectory:
     def open(cls, root: Path | str, config: Mapping[str, Any], label: str, *, device: str = "cpu") -> Self:
         """Find the run of this config under `root`, or create it."""
         run = cls(Path(root) / run_name(config, label))
-        text = canonical(config)
+        text = files.canonical(config)
         with _writing(run.path):
             run.path.mkdir(parents=True, exist_ok=True)
             if not run.config_path.exists():
-                write_atomic(run.config_path, text)
+                files.write_atomic(run.config_path, text)
             if not run.environment_path.exists():
-                write_atomic(run.environment_path, to_text(environment(device)))
-        refuse_newer(run.environment.get("format", 1), FORMAT, run.path)
+                files.write_atomic(run.environment_path, files.to_text(environment(device)))
+        files.refuse_newer(run.environment.get("format", 1), FORMAT, run.path)
         if run.config_path.read_text(encoding="utf-8") != text:
             raise RunError(
                 f"{run.config_path} was changed after the run began\ndelete {run.path} to run it again"
@@ -198,7 +188,7 @@ class RunDirectory:
         if not wanted[run.config_path.name]:
             missing = " and ".join(name for name, there in wanted.items() if not there)
             raise RunError(f"{run.path} is not a run: it has no {missing}\ngive a folder that a run wrote")
-        refuse_newer(run.environment.get("format", 1), FORMAT, run.path)
+        files.refuse_newer(run.environment.get("format", 1), FORMAT, run.path)
         if not wanted[run.records_path.name] or next(run.records(), None) is None:
             raise RunError(f"{run.path} has no records yet\nstart the run, or wait for its first round")
         return run
@@ -241,7 +231,7 @@ class RunDirectory:
 
     @property
     def running(self) -> bool:
-        return Lock.is_held(self.lock_path)
+        return files.Lock.is_held(self.lock_path)
 
     @property
     def state(self) -> State:
@@ -253,17 +243,17 @@ class RunDirectory:
             return "failed"
         return "stopped" if self.records_path.exists() else "new"
 
-    def try_lock(self) -> Lock | None:
+    def try_lock(self) -> files.Lock | None:
         """The lock of this run, or None while another process holds it."""
         with _writing(self.lock_path):
-            lock = Lock.take(self.lock_path)
+            lock = files.Lock.take(self.lock_path)
             if lock is not None:
                 for path in (self.checkpoint_path, self.summary_path, self.failure_path):
-                    for leftover in leftovers(path):
+                    for leftover in files.leftovers(path):
                         leftover.unlink(missing_ok=True)
         return lock
 
-    def lock(self) -> Lock:
+    def lock(self) -> files.Lock:
         """The lock of this run: `with run.lock(): …`."""
         lock = self.try_lock()
         if lock is None:
@@ -273,7 +263,7 @@ class RunDirectory:
     def append(self, *records: Mapping[str, Any] | Round) -> None:
         """Write whole lines. If the operating system does not take all of them, none stays."""
         contents = [record.to_json() if isinstance(record, Round) else record for record in records]
-        lines = "".join(map(to_line, contents)).encode()
+        lines = "".join(map(files.to_line, contents)).encode()
         with _writing(self.records_path), self.records_path.open("a+b", buffering=0) as file:
             size = _cut_torn_line(file.fileno())
             try:
@@ -330,7 +320,7 @@ class RunDirectory:
         from safetensors import SafetensorError
 
         self.sync()
-        with _writing(self.checkpoint_path), replacing(self.checkpoint_path) as temporary:
+        with _writing(self.checkpoint_path), files.replacing(self.checkpoint_path) as temporary:
             try:
                 yield temporary
             except SafetensorError as error:  # how safetensors reports a full disk
@@ -340,25 +330,25 @@ class RunDirectory:
         """Mark the run as finished. The summary is on disk as a whole or not at all."""
         self.sync()
         with _writing(self.summary_path):
-            write_atomic(self.summary_path, to_text(summary))
+            files.write_atomic(self.summary_path, files.to_text(summary))
             self.failure_path.unlink(missing_ok=True)
 
     def write_drawing(self, svg: str) -> None:
         """Write a drawing of the network into the folder."""
         with _writing(self.drawing_path):
-            write_atomic(self.drawing_path, svg)
+            files.write_atomic(self.drawing_path, svg)
 
     def write_failure(self, error: BaseException | str) -> None:
         """Write why this attempt ended. If that fails too, the error itself still reaches the user."""
         with suppress(OSError):
-            write_atomic(self.failure_path, to_text({"error": str(error)}))
+            files.write_atomic(self.failure_path, files.to_text({"error": str(error)}))
 
     def clear(self) -> None:
         """Delete records, checkpoint and summary, to start again. The caller must hold the lock."""
         with _writing(self.path):
             for path in (self.summary_path, self.failure_path, self.checkpoint_path, self.records_path):
                 path.unlink(missing_ok=True)
-            sync_folder(self.path)
+            files.sync_folder(self.path)
 
     def _lines(self) -> Iterator[tuple[dict[str, Any], int]]:
         """Each record with the offset just after its line."""

@@ -13,17 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
 
 import clippedgossip.decode as decode
+import clippedgossip.step as step
 from clippedgossip.decode import KeyProblem, Kind, Thing
 from clippedgossip.errors import ConfigError, RuleError, article, kind_of, unknown_name, warn_user
-from clippedgossip.step import (
-    OPTIMIZER,
-    SHARED,
-    HeavyBall,
-    LearningRate,
-    Optimizer,
-    RateSchedule,
-    momentum_of,
-)
+from clippedgossip.step import LearningRate, Optimizer
 
 if TYPE_CHECKING:
     from torch import nn
@@ -58,7 +51,7 @@ class Training(Schedule):
     """Algorithm 1's numbers. The paper's theory covers its momentum, one local step and a constant η."""
 
     lr: LearningRate | float = field(default_factory=LearningRate)  # a number is a constant rate: lr=0.1
-    optimizer: Optimizer = field(default_factory=HeavyBall)
+    optimizer: Optimizer = field(default_factory=step.HeavyBall)
 
     def __post_init__(self) -> None:
         for name, least in LEAST.items():
@@ -97,7 +90,7 @@ class TrainingConfig(Schedule):
     lr: float = 0.01  # η of the first rounds
     lr_drops: tuple[int, ...] = ()  # rounds at which η is multiplied by `lr_factor`
     lr_factor: float = 0.1  # see `lr_drops`
-    lr_schedule: RateSchedule = "drops"  # of η; cosine ends at 0
+    lr_schedule: step.RateSchedule = "drops"  # of η; cosine ends at 0
     lr_warmup: int = 0  # η rises linearly in the first so many rounds
     optimizer: str | Mapping[str, Any] | None = None  # a name, or a table with its parameters
     momentum: float | None = None  # β, of the default optimizer
@@ -153,9 +146,9 @@ class TrainingConfig(Schedule):
             schedule=self.lr_schedule,
             warmup=self.lr_warmup,
         )
-        shared = {name: getattr(self, name) for name in SHARED}
+        shared = {name: getattr(self, name) for name in step.SHARED}
         made = (
-            momentum_of(str(self.momentum_form), float(self.momentum or 0.0), **shared)
+            step.momentum_of(str(self.momentum_form), float(self.momentum or 0.0), **shared)
             if self._other is None
             else self._other.build(offered=shared)
         )
@@ -166,7 +159,7 @@ class TrainingConfig(Schedule):
         """An optimizer other than Algorithm 1's momentum."""
         if self.optimizer is None:
             return None
-        thing = decode.decode(OPTIMIZER, self.optimizer, ("training", "optimizer"), self.folder)
+        thing = decode.decode(step.OPTIMIZER, self.optimizer, ("training", "optimizer"), self.folder)
         return None if thing.name == "momentum" else thing
 
     def checked(self) -> Self:

@@ -9,16 +9,9 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
+import clippedgossip.devices as devices
 from clippedgossip.attacks import Silence, View
-from clippedgossip.devices import (
-    CAPTURE,
-    CapturedWork,
-    aligned_zeros,
-    find_device,
-    keep_freed_memory,
-    threads_for,
-    trusted,
-)
+from clippedgossip.devices import CAPTURE, CapturedWork
 from clippedgossip.errors import RunError
 from clippedgossip.metrics import RunMetrics, pair_distances
 from clippedgossip.mixing.inbox import Context, Inbox, Neighborhood
@@ -60,7 +53,7 @@ def train_together(
     stack = Stack(setups, device, states)
     products = stack.models.numel() * stack.workers.task.batch
     while stack.round < stack.training.rounds:
-        with threads_for(products), stack.workers.named_errors(f"in round {stack.round + 1}"):
+        with devices.threads_for(products), stack.workers.named_errors(f"in round {stack.round + 1}"):
             stack.advance()
             records = stack.evaluate() if stack.training.evaluates(stack.round) else [None] * len(setups)
         yield [
@@ -83,19 +76,19 @@ class Stack:
             raise RunError("runs in one stack must have the same [training] section\nrun them one by one")
         for setup in setups:
             refuse_disconnected(setup.network, setup.training.rounds, setup.seed)
-        self.device = find_device(device)
+        self.device = devices.find_device(device)
         if self.device.type == "cuda":
             if self.device.index is not None:
                 torch.cuda.set_device(self.device)  # kernels and graphs go to the current device
             set_product_precision(self.training.precision)
         else:
-            keep_freed_memory()
+            devices.keep_freed_memory()
         refuse_what_does_not_fit([setup.task for setup in setups], setups, self.device)
         self.setups = [replace(setup, task=setup.task.to(self.device)) for setup in setups]
         self.workers = Workers([setup.task for setup in self.setups], self.training.precision, ahead=True)
         self.parts = self.workers.parts  # each run's rows
         rows, size = len(self.workers), self.workers.task.layout.size
-        self.models, self.half = (aligned_zeros(rows, size, self.device) for _ in range(2))
+        self.models, self.half = (devices.aligned_zeros(rows, size, self.device) for _ in range(2))
         self.losses = torch.zeros(rows, device=self.device)
         for setup, part in zip(self.setups, self.parts, strict=True):
             self.models[part] = setup.task.initial()
@@ -160,7 +153,7 @@ class Stack:
     @property
     def captures(self) -> bool:
         """Whether CUDA graphs hold the rounds. A module of the user's own may read values on the CPU."""
-        return self.device.type == "cuda" and self.workers.stacks and trusted(CAPTURE)
+        return self.device.type == "cuda" and self.workers.stacks and devices.trusted(CAPTURE)
 
     def _changed(self) -> list[Tensor]:
         """The tensors that a round changes."""

@@ -10,15 +10,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from clippedgossip.errors import DataError, unknown_name
+from clippedgossip.tasks.sources import cache
 from clippedgossip.tasks.sources.archives import members
-from clippedgossip.tasks.sources.cache import (
-    cache_dir,
-    check_space,
-    is_disk_full,
-    locked,
-    make_folder,
-    write_whole,
-)
 from clippedgossip.tasks.sources.catalog import CATALOG, Download, File, Package, Spec
 from clippedgossip.tasks.sources.download import Progress, digest, download
 from clippedgossip.tasks.sources.formats import decode
@@ -81,10 +74,10 @@ def fetch_spec(
     spec: Spec, *, folder: Path | str | None = None, online: bool = True, progress: Progress = lambda *_: None
 ) -> Fetched:
     """`fetch` for a data set that need not be in the catalogue."""
-    root = cache_dir() / spec.name
+    root = cache.cache_dir() / spec.name
     if set_state(root, spec) == "ready":  # nothing to write: the cache may belong to another user
         return Fetched(name=spec.name, path=root, origins={})
-    with locked(make_folder(root)):
+    with cache.locked(cache.make_folder(root)):
         missing = [file for file in spec.files if file_state(root, file) != "ready"]
         origins: dict[str, str] = {}
         troubles = _wrong_folder()
@@ -94,7 +87,7 @@ def fetch_spec(
                 with closing(offer):
                     _take(offer, root, missing, origin, origins, troubles)
             except DataError as error:
-                if is_disk_full(error.__cause__):
+                if cache.is_disk_full(error.__cause__):
                     raise
                 troubles.append(f"{origin}: {error}")
             if not missing:
@@ -118,8 +111,8 @@ def _take(
             except DataError as error:
                 troubles.append(f"{origin}: {error}")
                 continue
-            check_space(root, len(plain))
-            write_whole(root / file.name, plain)
+            cache.check_space(root, len(plain))
+            cache.write_whole(root / file.name, plain)
             origins[file.name] = origin
             missing.remove(file)
         if not missing:
@@ -188,7 +181,7 @@ def _from_earlier(root: Path, missing: list[File]) -> Found:
 def _from_mirror(
     item: Download, root: Path, missing: list[File], progress: Progress, dead: set[str]
 ) -> Found:
-    path = download(item, make_folder(root / "downloads"), progress, dead)
+    path = download(item, cache.make_folder(root / "downloads"), progress, dead)
     yield from _open(path, missing)
     path.unlink()
 
@@ -227,7 +220,7 @@ def _failure(spec: Spec, missing: list[File], troubles: list[str], online: bool)
     said = "".join(f"\n  {trouble}" for trouble in troubles)
     command = f"clippedgossip data fetch {spec.name}"
     if not online:
-        root = cache_dir() / spec.name
+        root = cache.cache_dir() / spec.name
         damaged = any((root / file.name).exists() for file in missing)
         what = "in the cache is damaged or half written" if damaged else "is not in the cache"
         return f"{spec.name} {what} ({root}){said}\nrun `{command}` {'to mend it' if damaged else 'first'}"
