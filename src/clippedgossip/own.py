@@ -43,7 +43,7 @@ def load(reference: str, folder: Path | None = None) -> tuple[Callable[..., Any]
         raise ConfigError("cannot be found; write package.module:Name, such as mine:MyRule")
     folder = (Path() if folder is None else folder).resolve()
     top = module_name.partition(".")[0]
-    beside = _beside(folder, top)
+    beside = (folder / f"{top}.py").is_file() or (folder / top).is_dir()
     if beside and _taken(top):
         raise ConfigError(
             f"cannot be imported: {top!r} is also a module of Python or of an installed package\n"
@@ -69,11 +69,8 @@ def load(reference: str, folder: Path | None = None) -> tuple[Callable[..., Any]
     found: Any = module
     for part in name.split("."):
         if not hasattr(found, part):
-            known = [
-                key
-                for key, value in vars(found).items()
-                if callable(value) and key[0] != "_" and value.__module__ == module_name
-            ]
+            own = {key: value for key, value in vars(found).items() if callable(value) and key[0] != "_"}
+            known = [key for key, value in own.items() if value.__module__ == module_name]
             raise ConfigError(f"is not in {origin.file}: {unknown_name('name', part, known)}")
         found = getattr(found, part)
     return found, origin
@@ -81,12 +78,11 @@ def load(reference: str, folder: Path | None = None) -> tuple[Callable[..., Any]
 
 def copy(origin: Origin, to: Path) -> None:
     """Copy the modules that lie beside a config to another folder, for a config there."""
-    for name in origin.modules if origin.folder is not None else ():
-        file = _file(origin.folder, name) if origin.folder is not None else None
-        if file is not None and origin.folder is not None:
-            target = to / file.relative_to(origin.folder)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(file.read_bytes())
+    files = [] if origin.folder is None else [_file(origin.folder, name) for name in origin.modules]
+    for file in filter(None, files):
+        target = to / file.relative_to(str(origin.folder))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(file.read_bytes())
 
 
 def registered(group: str) -> dict[str, str]:
@@ -144,10 +140,6 @@ def _used(variables: Mapping[str, object], *, everything: bool) -> tuple[str, Pa
 def _is_own(file: str) -> bool:
     package = Path(__file__).parent
     return not file.startswith("<") and package not in Path(file).parents
-
-
-def _beside(folder: Path, top: str) -> bool:
-    return (folder / f"{top}.py").is_file() or (folder / top).is_dir()
 
 
 def _taken(top: str) -> bool:

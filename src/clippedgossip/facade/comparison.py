@@ -137,13 +137,11 @@ class Comparison:
 
     def frame(self) -> "pandas.DataFrame":
         """A pandas DataFrame with a row for each record of each run."""
-        return data_frame(
-            [
-                {"rule": run.rule, "attack": run.attack, "seed": run.seed, **record.to_row()}
-                for run in self.runs
-                for record in run.records
-            ]
+        rows = ((run, record) for run in self.runs for record in run.records)
+        named = (
+            {"rule": r.rule, "attack": r.attack, "seed": r.seed, **record.to_row()} for r, record in rows
         )
+        return data_frame(list(named))
 
     def plot(self) -> "NDArray[Any]":
         """The metric against the round, means over seeds with 95 % intervals: an array of Axes, by attack."""

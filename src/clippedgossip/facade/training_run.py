@@ -295,7 +295,7 @@ class TrainingRun:
 
     def _row(self, node: Hashable) -> int:
         labels = [self.network.labels[i] for i in self.network.regular]
-        texts = [str(label) for label in labels]
+        texts = list(map(str, labels))
         if node in labels:
             return labels.index(node)
         if str(node) in texts:

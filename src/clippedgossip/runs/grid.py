@@ -26,7 +26,10 @@ def load_sweep(path: Path | str, overrides: Sequence[str] = ()) -> list[RunConfi
             f"{path}: [grid] is no section, or [[also]] no list of sections\n"
             "write [grid] with seed = [0, 1, 2], and [[also]] with seed = 3"
         )
-    axes = dict(_axes(grid, path))
+    axes = dict(_leaves(grid))
+    for key, values in axes.items():
+        if not isinstance(values, list) or not values:
+            raise ConfigError(f"{path}: grid.{key} is {values!r}; it must be a list of values to try")
     points = [dict(zip(axes, point, strict=True)) for point in product(*axes.values())] if axes else []
     points += [dict(_leaves(extra)) for extra in also]
     if not points:
@@ -65,13 +68,6 @@ def _on_base(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
         both = isinstance(value, dict) and isinstance(merged.get(key), dict) and "name" not in value
         merged[key] = {**merged[key], **value} if both else value
     return merged
-
-
-def _axes(grid: Mapping[str, Any], path: Path) -> Iterator[tuple[str, list[Any]]]:
-    for key, values in _leaves(grid):
-        if not isinstance(values, list) or not values:
-            raise ConfigError(f"{path}: grid.{key} is {values!r}; it must be a list of values to try")
-        yield key, values
 
 
 def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -1,9 +1,9 @@
 """The status of the runs of a sweep."""
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from clippedgossip.errors import RunError
 from clippedgossip.records import ACCURACY, RunDirectory, State
@@ -39,24 +39,20 @@ def status_of_folder(root: Path) -> list[RunStatus]:
 
 
 def _status(run: RunDirectory) -> RunStatus:
-    path = run.path
     if not run.config_path.exists():
-        return RunStatus(run=path, state="new")
-    config: dict[str, Any] = run.config
+        return RunStatus(run=run.path, state="new")
     state = run.state
     if state == "new" and run.checkpoint_path.exists():  # stopped before its first record
         state = "stopped"
     summary = run.summary or {}
     metric = str(summary.get("metric", ACCURACY))
-    last = None
-    for record in run.records():
-        last = record
+    last = deque(run.records(), maxlen=1)
     return RunStatus(
-        run=path,
+        run=run.path,
         state=state,
         why=run.failure if state == "failed" else run.diverged,
-        round=None if last is None else last.get("round"),
-        rounds=config.get("training", {}).get("rounds"),
+        round=last[0].get("round") if last else None,
+        rounds=run.config.get("training", {}).get("rounds"),
         metric=metric,
         score=summary.get(metric),
     )

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from clippedgossip.errors import RunError
+from clippedgossip.errors import RunError, first_line
 from clippedgossip.runs.config import RunConfig
 from clippedgossip.runs.fill import run_unfinished
 from clippedgossip.runs.grid import shard
@@ -36,9 +36,8 @@ def launch(
         executor = submitit.AutoExecutor(folder=root / "jobs", cluster=launcher)
         executor.update_parameters(name="clippedgossip", timeout_min=minutes, **(parameters or {}))
     except (RuntimeError, ValueError, NameError, TypeError) as error:
-        reason = str(error).splitlines()[0]
         raise RunError(
-            f"submitit cannot use the launcher {launcher!r}: {reason}\n"
+            f"submitit cannot use the launcher {launcher!r}: {first_line(error)}\n"
             "correct the --parameter, or take --launcher local, which needs no cluster"
         ) from error
     parts = [shard(configs, f"{part}/{jobs}") for part in range(1, min(jobs, len(configs)) + 1)]

@@ -100,15 +100,11 @@ def _weighted(name: str, function: Callable[..., Tensor]) -> Callable[..., Loss]
     return make
 
 
-def _plain(name: str, function: Callable[..., Tensor]) -> Callable[[], Loss]:
-    return lambda: Loss(function, name)
-
-
 LOSSES: Mapping[str, Callable[..., Loss]] = {
     "nll": _weighted("nll", nll),
     "cross-entropy": _weighted("cross-entropy", cross_entropy),
-    "mse": _plain("mse", mse),
-    "binary-cross-entropy": _plain("binary-cross-entropy", binary),
+    "mse": lambda: Loss(mse, "mse"),
+    "binary-cross-entropy": lambda: Loss(binary, "binary-cross-entropy"),
 }
 """Losses by name."""
 LOSS = Kind(
