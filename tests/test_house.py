@@ -98,7 +98,9 @@ def test_every_error_of_a_user_says_what_to_do() -> None:
     for path in MODULES:
         raised = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Raise)]
         for error in (node.exc for node in raised if path.parent.name != "sources"):
-            if isinstance(error, ast.Call) and getattr(error.func, "id", "") in kinds:
+            made = getattr(error, "func", None)
+            made = made.value if isinstance(made, ast.Attribute) else made  # KeyProblem.of
+            if isinstance(error, ast.Call) and getattr(made, "id", "") in kinds:
                 message = ast.unparse(error)
                 literal = any(isinstance(part, ast.JoinedStr) for part in ast.walk(error)) or " " in message
                 if literal and "\\n" not in message and ";" not in message and not elsewhere.search(message):

@@ -37,6 +37,11 @@ class KeyProblem(ConfigError):
         self.path = path
         self.missing = missing
 
+    @classmethod
+    def of(cls, key: str, says: str) -> "KeyProblem":
+        """Of a dotted key, which the message begins with."""
+        return cls(tuple(key.split(".")), f"{key} {says}")
+
 
 def known_keys(raw: Mapping[str, Any], known: Iterable[str], path: Path) -> None:
     """Refuse every key that nobody reads."""

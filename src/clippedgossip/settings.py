@@ -105,35 +105,27 @@ class TrainingConfig(Schedule):
         for name, least in {"batch": 1, "lr_warmup": 0, **LEAST}.items():
             count = getattr(self, name)
             if count < least:
-                raise KeyProblem(
-                    ("training", name), f"training.{name} is {count}; it must be at least {least}"
-                )
+                raise KeyProblem.of(f"training.{name}", f"is {count}; it must be at least {least}")
         for name, by, useful in (
             ("lr_factor", "lr_drops", self.lr_drops),
             ("evaluate_last_every", "evaluate_last", self.evaluate_last),
         ):
             if not useful and getattr(self, name) != getattr(type(self), name):
-                raise KeyProblem(
-                    ("training", name), f"training.{name} has no effect without training.{by}; drop it"
-                )
+                raise KeyProblem.of(f"training.{name}", f"has no effect without training.{by}; drop it")
         if self.lr_schedule == "constant" and not self.lr_drops:
             object.__setattr__(self, "lr_schedule", "drops")  # without drops it is constant
         if self._other is None and isinstance(self.optimizer, Mapping) and "beta" in self.optimizer:
             if self.momentum is not None:
-                raise KeyProblem(
-                    ("training", "momentum"),
-                    "training.momentum and training.optimizer.beta say the same thing; drop one of them",
-                )
+                message = "and training.optimizer.beta say the same thing; drop one of them"
+                raise KeyProblem.of("training.momentum", message)
             object.__setattr__(self, "momentum", float(self.optimizer["beta"]))
         for name, default in MOMENTUM.items():
             if self._other is None:
                 said = getattr(self, name)
                 object.__setattr__(self, name, default if said is None else said)
             elif getattr(self, name) is not None:
-                raise KeyProblem(
-                    ("training", name),
-                    f"training.{name} goes with the optimizer 'momentum', the default, alone; drop it",
-                )
+                message = "goes with the optimizer 'momentum', the default, alone; drop it"
+                raise KeyProblem.of(f"training.{name}", message)
         object.__setattr__(self, "optimizer", None if self._other is None else self._other.plain())
         self.build()
 
@@ -380,7 +372,7 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         if self.alpha is not None and self.partition != "dirichlet":
-            raise KeyProblem(("data", "alpha"), "data.alpha goes with partition = 'dirichlet' alone; drop it")
+            raise KeyProblem.of("data.alpha", "goes with partition = 'dirichlet' alone; drop it")
         if self.partition == "dirichlet" and self.alpha is None:
             object.__setattr__(self, "alpha", 0.5)
         if self.byzantine_share and self.byzantine_copies:
@@ -389,7 +381,7 @@ class DataConfig:
         for name in ("samples", "test_samples"):
             count = getattr(self, name)
             if count is not None and count < 1:
-                raise KeyProblem(("data", name), f"data.{name} is {count}; it must be at least 1")
+                raise KeyProblem.of(f"data.{name}", f"is {count}; it must be at least 1")
 
     @classmethod
     def from_value(cls, raw: Any, folder: Path | None = None) -> Self:

@@ -67,24 +67,20 @@ class NetworkConfig:
             object.__setattr__(self, "name", thing.name)
             object.__setattr__(self, "parameters", parameters)
         if self.max_degree is not None and self.weights not in (None, "equal"):
-            raise KeyProblem(
-                ("network", "max_degree"), "network.max_degree works only with weights = 'equal'; drop one"
-            )
+            raise KeyProblem.of("network.max_degree", "works only with weights = 'equal'; drop one")
         if self.seed is not None and self.seed < 0:
-            raise KeyProblem(("network", "seed"), f"network.seed is {self.seed}; it must be at least 0")
+            raise KeyProblem.of("network.seed", f"is {self.seed}; it must be at least 0")
         for count in self.byzantine.values() if isinstance(self.byzantine, Mapping) else ():
             if isinstance(count, int) and count < 0:
-                raise KeyProblem(
-                    ("network", "byzantine"), f"network.byzantine is {count}; it must be at least 0"
-                )
+                raise KeyProblem.of("network.byzantine", f"is {count}; it must be at least 0")
         random = self._drawn or (thing is not None and "seed" in thing.takes)
         self._canonical_changes()
         if self.seed is None:
             object.__setattr__(self, "seed", 0 if random else None)
         elif not random:
-            raise KeyProblem(
-                ("network", "seed"),
-                "network.seed has no effect: nothing about this network is random; drop it\n"
+            raise KeyProblem.of(
+                "network.seed",
+                "has no effect: nothing about this network is random; drop it\n"
                 "(the seed of the run stands at the top of the file)",
             )
 
@@ -240,10 +236,9 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
-            message = f"device is {self.device!r}; choose auto, cpu, cuda or cuda:1"
-            raise KeyProblem(("device",), message)
+            raise KeyProblem.of("device", f"is {self.device!r}; choose auto, cpu, cuda or cuda:1")
         if not 0 <= self.seed < 1 << 63:
-            raise KeyProblem(("seed",), f"seed is {self.seed}; it must be at least 0 and below 2^63")
+            raise KeyProblem.of("seed", f"is {self.seed}; it must be at least 0 and below 2^63")
         for name in ("data", "model", "rule", "attack", "training"):
             section = getattr(self, name)
             object.__setattr__(self, name, None if section is None else section.checked())
@@ -496,9 +491,8 @@ def _placement(raw: Any, path: decode.Path) -> Nodes | dict[str, Any]:
     if isinstance(raw, Mapping):
         decode.known_keys(raw, tuple(PLACEMENTS), path)
         if len(raw) != 1:
-            raise KeyProblem(
-                path, f"network.byzantine has {len(raw)} keys; give exactly one of {', '.join(PLACEMENTS)}"
-            )
+            message = f"has {len(raw)} keys; give exactly one of {', '.join(PLACEMENTS)}"
+            raise KeyProblem.of("network.byzantine", message)
         return {how: decode.value(PLACEMENTS[how], what, (*path, how)) for how, what in raw.items()}
     try:
         nodes: Nodes = decode.value(Nodes, raw, path)
