@@ -52,13 +52,13 @@ class Network:
     indices: Ints
     regular: Ints
     byzantine: Ints
+    is_byzantine: NDArray[np.bool_]  # (n,) which nodes are
     weighting: str
     max_degree: int | None
     groups: Mapping[str, Ints]
     schedule: GraphSchedule | None = None
     delay: Delay | None = None
     everyone: bool = False  # complete, without a list of its links
-    _is_byzantine: NDArray[np.bool_]
     _values: Floats
     _selves: Floats
     _guess: Floats | None = None  # a vector near the eigenvector of λ₂
@@ -101,7 +101,7 @@ class Network:
             weighting=weighting,
             max_degree=max_degree,
             groups=_groups(graph, index, is_byzantine),
-            _is_byzantine=is_byzantine,
+            is_byzantine=is_byzantine,
             _values=values,
             _selves=selves,
             everyone=bool(graph.graph.get("everyone", False)),
@@ -113,7 +113,7 @@ class Network:
             self.__dict__["delay"] = delay_of(delay)
 
     def _fill(self, **fields: Any) -> None:
-        is_byzantine = fields["_is_byzantine"]
+        is_byzantine = fields["is_byzantine"]
         fields["_memo"] = {}
         fields["n"] = len(fields["labels"])
         fields["regular"] = np.flatnonzero(~is_byzantine).astype(np.int64)
@@ -198,7 +198,7 @@ class Network:
     def _with(self, indptr: Ints, indices: Ints, values: Floats, selves: Floats, **more: Any) -> "Network":
         """The same nodes with other links and weights."""
         network: Network = object.__new__(Network)
-        same = ("labels", "weighting", "max_degree", "groups", "_is_byzantine")
+        same = ("labels", "weighting", "max_degree", "groups", "is_byzantine")
         links = {"indptr": indptr, "indices": indices, "_values": values, "_selves": selves}
         network._fill(**{name: getattr(self, name) for name in same} | links | more)
         return network
@@ -209,11 +209,6 @@ class Network:
             self._memo[name] = compute()
         found: T = self._memo[name]
         return found
-
-    @property
-    def is_byzantine(self) -> NDArray[np.bool_]:
-        """(n,) which nodes are Byzantine."""
-        return self._is_byzantine
 
     @property
     def changes(self) -> bool:
@@ -237,7 +232,7 @@ class Network:
         """Number of Byzantine neighbours of every regular node."""
         if self.everyone:
             return np.full(len(self.regular), len(self.byzantine), dtype=np.int64)
-        rows = mixing.rows_of(self.indptr)[self._is_byzantine[self.indices]]
+        rows = mixing.rows_of(self.indptr)[self.is_byzantine[self.indices]]
         return np.bincount(rows, minlength=self.n)[self.regular].astype(np.int64)
 
     @property
@@ -267,8 +262,8 @@ class Network:
     def regular_csr(self) -> tuple[Ints, Ints, Floats, Floats]:
         """W̃ as indptr, indices, edge weights and self-weights, on positions in `regular`."""
         rows = mixing.rows_of(self.indptr)
-        keep = ~(self._is_byzantine[rows] | self._is_byzantine[self.indices])
-        renumber = np.cumsum(~self._is_byzantine) - 1
+        keep = ~(self.is_byzantine[rows] | self.is_byzantine[self.indices])
+        renumber = np.cumsum(~self.is_byzantine) - 1
         counts = np.bincount(renumber[rows[keep]], minlength=len(self.regular))
         selves = self._selves[self.regular] + self.delta
         return mixing.starts(counts), renumber[self.indices[keep]], self._values[keep], selves
@@ -311,7 +306,7 @@ class Network:
         """δ_i: the Byzantine weight around each regular node."""
         if self.everyone:
             return _frozen(np.full(len(self.regular), len(self.byzantine) / self.n))
-        to_byzantine = np.where(self._is_byzantine[self.indices], self._values, 0.0)
+        to_byzantine = np.where(self.is_byzantine[self.indices], self._values, 0.0)
         return _frozen(mixing.row_sums(self.indptr, to_byzantine)[self.regular])
 
     @cached_property
@@ -374,7 +369,7 @@ class Network:
         graph.add_nodes_from(self.labels)
         graph.add_nodes_from((self.labels[i] for i in self.byzantine), byzantine=True)
         rows = mixing.rows_of(self.indptr)
-        mine, theirs = self._is_byzantine[rows], self._is_byzantine[self.indices]
+        mine, theirs = self.is_byzantine[rows], self.is_byzantine[self.indices]
         once = np.where(mine == theirs, rows < self.indices, theirs)  # the regular end's weight counts
         ends = zip(rows[once].tolist(), self.indices[once].tolist(), self._values[once].tolist(), strict=True)
         graph.add_weighted_edges_from((self.labels[i], self.labels[j], w) for i, j, w in ends)
