@@ -28,6 +28,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from clippedgossip.errors import UserError
+from clippedgossip.records import RunDirectory
 from clippedgossip.watch.watched import Watched
 
 PORT = 8420
@@ -138,9 +139,11 @@ def application(watched: Watched, door: Door) -> Starlette:
 def watched_in(folders: list[Path]) -> Watched:
     """What there is to watch in some folders: peers, networks of peers, or one run."""
     if len(folders) == 1 and (folders[0] / "config.json").is_file():
+        from clippedgossip.runs.config import load_config
         from clippedgossip.watch.watched_run import WatchedRun
 
-        return WatchedRun.existing(folders[0])
+        run = RunDirectory(folders[0])
+        return WatchedRun(run, load_config(run.config_path))
     from clippedgossip.watch.watched_peers import WatchedPeers
 
     return WatchedPeers(folders)

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from clippedgossip.records import ACCURACY
+
 POINTS = 500
 """Points of a curve, at most. Beyond, neighbouring ones are averaged."""
 RECENT = 25
@@ -89,6 +91,11 @@ class Tail:
                     joined[name] = before + total, number + count
                 self._bins[last // self._width] = last, joined
 
+    @property
+    def last(self) -> dict[str, Any]:
+        """The last record; empty where there is none."""
+        return self.recent[-1] if self.recent else {}
+
     def curve(self, name: str) -> list[tuple[int, float]]:
         """[(round, value), …], means over `width` rounds where there are many."""
         return [(round, sums[name][0] / sums[name][1]) for round, sums in self._bins.values() if name in sums]
@@ -101,3 +108,14 @@ class Tail:
 def is_number(value: object) -> TypeGuard[float]:
     """Whether it can be drawn; files may be damaged."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def metric_of(record: Mapping[str, Any]) -> str:
+    """What the models were tested by; records of accuracy do not name it."""
+    return str(record.get("metric", ACCURACY))
+
+
+def score_of(record: Mapping[str, Any]) -> object:
+    """The metric of all regular nodes, where the record has one."""
+    scores = record.get(metric_of(record))
+    return scores.get("all") if isinstance(scores, dict) else None

@@ -2,37 +2,23 @@
 
 import contextlib
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import networkx as nx
 
-from clippedgossip.errors import PeerError, UserError
+from clippedgossip.errors import PeerError, UserError, counted
+from clippedgossip.network import Network
 from clippedgossip.peer import peer_config
 from clippedgossip.peer.peer_config import CONFIG_FILE
 from clippedgossip.peer.peer_folder import peer_folders
 from clippedgossip.peer.rejection import VIOLATIONS, Rejection
 from clippedgossip.peer.telemetry import STATUS_FILE, read_status, unhealthy
 from clippedgossip.records import ACCURACY, RunDirectory
-from clippedgossip.watch.records_tail import Tail, is_number
-from clippedgossip.watch.watched import (
-    Cell,
-    Watched,
-    age,
-    chart,
-    counts,
-    metric_of,
-    metric_title,
-    number,
-    percent,
-    places,
-    score_chart,
-    score_of,
-    score_text,
-    table,
-    text,
-)
+from clippedgossip.watch.records_tail import Tail, is_number, metric_of, score_of
+from clippedgossip.watch.watched import Cell, Watched, chart, places, score_chart, table
+from clippedgossip.watch.words import age, counts, metric_title, number, percent, score_text, text
 
 _LONGEST_SILENCE = 120.0
 _REFUSED = {reason.value for reason in VIOLATIONS} | {Rejection.BACKED_OFF.value, Rejection.CONVICTED.value}
@@ -81,24 +67,27 @@ class WatchedPeers(Watched):
 
     def look(self, chosen: str) -> dict[str, Any]:
         self._find()
-        peers = {
-            peer.name: peer for peer in sorted(self._peers.values(), key=lambda p: (len(p.name), p.name))
-        }
-        shown = peers.get(chosen) or next(iter(peers.values()))
+        listed = sorted(self._peers.values(), key=lambda peer: (len(peer.name), peer.name))
+        peers = {peer.name: peer for peer in listed}
+        shown = peers.get(chosen) or listed[0]
+
+        def curves(name: str) -> list[tuple[str, list[tuple[int, float]]]]:
+            return [(f"peer {peer.name}", peer.tail.curve(name)) for peer in listed]
+
         return {
             "title": f"Run {text(shown.config.run)}",
-            "facts": _facts(peers.values()),
-            "alarms": [text(alarm) for peer in peers.values() for alarm in peer.alarms()],
+            "facts": _facts(listed),
+            "alarms": [text(alarm) for peer in listed for alarm in peer.alarms()],
             "network": self._network(peers),
             "charts": [
-                score_chart(shown.metric, shown.higher_is_better, _curves(peers, "score")),
-                chart("Squared distance to neighbours", _curves(peers, "distance"), log=True),
-                chart("Messages that were clipped", _curves(peers, "clipped"), percent=True),
-                chart("Messages missing, in a round", _curves(peers, "missing")),
-                chart("Messages rejected, in a round", _curves(peers, "rejected")),
-                chart("Exchange, as a part of its deadline", _curves(peers, "deadline"), percent=True),
+                score_chart(shown.metric, shown.higher_is_better, curves("score")),
+                chart("Squared distance to neighbours", curves("distance"), log=True),
+                chart("Messages that were clipped", curves("clipped"), percent=True),
+                chart("Messages missing, in a round", curves("missing")),
+                chart("Messages rejected, in a round", curves("rejected")),
+                chart("Exchange, as a part of its deadline", curves("deadline"), percent=True),
             ],
-            "tables": [_peers_table(peers.values()), *_evidence_table(peers.values())],
+            "tables": [_peers_table(listed), *_evidence_table(listed)],
             "nodes": list(peers),
             "chosen": shown.name,
             "detail": [shown.links_table(), shown.rounds_table()],
@@ -110,7 +99,7 @@ class WatchedPeers(Watched):
             graph: nx.Graph[str] = nx.Graph()
             graph.add_nodes_from(peers)
             graph.add_edges_from(links)
-            self._drawn = frozenset(links), places(graph)
+            self._drawn = frozenset(links), places(Network(graph), list(graph))
         where = self._drawn[1]
         nodes = []
         for name, (x, y) in where.items():
@@ -134,7 +123,8 @@ class WatchedPeer:
         self.name = self.config.name
         self.misbehave = ""
         """What the peer was made to do; its neighbours do not know."""
-        self.status: dict[str, Any] | None = None
+        self.status: dict[str, Any] = {}
+        """Empty where there is none that can be read."""
         self.damaged = False
         self._stamp: object = None
         self.tail = Tail(_measure)
@@ -143,9 +133,9 @@ class WatchedPeer:
     def look(self) -> None:
         """Reads what is new."""
         self._reload()
-        self.status = read_status(self.path)
-        self.damaged = self.status is None and (self.path / STATUS_FILE).exists()
-        run = _name((self.status or {}).get("records"))
+        self.status = read_status(self.path) or {}
+        self.damaged = not self.status and (self.path / STATUS_FILE).exists()
+        run = _name(self.status.get("records"))
         if run != self._run:
             self._run, self.misbehave = run, ""
             with contextlib.suppress(UserError):
@@ -163,16 +153,16 @@ class WatchedPeer:
 
     @property
     def metric(self) -> str:
-        return self._said("metric", str) or ACCURACY
+        return _of(self.status, "metric", str) or ACCURACY
 
     @property
     def higher_is_better(self) -> bool:
-        return (self.status or {}).get("higher_is_better") is not False
+        return self.status.get("higher_is_better") is not False
 
     @property
     def state(self) -> str:
         """starting, running, finished, stopped, new or damaged."""
-        if self.status is None:
+        if not self.status:
             return "damaged" if self.damaged else "new"
         if self.status.get("finished"):
             return "finished"
@@ -188,29 +178,29 @@ class WatchedPeer:
         if self.state in ("stopped", "finished"):
             said += f" {age(time.time() - self._last_word())}"
         elif self.state == "running":
-            said += f", last round {age((self.status or {}).get('age'))}"
+            said += f", last round {age(self.status.get('age'))}"
         return f"{said}; made Byzantine: {self.misbehave}" if self.misbehave else said
 
     def _last_word(self) -> float:
-        status = self.status or {}
-        return max((status[key] for key in ("time", "round_time") if is_number(status.get(key))), default=0.0)
+        said = (self.status.get(key) for key in ("time", "round_time"))
+        return max(filter(is_number, said), default=0.0)
 
     def alarms(self) -> list[str]:
         """What somebody should look into."""
         found = []
-        why = "" if self.status is None else unhealthy(self.status, _LONGEST_SILENCE)
+        why = unhealthy(self.status, _LONGEST_SILENCE) if self.status else ""
         if self.state == "damaged":
             found.append(f"Peer {self.name}: its status file is damaged.")
         elif why:
             found.append(f"Peer {self.name}: {self.note if self.state == 'stopped' else why}.")
         found += [
             f"Peer {self.name} has a proof that {name} signed two models for one round."
-            for name in self._said("convicted", list)
+            for name in _of(self.status, "convicted", list)
         ]
         for origin in (neighbour.name for neighbour in self.config.neighbours):
-            silent = self._said("ages", dict).get(origin)
+            silent = _of(self.status, "ages").get(origin)
             if self.state == "running" and self.health(origin)[0] == "rejected":
-                seen = _of(self._said("reasons", dict), origin)
+                seen = _of(_of(self.status, "reasons"), origin)
                 why = counts({reason: seen[reason] for reason in seen if reason in VIOLATIONS})
                 found.append(f"Peer {self.name} rejects or ignores what {origin} sends: {why}.")
             elif self.state == "running" and is_number(silent) and silent > _LONGEST_SILENCE:
@@ -219,13 +209,9 @@ class WatchedPeer:
             found.append(f"Peer {self.name}: {self.tail.damaged} lines of its records cannot be read.")
         return found
 
-    def _said(self, key: str, kind: type) -> Any:
-        value = (self.status or {}).get(key)
-        return value if isinstance(value, kind) else kind()
-
     def health(self, origin: str) -> tuple[str, str]:
         """What came from a neighbour in the last round: good, clipped, absent, rejected or off; in words."""
-        last = self._last()
+        last = self.tail.last
         if self.state not in ("running", "finished") or not last:
             return "off", "–"
         reason = _of(last, "reasons").get(origin)
@@ -238,12 +224,9 @@ class WatchedPeer:
             return "clipped", f"{said}, clipped"
         return "good", said
 
-    def _last(self) -> dict[str, Any]:
-        return self.tail.recent[-1] if self.tail.recent else {}
-
     def row(self) -> list[Cell]:
         """Of the table of peers."""
-        status, last = self.status or {}, self._last()
+        status, last = self.status, self.tail.last
         tones = {"running": "good", "finished": "good", "stopped": "bad", "damaged": "bad"}
         seconds, deadline = (number(last.get(key), 2) for key in ("seconds", "deadline"))
         rejected = status.get("rejected", 0)
@@ -263,7 +246,7 @@ class WatchedPeer:
         ]
 
     def links_table(self) -> dict[str, Any]:
-        ages, reasons, last = self._said("ages", dict), self._said("reasons", dict), self._last()
+        ages, reasons, last = _of(self.status, "ages"), _of(self.status, "reasons"), self.tail.last
         rows: list[list[Cell]] = []
         for origin in (neighbour.name for neighbour in self.config.neighbours):
             health, words = self.health(origin)
@@ -300,18 +283,16 @@ class WatchedPeer:
         return sorted(path.name for path in (self.path / "evidence").glob("*.json"))[:_FILES]
 
 
-def _facts(peers: Iterable[WatchedPeer]) -> list[str]:
-    listed = list(peers)
-    states = [peer.state for peer in listed]
+def _facts(peers: Sequence[WatchedPeer]) -> list[str]:
+    states = [peer.state for peer in peers]
     said = [f"{states.count(state)} {word}" for state, word in _STATES.items() if state in states]
-    rounds = [int((peer.status or {}).get("round", 0)) for peer in listed]
-    wanted = max(int((peer.status or {}).get("rounds", peer.config.rounds)) for peer in listed)
+    rounds = [int(peer.status.get("round", 0)) for peer in peers]
+    wanted = max(int(peer.status.get("rounds", peer.config.rounds)) for peer in peers)
     where = f"{min(rounds)}" if min(rounds) == max(rounds) else f"{min(rounds)} to {max(rounds)}"
-    count = "1 peer" if len(listed) == 1 else f"{len(listed)} peers"
-    rule = listed[0].config.rule
+    rule = peers[0].config.rule
     radius = f" with radius {text(rule['radius'])}" if "radius" in rule else ""
     return [
-        f"{count}: {', '.join(said)}.",
+        f"{counted(len(peers), 'peer')}: {', '.join(said)}.",
         f"Rounds done: {where} of {wanted}.",
         f"Rule: {text(rule.get('name', 'clipped-gossip'))}{radius}.",
     ]
@@ -327,20 +308,19 @@ _STATES = {
 }
 
 
-def _peers_table(peers: Iterable[WatchedPeer]) -> dict[str, Any]:
-    listed = list(peers)
-    columns = ["Peer", "State", "Rounds", metric_title(listed[0].metric), "Distance²", "Clipped", "Missing"]
+def _peers_table(peers: Sequence[WatchedPeer]) -> dict[str, Any]:
+    columns = ["Peer", "State", "Rounds", metric_title(peers[0].metric), "Distance²", "Clipped", "Missing"]
     return table(
         "Peers",
         [*columns, "Rejected", "Exchange", "Evidence"],
-        [peer.row() for peer in listed],
+        [peer.row() for peer in peers],
         "Distance² is the mean squared distance to the models received in the last round; clipped, the part "
         "of those that was clipped. Missing and rejected are counted since the start. Exchange: how long it "
         "took in the last round, of what it may take.",
     )
 
 
-def _evidence_table(peers: Iterable[WatchedPeer]) -> list[dict[str, Any]]:
+def _evidence_table(peers: Sequence[WatchedPeer]) -> list[dict[str, Any]]:
     rows: list[list[Cell]] = [
         [peer.name, name, f"clippedgossip peer evidence {peer.path / 'evidence' / name}"]
         for peer in peers
@@ -350,25 +330,20 @@ def _evidence_table(peers: Iterable[WatchedPeer]) -> list[dict[str, Any]]:
     return [table("Evidence", ["Found by", "File", "Check it with"], rows, note)] if rows else []
 
 
-def _curves(peers: Mapping[str, WatchedPeer], name: str) -> list[tuple[str, list[tuple[int, float]]]]:
-    return [(f"peer {peer.name}", peer.tail.curve(name)) for peer in peers.values()]
-
-
 def _measure(record: Mapping[str, Any]) -> dict[str, object]:
     seconds, deadline = record.get("seconds"), record.get("deadline")
     return {
+        **{name: record.get(name) for name in ("clipped", "missing", "rejected")},
         "score": score_of(record),
         "distance": record.get("neighbour_distance"),
-        "clipped": record.get("clipped"),
-        "missing": record.get("missing"),
-        "rejected": record.get("rejected"),
         "deadline": seconds / deadline if is_number(seconds) and is_number(deadline) and deadline else None,
     }
 
 
-def _of(record: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+def _of(record: Mapping[str, Any], key: str, kind: type = dict) -> Any:
+    """What a file says; nothing where that is not of the kind it should be."""
     value = record.get(key)
-    return value if isinstance(value, dict) else {}
+    return value if isinstance(value, kind) else kind()
 
 
 def _name(said: object) -> str:

@@ -1,28 +1,13 @@
 """A simulated run, as its folder tells of it while it runs, and afterwards."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clippedgossip.errors import UserError
 from clippedgossip.records import RunDirectory
-from clippedgossip.watch.records_tail import Tail, is_number
-from clippedgossip.watch.watched import (
-    DRAWN,
-    Cell,
-    Watched,
-    chart,
-    metric_of,
-    metric_title,
-    number,
-    percent,
-    scaled,
-    score_chart,
-    score_of,
-    score_text,
-    table,
-    text,
-)
+from clippedgossip.watch.records_tail import Tail, is_number, metric_of, score_of
+from clippedgossip.watch.watched import Cell, Watched, chart, places, score_chart, table
+from clippedgossip.watch.words import metric_title, number, percent, score_text, text
 
 if TYPE_CHECKING:
     from clippedgossip.runs.config import RunConfig
@@ -40,24 +25,10 @@ class WatchedRun(Watched):
         network = config.network.build()
         self._labels = [text(label) for label in network.labels]
         self._byzantine = {int(node) for node in network.byzantine}
-        self._where: dict[str, tuple[float, float]] = {}
-        self._links: list[tuple[str, str]] = []
         changes = ", with links that change from round to round" if config.network.schedule else ""
         self._size = f"{network.n} nodes, {len(self._byzantine)} of them Byzantine{changes}"
-        if network.n <= DRAWN:
-            from clippedgossip.report.network_drawing import layout
-
-            self._where = scaled(self._labels, layout(network).tolist())
-            edges = network.to_networkx().edges
-            self._links = [(text(a), text(b)) for a, b in edges]
-
-    @classmethod
-    def existing(cls, path: Path) -> "WatchedRun":
-        """A run that is in a folder already."""
-        from clippedgossip.runs.config import load_config
-
-        run = RunDirectory(path)
-        return cls(run, load_config(run.config_path))
+        self._where = places(network, self._labels)
+        self._links = [(text(a), text(b)) for a, b in network.to_networkx().edges if self._where]
 
     def look(self, chosen: str) -> dict[str, Any]:
         self._tail.follow(self._run.records_path)
@@ -65,8 +36,7 @@ class WatchedRun(Watched):
             state, failure = self._run.state, self._run.failure or self._run.diverged
         except UserError:
             state, failure = "failed", "its summary cannot be read"
-        last = self._tail.recent[-1] if self._tail.recent else {}
-        config, names = self._config, self._tail.names()
+        last, config, names = self._tail.last, self._config, self._tail.names()
         attack = f" Attack: {text(config.attack.name)}." if config.attack else ""
         groups = [name.partition(":")[2] for name in names if name.startswith("score:")]
         scores = [(f"average of {group}", self._tail.curve(f"score:{group}")) for group in groups]
@@ -103,11 +73,8 @@ class WatchedRun(Watched):
         nodes = []
         for i, name in enumerate(self._labels if self._where else ()):
             x, y = self._where[name]
-            byzantine = i in self._byzantine
-            note = "Byzantine" if byzantine else "regular"
-            nodes.append(
-                {"name": name, "x": x, "y": y, "state": "running", "byzantine": byzantine, "note": note}
-            )
+            node = {"name": name, "x": x, "y": y, "state": "running", "byzantine": i in self._byzantine}
+            nodes.append(node | {"note": "Byzantine" if i in self._byzantine else "regular"})
         links = [
             {"to": a, "from": b, "health": "clipped" if frozenset((a, b)) in clipped else "good"}
             for a, b in self._links
@@ -115,7 +82,7 @@ class WatchedRun(Watched):
         return {"nodes": nodes, "links": links, "halves": False, "words": words}
 
     def _rounds_table(self) -> dict[str, Any]:
-        metric = metric_of(self._tail.recent[-1] if self._tail.recent else {})
+        metric = metric_of(self._tail.last)
         rows: list[list[Cell]] = [
             [
                 str(record["round"]),
