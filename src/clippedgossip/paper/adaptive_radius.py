@@ -34,17 +34,12 @@ ATTACKS: Mapping[str, Any] = {
 class AdaptiveRadius(TrainingExperiment):
     name = "adaptive-radius"
     title = "The adaptive radius under every attack"
-    lead = (
-        "The paper tries the adaptive radius on three attacks and then recommends it in general. This "
-        "figure shows all attacks of this package, on the torus of the paper. Each worker holds its own "
-        "digits."
-    )
+    lead = """The paper tries the adaptive radius on three attacks and then recommends it in general. This
+    figure shows all attacks of this package, on the torus of the paper. Each worker holds its own digits."""
     section = "The adaptive choice of τ is recommended in general"
     scales = LONGER
-    remarks = (
-        "The torus of fig. more_topologies: nine workers, two Byzantine nodes, data sorted by label. The "
-        "adaptive radius is given the true δ_max."
-    )
+    remarks = """The torus of fig. more_topologies: nine workers, two Byzantine nodes, data sorted by label.
+    The adaptive radius is given the true δ_max."""
 
     def cases(self, scale: Scale) -> Iterator[Case]:
         rules = {**FIXED, ADAPTIVE: adaptive()}

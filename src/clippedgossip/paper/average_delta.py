@@ -82,11 +82,9 @@ def correlation(
 class AverageDelta(ManyNetworks[DeltaCase]):
     name = "average-delta"
     title = "Average δ or the worst"
-    lead = (
-        "Networks on five graphs. Byzantine neighbours take their weight δ_i from the self-weight of node i, "
-        "so γ is the same for all networks on one graph. Some have equal δ_max and different averages, some "
-        "the reverse, some are random. On each network, the attack that does the most harm counts."
-    )
+    lead = """Networks on five graphs. Byzantine neighbours take their weight δ_i from the self-weight of node
+    i, so γ is the same for all networks on one graph. Some have equal δ_max and different averages, some the
+    reverse, some are random. On each network, the attack that does the most harm counts."""
     section = "Average δ"
     source = "The paper believes that an average can replace δ_max; the bound is ours."
     case = DeltaCase

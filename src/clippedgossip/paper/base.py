@@ -76,6 +76,12 @@ class Experiment(ABC, Generic[Result]):
     """Where in the paper the findings are, or what they are about."""
     source: ClassVar[str] = "No claim of the paper; the bound is ours."
     """The source of claims that give none."""
+    remarks: ClassVar[str] = ""
+    """What the paper leaves open, and what we chose."""
+
+    def __init_subclass__(cls) -> None:
+        """Text is broken into lines for the source alone."""
+        cls.lead, cls.remarks = (" ".join(getattr(cls, key, "").split()) for key in ("lead", "remarks"))
 
     @abstractmethod
     def needs(self, options: Options) -> Needs[Result]:

@@ -53,11 +53,9 @@ class ComponentCase(NetworkCase):
 class BlockedComponents(ManyNetworks[ComponentCase]):
     name = "components"
     title = "Components behind Byzantine nodes"
-    lead = (
-        "Small random networks of one to three groups, each with one to three Byzantine nodes, some of them "
-        "between the groups. Groups start from different vectors. ClippedGossip with the oracle radius mixes "
-        f"for {ROUNDS} rounds. On each network, the attack that leaves the nodes furthest apart counts."
-    )
+    lead = f"""Small random networks of one to three groups, each with one to three Byzantine nodes, some of
+    them between the groups. Groups start from different vectors. ClippedGossip with the oracle radius mixes
+    for {ROUNDS} rounds. On each network, the attack that leaves the nodes furthest apart counts."""
     section = "Components"
     source = "The conjecture is the paper's; the criterion and the bound are ours."
     case = ComponentCase

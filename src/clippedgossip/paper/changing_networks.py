@@ -62,19 +62,15 @@ def places() -> Iterator[tuple[str, dict[str, Any], str, Mapping[str, Any], Mapp
 class ChangingNetworks(TrainingExperiment):
     name = "changing-networks"
     title = "Networks that change from round to round"
-    lead = (
-        "A dumbbell whose bridge is there in every k-th round; twenty nodes of which each hears all others, "
-        "or five drawn anew in each round; a torus whose nodes come and go, or whose messages come late. "
-        "Two or three nodes are Byzantine."
-    )
+    lead = """A dumbbell whose bridge is there in every k-th round; twenty nodes of which each hears all
+    others, or five drawn anew in each round; a torus whose nodes come and go, or whose messages come late.
+    Two or three nodes are Byzantine."""
     section = "Networks that change"
     scales = LONGER
-    remarks = (
-        "Each clique of the dumbbell holds half of the classes; elsewhere the data are sorted by label. The "
-        "radius of ClippedGossip is the best of 0.03, 0.1, 0.3 and 1 in each setting, chosen on seeds that "
-        "are not reported. TM drops as many values per side as a node has Byzantine neighbours at most. A "
-        "node that is away trains on by itself. Byzantine nodes are never late."
-    )
+    remarks = """Each clique of the dumbbell holds half of the classes; elsewhere the data are sorted by
+    label. The radius of ClippedGossip is the best of 0.03, 0.1, 0.3 and 1 in each setting, chosen on seeds
+    that are not reported. TM drops as many values per side as a node has Byzantine neighbours at most. A node
+    that is away trains on by itself. Byzantine nodes are never late."""
 
     def cases(self, scale: Scale) -> Iterator[Case]:
         for setting, network, partition, rules, attacks in places():

@@ -32,18 +32,14 @@ PUBLISHED = {  # all, clique A, clique B
 class Cifar(TrainingExperiment):
     name = "cifar"
     title = "CIFAR-10 on the dumbbell"
-    lead = (
-        "Two cliques are joined by one edge. There are no Byzantine nodes. Do the cliques agree, or does "
-        "each reach a minimum of its own? The average of all models shows it: its accuracy is low where the "
-        "cliques do not agree. Figs. exp6_1_CIFAR and CIFAR_bar of the paper."
-    )
+    lead = """Two cliques are joined by one edge. There are no Byzantine nodes. Do the cliques agree, or does
+    each reach a minimum of its own? The average of all models shows it: its accuracy is low where the cliques
+    do not agree. Figs. exp6_1_CIFAR and CIFAR_bar of the paper."""
     section = "CIFAR-10 task"
     scales = CIFAR
-    remarks = (
-        "In the non-IID half each clique has five classes. TM drops one value per side and Mozi keeps ρ = "
-        "0.4, as in the released runs. Mozi keeps a = 0.5 of itself. An epoch has 39 rounds: 50,000 images, "
-        "20 workers, batch 64. The quick scale has half the workers."
-    )
+    remarks = """In the non-IID half each clique has five classes. TM drops one value per side and Mozi keeps
+    ρ = 0.4, as in the released runs. Mozi keeps a = 0.5 of itself. An epoch has 39 rounds: 50,000 images, 20
+    workers, batch 64. The quick scale has half the workers."""
 
     def cases(self, scale: Scale) -> Iterator[Case]:
         network = {"name": "dumbbell", "clique": scale.clique}

@@ -29,17 +29,13 @@ ADAPTIVE = "adaptive"
 class ClippingRadius(TrainingExperiment):
     name = "clipping-radius"
     title = "Choosing the clipping radius"
-    lead = (
-        "Two cliques of five hold different digits. A Byzantine node is attached to either end of the "
-        "bridge. ClippedGossip runs with five fixed radii, and with the adaptive radius, which needs only a "
-        "bound on δ_max. Fig. tuning_tau of the paper."
-    )
+    lead = """Two cliques of five hold different digits. A Byzantine node is attached to either end of the
+    bridge. ClippedGossip runs with five fixed radii, and with the adaptive radius, which needs only a bound
+    on δ_max. Fig. tuning_tau of the paper."""
     section = "Choosing clipping radius"
-    remarks = (
-        "Accuracies are those of the model averaged over all regular nodes, as in the paper. The adaptive "
-        "radius is given the true δ_max. The released runs have ALIE with z = 10. The z of "
-        "the text's formula is 0 on this network: a message that is the mean of its neighbours' models."
-    )
+    remarks = """Accuracies are those of the model averaged over all regular nodes, as in the paper. The
+    adaptive radius is given the true δ_max. The released runs have ALIE with z = 10. The z of the text's
+    formula is 0 on this network: a message that is the mean of its neighbours' models."""
 
     def cases(self, scale: Scale) -> Iterator[Case]:
         rules = {**FIXED, ADAPTIVE: adaptive()}

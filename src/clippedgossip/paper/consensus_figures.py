@@ -43,12 +43,10 @@ PUBLISHED: Mapping[tuple[float, float], str] = {
 class Consensus(Experiment[ChainErrors]):
     name = "consensus"
     title = "Robust consensus under attack"
-    lead = (
-        "Four regular nodes in a chain hold 0, 0, 200, 200 and look for their average, 100. Each of the two "
-        "nodes in the middle has a Byzantine neighbour that pushes it back. γ tells how well the chain is "
-        "connected, δ is the weight of a Byzantine node. The error is the mean squared distance to 100 "
-        "after 100 rounds. At the start it is 10,000."
-    )
+    lead = """Four regular nodes in a chain hold 0, 0, 200, 200 and look for their average, 100. Each of the
+    two nodes in the middle has a Byzantine neighbour that pushes it back. γ tells how well the chain is
+    connected, δ is the weight of a Byzantine node. The error is the mean squared distance to 100 after 100
+    rounds. At the start it is 10,000."""
 
     section = "The paper's findings and released results"
 

@@ -33,23 +33,19 @@ def network(delta: float) -> dict[str, Any]:
 class DeltaMax(TrainingExperiment):
     name = "delta-max"
     title = "Growing Byzantine weight on the cut"
-    lead = (
-        "Two cliques of five hold different digits and are joined through one node in the middle, the hub. "
-        "A Byzantine node on the hub sends the dissensus attack. Its weight δ_max grows while the regular "
-        "network W̃ stays the same. Fig. vary_deltamax of the paper."
-    )
+    lead = """Two cliques of five hold different digits and are joined through one node in the middle, the
+    hub. A Byzantine node on the hub sends the dissensus attack. Its weight δ_max grows while the regular
+    network W̃ stays the same. Fig. vary_deltamax of the paper."""
     section = "Lower bound of optimization"
-    remarks = (
-        "ε = 1.5. At the paper's scale: 1500 rounds, learning rate 0.001 as in the released runs. At the "
-        "quick scale: 500 rounds, learning rate 0.005, and six hidden layers of 32, because averaging "
-        "models of one hidden layer costs little accuracy. The text does not say who holds which digits. In "
-        "the released runs they are sorted by label over all 12 nodes, the Byzantine node included: these "
-        "are the runs that the claims are about. In a second arm, at the paper's scale only, clique A holds "
-        "the digits 0 to 4 and clique B holds 5 to 9; the hub trains on the digits of clique A. The text "
-        "puts the Byzantine nodes once beside V₁ and its mirror node, once on the hub; the "
-        "released runs put them on the hub. As in the figure of the paper, accuracies at the end are those "
-        "of the last round; elsewhere they are means over the last 150 rounds."
-    )
+    remarks = """ε = 1.5. At the paper's scale: 1500 rounds, learning rate 0.001 as in the released runs. At
+    the quick scale: 500 rounds, learning rate 0.005, and six hidden layers of 32, because averaging models of
+    one hidden layer costs little accuracy. The text does not say who holds which digits. In the released runs
+    they are sorted by label over all 12 nodes, the Byzantine node included: these are the runs that the
+    claims are about. In a second arm, at the paper's scale only, clique A holds the digits 0 to 4 and clique
+    B holds 5 to 9; the hub trains on the digits of clique A. The text puts the Byzantine nodes once beside V₁
+    and its mirror node, once on the hub; the released runs put them on the hub. As in the figure of the
+    paper, accuracies at the end are those of the last round; elsewhere they are means over the last 150
+    rounds."""
 
     def cases(self, scale: Scale) -> Iterator[Case]:
         rounds, rate = 1500, 0.001

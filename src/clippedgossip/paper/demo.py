@@ -46,24 +46,20 @@ WORDS = (
 class Demo(TrainingExperiment):
     name = "demo"
     title = "Learning together with Byzantine nodes"
-    lead = (
-        "The data are the 1,797 small images of digits that scikit-learn brings, not MNIST. First, a "
-        "dumbbell: two groups of five nodes are joined by one edge. There are no Byzantine nodes, but group "
-        "A holds the digits 0 to 4 and group B holds 5 to 9 (non-IID). Rules that drop unusual models leave "
-        "each group with its own half. Second, a ring: five regular nodes have eleven Byzantine neighbours; "
-        "one of them has more Byzantine than regular neighbours. ClippedGossip does well in both: it bounds "
-        "how far each neighbour can move a node."
-    )
+    lead = """The data are the 1,797 small images of digits that scikit-learn brings, not MNIST. First, a
+    dumbbell: two groups of five nodes are joined by one edge. There are no Byzantine nodes, but group A holds
+    the digits 0 to 4 and group B holds 5 to 9 (non-IID). Rules that drop unusual models leave each group with
+    its own half. Second, a ring: five regular nodes have eleven Byzantine neighbours; one of them has more
+    Byzantine than regular neighbours. ClippedGossip does well in both: it bounds how far each neighbour can
+    move a node."""
     section = "What the paper says about these two"
     source = ""
     scales: ClassVar = {**MNIST, "quick": replace(MNIST["quick"], about=ABOUT)}
     groups: ClassVar = {DUMBBELL: A}
-    remarks = (
-        "Dumbbell: accuracies are those of the model averaged over group A; τ, the clipping radius, is 1; TM "
-        "drops one value per side. Ring: the model averaged over all regular nodes; τ = 0.1; TM drops two "
-        "values per side; weights are lazy; ALIE has z = 10. To save time the ring leaves out gossip, which "
-        "fails, and Mozi, which does well, as in the paper (clippedgossip reproduce no-honest-majority)."
-    )
+    remarks = """Dumbbell: accuracies are those of the model averaged over group A; τ, the clipping radius, is
+    1; TM drops one value per side. Ring: the model averaged over all regular nodes; τ = 0.1; TM drops two
+    values per side; weights are lazy; ALIE has z = 10. To save time the ring leaves out gossip, which fails,
+    and Mozi, which does well, as in the paper (clippedgossip reproduce no-honest-majority)."""
 
     def cases(self, scale: Scale) -> Iterator[Case]:
         wide = paper_rules(scale.radius, trim=1)

@@ -43,23 +43,17 @@ PUBLISHED = {
 class Dumbbell(TrainingExperiment):
     name = "dumbbell"
     title = "Dumbbell without Byzantine nodes"
-    lead = (
-        "Two cliques are joined by one edge. There are no Byzantine nodes. Clique A holds the digits 0 to 4 "
-        "and clique B holds 5 to 9, so each clique can learn the other digits only through this edge. Rules "
-        "that drop unusual models drop exactly the models that carry this information. Fig. exp6_1 of the "
-        "paper."
-    )
+    lead = """Two cliques are joined by one edge. There are no Byzantine nodes. Clique A holds the digits 0 to
+    4 and clique B holds 5 to 9, so each clique can learn the other digits only through this edge. Rules that
+    drop unusual models drop exactly the models that carry this information. Fig. exp6_1 of the paper."""
     section = "Decentralized defenses without Byzantine nodes"
     group = A
-    remarks = (
-        "In the paper's text TM drops β = δ_max·n values per side. Here that is none, so TM would be a "
-        "plain mean and pass everything on. The released runs drop one value per side on this network, and "
-        "so do we. That value is the model of the other clique, which is the extreme one in nearly every "
-        "coordinate. Mozi has a = 0.5 and ρ = 0.99. Weights are equal, 1/(d_max + 1), with d_max = 11 where "
-        "there is one more edge. This gives the two spectral gaps of the text. Buckets are shuffled anew in "
-        "every round; in the released runs the shuffle was the same in all rounds. The quick scale has half "
-        "the workers: 5 + 5."
-    )
+    remarks = """In the paper's text TM drops β = δ_max·n values per side. Here that is none, so TM would be a
+    plain mean and pass everything on. The released runs drop one value per side on this network, and so do
+    we. That value is the model of the other clique, which is the extreme one in nearly every coordinate. Mozi
+    has a = 0.5 and ρ = 0.99. Weights are equal, 1/(d_max + 1), with d_max = 11 where there is one more edge.
+    This gives the two spectral gaps of the text. Buckets are shuffled anew in every round; in the released
+    runs the shuffle was the same in all rounds. The quick scale has half the workers: 5 + 5."""
 
     def cases(self, scale: Scale) -> Iterator[Case]:
         plain = {"name": "dumbbell", "clique": scale.clique}

@@ -40,17 +40,13 @@ ATTACKS = {name: PAPER_ATTACKS[name] for name in ("ALIE", "IPM", "BF", "LF", "di
 class FasterMixing(TrainingExperiment):
     name = "optimal-weights"
     title = "Weights with the largest spectral gap"
-    lead = (
-        "ClippedGossip on four networks with two Byzantine nodes each, under five attacks, with three kinds "
-        "of weights: Metropolis–Hastings, those with the largest γ of the full W, and robust ones, with the "
-        "largest γ such that no neighbour has more than 0.2."
-    )
+    lead = """ClippedGossip on four networks with two Byzantine nodes each, under five attacks, with three
+    kinds of weights: Metropolis–Hastings, those with the largest γ of the full W, and robust ones, with the
+    largest γ such that no neighbour has more than 0.2."""
     section = "Optimal weights"
     scales = LONGER
-    remarks = (
-        "The radius is adaptive and knows δ_max. Weights are computed without knowing who is Byzantine. The "
-        "theorem's measure of difficulty is δ_max/γ², with γ that of the regular nodes."
-    )
+    remarks = """The radius is adaptive and knows δ_max. Weights are computed without knowing who is
+    Byzantine. The theorem's measure of difficulty is δ_max/γ², with γ that of the regular nodes."""
 
     def cases(self, scale: Scale) -> Iterator[Case]:
         for where, (network, partition) in PLACES.items():

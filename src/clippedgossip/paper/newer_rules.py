@@ -81,21 +81,17 @@ def rules(network: Mapping[str, Any]) -> dict[str, Any]:
 class NewerRules(TrainingExperiment):
     name = "newer-rules"
     title = "Newer rules on the same networks"
-    lead = (
-        "CS+, NNA, IOS and BALANCE were published after the paper. This figure compares them with the rules "
-        "of the paper: on the dumbbell without Byzantine nodes (accuracy of clique A), on the small world "
-        "and the torus, and on the ring where one node has a Byzantine majority around it."
-    )
+    lead = """CS+, NNA, IOS and BALANCE were published after the paper. This figure compares them with the
+    rules of the paper: on the dumbbell without Byzantine nodes (accuracy of clique A), on the small world and
+    the torus, and on the ring where one node has a Byzantine majority around it."""
     section = "Median and Krum are left out of the paper's figures"
     scales = LONGER
     groups: ClassVar = {DUMBBELL: "clique A"}
-    remarks = (
-        "Every rule is shown at its best, found with the same effort: four values of its one parameter are "
-        "tried on each network, on seeds that are not reported. The parameter is the radius τ of "
-        "ClippedGossip; the expected number b or weight δ of Byzantine neighbours of TM, Krum, NNA, IOS, CS+ "
-        "and the adaptive radius, at least 1 or 0.1, so that no rule may expect none; the number T of GM's "
-        "iterations; Mozi's ρ; BALANCE's γ (κ = 1, a = 0.5). Median has no parameter."
-    )
+    remarks = """Every rule is shown at its best, found with the same effort: four values of its one parameter
+    are tried on each network, on seeds that are not reported. The parameter is the radius τ of ClippedGossip;
+    the expected number b or weight δ of Byzantine neighbours of TM, Krum, NNA, IOS, CS+ and the adaptive
+    radius, at least 1 or 0.1, so that no rule may expect none; the number T of GM's iterations; Mozi's ρ;
+    BALANCE's γ (κ = 1, a = 0.5). Median has no parameter."""
 
     def cases(self, scale: Scale) -> Iterator[Case]:
         dumbbell = {"name": "dumbbell", "clique": scale.clique}

@@ -25,20 +25,16 @@ SETTINGS = (DUMBBELL, "dumbbell, IID", "ring, dissensus")
 class PrecisionOfProducts(TrainingExperiment):
     name = "precision"
     title = "The precision of the gradients' products"
-    lead = (
-        "Gradients are products of matrices. A GPU computes them several times faster with fewer bits: "
-        "float32 has 23 bits behind the point, tf32 has 10, bfloat16 has 7. Models, momentum, messages and "
-        "mixing are float32 in every case. This figure shows what the faster products cost ClippedGossip."
-    )
+    lead = """Gradients are products of matrices. A GPU computes them several times faster with fewer bits:
+    float32 has 23 bits behind the point, tf32 has 10, bfloat16 has 7. Models, momentum, messages and mixing
+    are float32 in every case. This figure shows what the faster products cost ClippedGossip."""
     section = "Products of lower precision give the same results (no claim of the paper)"
     scales = LONGER
     groups: ClassVar = {DUMBBELL: "clique A"}
-    remarks = (
-        "The non-IID dumbbell is reported by clique A, which must learn half of the digits over one edge, "
-        "the other settings by all regular nodes. On the ring one node has a Byzantine majority around it. "
-        "On a CPU tf32 is the same as float32, so the quick scale leaves it out. On a CPU bfloat16 is no "
-        "faster: this figure is meant for a GPU."
-    )
+    remarks = """The non-IID dumbbell is reported by clique A, which must learn half of the digits over one
+    edge, the other settings by all regular nodes. On the ring one node has a Byzantine majority around it. On
+    a CPU tf32 is the same as float32, so the quick scale leaves it out. On a CPU bfloat16 is no faster: this
+    figure is meant for a GPU."""
 
     def cases(self, scale: Scale) -> Iterator[Case]:
         dumbbell = {"name": "dumbbell", "clique": scale.clique}

@@ -33,20 +33,16 @@ HARMFUL = ("BF", "noise")
 class RandomPartner(TrainingExperiment):
     name = "random-partner"
     title = "Local steps and a random partner"
-    lead = (
-        f"Sixteen nodes, two of them Byzantine. Each takes {STEPS} local steps and then mixes with one "
-        "partner drawn at random, as in NoLoCo. Averaging with the partner is compared with clipping its "
-        "message."
-    )
+    lead = f"""Sixteen nodes, two of them Byzantine. Each takes {STEPS} local steps and then mixes with one
+    partner drawn at random, as in NoLoCo. Averaging with the partner is compared with clipping its
+    message."""
     section = "Networks that change"
     scales = LONGER
-    remarks = (
-        f"There are {STEPS} times fewer rounds than in the other figures, so the gradients are as many. Data "
-        "are drawn at random. A partner has the weight ½, so a Byzantine partner has δ_i = ½: no bound on "
-        "δ_max helps, and the radius is a number: the best of 0.03, 0.1, 0.3 and 1 over all attacks, chosen "
-        "on a seed that is not reported. Dissensus and ALIE are no attacks here: they use the other "
-        "neighbours of the receiver, and it has none."
-    )
+    remarks = f"""There are {STEPS} times fewer rounds than in the other figures, so the gradients are as
+    many. Data are drawn at random. A partner has the weight ½, so a Byzantine partner has δ_i = ½: no bound
+    on δ_max helps, and the radius is a number: the best of 0.03, 0.1, 0.3 and 1 over all attacks, chosen on a
+    seed that is not reported. Dissensus and ALIE are no attacks here: they use the other neighbours of the
+    receiver, and it has none."""
 
     def cases(self, scale: Scale) -> Iterator[Case]:
         fewer = often(scale.training["rounds"] // STEPS, 3)

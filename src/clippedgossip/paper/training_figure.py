@@ -269,8 +269,6 @@ class TrainingExperiment(Experiment[Results]):
     """The group of nodes whose averaged model is reported."""
     groups: ClassVar[Mapping[str, str]] = {}
     """Settings for which another group is reported."""
-    remarks: ClassVar[str] = ""
-    """What the paper leaves open, and what we chose."""
 
     @abstractmethod
     def cases(self, scale: Scale) -> Iterable[Case]:

@@ -20,12 +20,10 @@ PARTITIONS = {"IID": "iid", "non-IID": "clique"}
 class WeakerTopology(TrainingExperiment):
     name = "weaker-topology"
     title = "A weaker assumption on the topology"
-    lead = (
-        "Two cliques of five, with one Byzantine node in each that sends the dissensus attack. Neither is "
-        "on the bridge. The robust-network assumption of earlier work does not hold here: for two Byzantine "
-        "nodes it asks for three disjoint paths. But both ends of the bridge are regular nodes. Fig. "
-        "dumbbell_variant2 of the paper."
-    )
+    lead = """Two cliques of five, with one Byzantine node in each that sends the dissensus attack. Neither is
+    on the bridge. The robust-network assumption of earlier work does not hold here: for two Byzantine nodes
+    it asks for three disjoint paths. But both ends of the bridge are regular nodes. Fig. dumbbell_variant2 of
+    the paper."""
     section = "Weaker topology assumption"
     group = A
     remarks = "ε = 1.5, Metropolis–Hastings weights, TM drops one value per side."
