@@ -6,16 +6,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from clippedgossip.bench.suite import (
-    ATTACKS,
-    CLEAN,
-    NETWORKS,
-    SEARCHED,
-    VERSION,
-    Suite,
-    Table,
-    candidates,
-)
+from clippedgossip.bench.suite import ATTACKS, CLEAN, NETWORKS, SEARCHED, VERSION, Suite, Table, candidates
 from clippedgossip.errors import RuleError
 from clippedgossip.paper.results import run_all
 from clippedgossip.report.figures import bars

@@ -66,12 +66,7 @@ def audit(
                 f"with {len(built.regular)} regular nodes it is at most {most}"
             )
         diagnosis = diagnose(
-            built,
-            more_byzantine=more_byzantine,
-            suggestions=suggestions,
-            rounds=rounds,
-            seed=seed,
-            tell=tell,
+            built, more_byzantine=more_byzantine, suggestions=suggestions, rounds=rounds, seed=seed, tell=tell
         )
         if draw is not None:
             from clippedgossip.report.network_drawing import draw_audit

@@ -28,8 +28,7 @@ Pendants = Annotated[
     str | None, typer.Option(metavar="NODES", help="Add a Byzantine node beside each of these nodes.")
 ]
 RandomPendants = Annotated[
-    int,
-    typer.Option("--pendants-random", metavar="B", help="Add Byzantine nodes beside random nodes."),
+    int, typer.Option("--pendants-random", metavar="B", help="Add Byzantine nodes beside random nodes.")
 ]
 WorstNodes = Annotated[int, typer.Option(metavar="B", help="Byzantine nodes where they do most harm.")]
 Weights = Annotated[
@@ -48,8 +47,7 @@ Schedule = Annotated[
     ),
 ]
 Delay = Annotated[
-    str | None,
-    typer.Option(help="How late messages are: rounds, or a table, such as '{edges = 3}'."),
+    str | None, typer.Option(help="How late messages are: rounds, or a table, such as '{edges = 3}'.")
 ]
 MaxDegree = Annotated[
     int | None,

@@ -31,8 +31,7 @@ def _known() -> str:
 
 def reproduce(
     names: Annotated[
-        list[str],
-        typer.Argument(metavar="NAME", help="Figures by name, listed below, or all, or ours."),
+        list[str], typer.Argument(metavar="NAME", help="Figures by name, listed below, or all, or ours.")
     ],
     out: Out = Path("out"),
     scale: Annotated[
@@ -50,8 +49,7 @@ def reproduce(
         typer.Option(help="Precision of the products in the gradients; all else is float32."),
     ] = None,
     length: Annotated[
-        float,
-        typer.Option(min=0.001, max=1, help="Training figures: the fraction of the rounds to run."),
+        float, typer.Option(min=0.001, max=1, help="Training figures: the fraction of the rounds to run.")
     ] = 1.0,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Processes on a CPU; the default is one for each core.")

@@ -43,8 +43,7 @@ def run(
         bool, typer.Option("--plan", help="Print the memory and time that the run needs, and stop.")
     ] = False,
     ranks: Annotated[
-        int | None,
-        typer.Option(min=1, help="With --plan: number of ranks. The default is torchrun's."),
+        int | None, typer.Option(min=1, help="With --plan: number of ranks. The default is torchrun's.")
     ] = None,
     again: Annotated[
         bool, typer.Option("--again", help="Delete what the run has so far and start again.")

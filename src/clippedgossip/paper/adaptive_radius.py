@@ -4,24 +4,16 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from clippedgossip.paper import page_parts as drawing
+from clippedgossip.paper import training_figure as figure
 from clippedgossip.paper.more_topologies import NETWORKS
 from clippedgossip.paper.results import Results
-from clippedgossip.paper.training_figure import (
-    LONGER,
-    PAPER_ATTACKS,
-    Case,
-    Scale,
-    TrainingExperiment,
-    adaptive,
-    by_radius,
-)
 from clippedgossip.report.claims import Claim, best, check
 from clippedgossip.report.page import PagePart
 
-FIXED = by_radius(0.1, 1.0, 10.0)
+FIXED = figure.by_radius(0.1, 1.0, 10.0)
 ADAPTIVE = "adaptive"
 ATTACKS: Mapping[str, Any] = {
-    **PAPER_ATTACKS,
+    **figure.PAPER_ATTACKS,
     "zero-sum": "zero-sum",
     "spectral": "spectral",
     "mimic": "mimic",
@@ -31,18 +23,18 @@ ATTACKS: Mapping[str, Any] = {
 }
 
 
-class AdaptiveRadius(TrainingExperiment):
+class AdaptiveRadius(figure.TrainingExperiment):
     name = "adaptive-radius"
     title = "The adaptive radius under every attack"
     lead = """The paper tries the adaptive radius on three attacks and then recommends it in general. This
     figure shows all attacks of this package, on the torus of the paper. Each worker holds its own digits."""
     section = "The adaptive choice of τ is recommended in general"
-    scales = LONGER
+    scales = figure.LONGER
     remarks = """The torus of fig. more_topologies: nine workers, two Byzantine nodes, data sorted by label.
     The adaptive radius is given the true δ_max."""
 
-    def cases(self, scale: Scale) -> Iterator[Case]:
-        rules = {**FIXED, ADAPTIVE: adaptive()}
+    def cases(self, scale: figure.Scale) -> Iterator[figure.Case]:
+        rules = {**FIXED, ADAPTIVE: figure.adaptive()}
         for attack, how in ATTACKS.items():
             yield from scale.cases(attack, rules, network=NETWORKS["torus"], partition="sorted", attack=how)
 

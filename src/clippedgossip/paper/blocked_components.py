@@ -109,11 +109,7 @@ class BlockedComponents(ManyNetworks[ComponentCase]):
 
     def figures(self, result: list[ComponentCase]) -> Mapping[str, PagePart]:
         clouds = [
-            Points(
-                name=name,
-                x=[case.ratio for case in chosen],
-                y=[max(case.left, FLOOR) for case in chosen],
-            )
+            Points(name=name, x=[case.ratio for case in chosen], y=[max(case.left, FLOOR) for case in chosen])
             for name, one in (("one component expected", True), ("several expected", False))
             if (chosen := [c for c in result if (max(c.expected) == 0) is one and 0 < c.ratio < np.inf])
         ]

@@ -5,25 +5,17 @@ from typing import Any
 
 import numpy as np
 
+from clippedgossip.paper import training_figure as figure
 from clippedgossip.paper.results import Results
-from clippedgossip.paper.training_figure import (
-    LONGER,
-    PAPER_ATTACKS,
-    TUNED,
-    Case,
-    Scale,
-    TrainingExperiment,
-    paper_rules,
-)
 from clippedgossip.report.claims import Claim, Floats, check
 
 BRIDGES = (1, 4, 16)
 HEARD = 5  # ⌈log₂ 20⌉
 CHURN = {"name": "churn", "leave": 0.05, "join": 0.2}
 DELAYS: Mapping[str, Any] = {"2 rounds late": 2, "0 to 4 rounds late": {"edges": 4}}
-DISSENSUS = {"dissensus": PAPER_ATTACKS["dissensus"]}
-ATTACKS = {name: PAPER_ATTACKS[name] for name in ("ALIE z=10", "dissensus")}
-RULES = {name: rule for name, rule in paper_rules(TUNED).items() if name != "Mozi"}
+DISSENSUS = {"dissensus": figure.PAPER_ATTACKS["dissensus"]}
+ATTACKS = {name: figure.PAPER_ATTACKS[name] for name in ("ALIE z=10", "dissensus")}
+RULES = {name: rule for name, rule in figure.paper_rules(figure.TUNED).items() if name != "Mozi"}
 FEW = {name: RULES[name] for name in ("Gossip", "ClippedGossip")}
 EVERYONE, SOME = "all-to-all", f"{HEARD} random neighbours"
 STILL, COMING = "torus", "torus, nodes come and go"
@@ -59,20 +51,20 @@ def places() -> Iterator[tuple[str, dict[str, Any], str, Mapping[str, Any], Mapp
         yield f"torus, {label}", TORUS | {"delay": delay}, "sorted", FEW, DISSENSUS
 
 
-class ChangingNetworks(TrainingExperiment):
+class ChangingNetworks(figure.TrainingExperiment):
     name = "changing-networks"
     title = "Networks that change from round to round"
     lead = """A dumbbell whose bridge is there in every k-th round; twenty nodes of which each hears all
     others, or five drawn anew in each round; a torus whose nodes come and go, or whose messages come late.
     Two or three nodes are Byzantine."""
     section = "Networks that change"
-    scales = LONGER
+    scales = figure.LONGER
     remarks = """Each clique of the dumbbell holds half of the classes; elsewhere the data are sorted by
     label. The radius of ClippedGossip is the best of 0.03, 0.1, 0.3 and 1 in each setting, chosen on seeds
     that are not reported. TM drops as many values per side as a node has Byzantine neighbours at most. A node
     that is away trains on by itself. Byzantine nodes are never late."""
 
-    def cases(self, scale: Scale) -> Iterator[Case]:
+    def cases(self, scale: figure.Scale) -> Iterator[figure.Case]:
         for setting, network, partition, rules, attacks in places():
             for attack, how in attacks.items():
                 label = f"{setting}, {attack}"

@@ -7,13 +7,7 @@ import torch
 from clippedgossip.mixing.inbox import Inbox
 from clippedgossip.mixing.slots import Layout
 from clippedgossip.paper.results import Results
-from clippedgossip.paper.training_figure import (
-    Case,
-    Scale,
-    TrainingExperiment,
-    adaptive,
-    by_radius,
-)
+from clippedgossip.paper.training_figure import Case, Scale, TrainingExperiment, adaptive, by_radius
 from clippedgossip.report.claims import Claim, best, check, worst
 from clippedgossip.rules import Adaptive, Oracle
 from clippedgossip.runs.config import NetworkConfig

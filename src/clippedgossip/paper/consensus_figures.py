@@ -163,11 +163,7 @@ def _curves(result: ChainErrors) -> Figure:
         for delta in DELTAS
     ]
     svg = small_multiples(
-        panels,
-        columns=len(DELTAS),
-        y_label="squared error",
-        y_limits=(FLOOR / 3, 1e6),
-        panel_size=(1.7, 1.0),
+        panels, columns=len(DELTAS), y_label="squared error", y_limits=(FLOOR / 3, 1e6), panel_size=(1.7, 1.0)
     )
     return Figure(
         svg,
@@ -316,11 +312,7 @@ def _explained(result: ChainErrors) -> list[Claim]:
     ours = result.last("ClippedGossip")
     shares = {
         name: _explained_share(values, ours)
-        for name, values in (
-            ("δ/γ²", result.ratios),
-            ("1/γ²", 1 / result.gammas**2),
-            ("δ", result.deltas),
-        )
+        for name, values in (("δ/γ²", result.ratios), ("1/γ²", 1 / result.gammas**2), ("δ", result.deltas))
     }
     early = ours <= ours.max() / 2
     correlation = float(np.corrcoef(result.ratios[early], ours[early])[0, 1])

@@ -6,17 +6,9 @@ from textwrap import fill
 from typing import ClassVar
 
 from clippedgossip.paper import page_parts as drawing
+from clippedgossip.paper import training_figure as figure
 from clippedgossip.paper.no_honest_majority import ring
 from clippedgossip.paper.results import Results
-from clippedgossip.paper.training_figure import (
-    MNIST,
-    PAPER_ATTACKS,
-    Case,
-    Scale,
-    TrainingExperiment,
-    often,
-    paper_rules,
-)
 from clippedgossip.report.claims import HALF, Claim, check
 from clippedgossip.report.page import PagePart, Section, Table
 
@@ -43,7 +35,7 @@ WORDS = (
 )
 
 
-class Demo(TrainingExperiment):
+class Demo(figure.TrainingExperiment):
     name = "demo"
     title = "Learning together with Byzantine nodes"
     lead = """The data are the 1,797 small images of digits that scikit-learn brings, not MNIST. First, a
@@ -54,22 +46,22 @@ class Demo(TrainingExperiment):
     move a node."""
     section = "What the paper says about these two"
     source = ""
-    scales: ClassVar = {**MNIST, "quick": replace(MNIST["quick"], about=ABOUT)}
+    scales: ClassVar = {**figure.MNIST, "quick": replace(figure.MNIST["quick"], about=ABOUT)}
     groups: ClassVar = {DUMBBELL: A}
     remarks = """Dumbbell: accuracies are those of the model averaged over group A; τ, the clipping radius, is
     1; TM drops one value per side. Ring: the model averaged over all regular nodes; τ = 0.1; TM drops two
     values per side; weights are lazy; ALIE has z = 10. To save time the ring leaves out gossip, which fails,
     and Mozi, which does well, as in the paper (clippedgossip reproduce no-honest-majority)."""
 
-    def cases(self, scale: Scale) -> Iterator[Case]:
-        wide = paper_rules(scale.radius, trim=1)
+    def cases(self, scale: figure.Scale) -> Iterator[figure.Case]:
+        wide = figure.paper_rules(scale.radius, trim=1)
         dumbbell = {"name": "dumbbell", "clique": 5}
-        yield from scale.cases(DUMBBELL, wide, network=dumbbell, partition="clique", **often(300, 10))
-        narrow = paper_rules(scale.radius / 10)
+        yield from scale.cases(DUMBBELL, wide, network=dumbbell, partition="clique", **figure.often(300, 10))
+        narrow = figure.paper_rules(scale.radius / 10)
         rules = {rule: narrow[rule] for rule in ("ClippedGossip", "GM", "TM")}
         for setting, attack in RINGS.items():
-            how = PAPER_ATTACKS[attack]
-            yield from scale.cases(setting, rules, network=ring([0]), attack=how, **often(150, 10))
+            how = figure.PAPER_ATTACKS[attack]
+            yield from scale.cases(setting, rules, network=ring([0]), attack=how, **figure.often(150, 10))
 
     def table(self, result: Results) -> Table:
         text = f"{SETTINGS} {WORDS} A dash: not run. In claims, a run that diverged counts as 0."

@@ -7,16 +7,9 @@ from typing import Any
 import numpy as np
 
 from clippedgossip.network import Network
+from clippedgossip.paper import training_figure as figure
 from clippedgossip.paper.more_topologies import NETWORKS
 from clippedgossip.paper.results import Results
-from clippedgossip.paper.training_figure import (
-    LONGER,
-    PAPER_ATTACKS,
-    Case,
-    Scale,
-    TrainingExperiment,
-    adaptive,
-)
 from clippedgossip.report.claims import Claim, Floats, check
 from clippedgossip.runs.config import NetworkConfig
 
@@ -34,27 +27,27 @@ WEIGHTS: Mapping[str, Any] = {
     "robust": {"robust": 1, "cap": 0.2},
 }
 MH, OPTIMAL, ROBUST = WEIGHTS
-ATTACKS = {name: PAPER_ATTACKS[name] for name in ("ALIE", "IPM", "BF", "LF", "dissensus")}
+ATTACKS = {name: figure.PAPER_ATTACKS[name] for name in ("ALIE", "IPM", "BF", "LF", "dissensus")}
 
 
-class FasterMixing(TrainingExperiment):
+class FasterMixing(figure.TrainingExperiment):
     name = "optimal-weights"
     title = "Weights with the largest spectral gap"
     lead = """ClippedGossip on four networks with two Byzantine nodes each, under five attacks, with three
     kinds of weights: Metropolis–Hastings, those with the largest γ of the full W, and robust ones, with the
     largest γ such that no neighbour has more than 0.2."""
     section = "Optimal weights"
-    scales = LONGER
+    scales = figure.LONGER
     remarks = """The radius is adaptive and knows δ_max. Weights are computed without knowing who is
     Byzantine. The theorem's measure of difficulty is δ_max/γ², with γ that of the regular nodes."""
 
-    def cases(self, scale: Scale) -> Iterator[Case]:
+    def cases(self, scale: figure.Scale) -> Iterator[figure.Case]:
         for where, (network, partition) in PLACES.items():
             for attack, how in ATTACKS.items():
                 for label, weights in WEIGHTS.items():
                     weighted, setting = {**network, "weights": weights}, f"{where}, {attack}"
                     yield scale.case(
-                        setting, label, adaptive(), network=weighted, partition=partition, attack=how
+                        setting, label, figure.adaptive(), network=weighted, partition=partition, attack=how
                     )
 
     def findings(self, result: Results) -> Iterator[Claim]:

@@ -6,23 +6,8 @@ from typing import ClassVar
 import numpy as np
 
 from clippedgossip.paper.results import DISTANCE, Results
-from clippedgossip.paper.training_figure import (
-    TUNED,
-    Case,
-    Scale,
-    TrainingExperiment,
-    paper_rules,
-)
-from clippedgossip.report.claims import (
-    NO_WORSE,
-    NO_WORSE_SOURCE,
-    Claim,
-    Floats,
-    best,
-    check,
-    ratio,
-    worst,
-)
+from clippedgossip.paper.training_figure import TUNED, Case, Scale, TrainingExperiment, paper_rules
+from clippedgossip.report.claims import NO_WORSE, NO_WORSE_SOURCE, Claim, Floats, best, check, ratio, worst
 from clippedgossip.runs.config import NetworkConfig
 
 NETWORKS = {

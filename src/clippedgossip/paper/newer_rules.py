@@ -7,19 +7,10 @@ import numpy as np
 
 from clippedgossip.errors import UserError
 from clippedgossip.paper import page_parts as drawing
+from clippedgossip.paper import training_figure as figure
 from clippedgossip.paper.more_topologies import NETWORKS
 from clippedgossip.paper.no_honest_majority import ring
 from clippedgossip.paper.results import Results
-from clippedgossip.paper.training_figure import (
-    LONGER,
-    PAPER_ATTACKS,
-    TUNED,
-    Case,
-    Grid,
-    Scale,
-    TrainingExperiment,
-    adaptive,
-)
 from clippedgossip.report.claims import Claim, check
 from clippedgossip.report.page import PagePart
 from clippedgossip.runs.config import NetworkConfig
@@ -28,7 +19,7 @@ from clippedgossip.settings import RuleConfig
 DUMBBELL = "dumbbell"
 COUNTS, WEIGHTS = (1, 2, 3, 4), (0.1, 0.2, 0.3, 0.4)
 ATTACKED: Mapping[str, tuple[dict[str, Any], str, Any]] = {
-    f"{where}, {attack}": (network, partition, PAPER_ATTACKS[attack])
+    f"{where}, {attack}": (network, partition, figure.PAPER_ATTACKS[attack])
     for where, network, partition in (
         ("small world", NETWORKS["small world"], "sorted"),
         ("torus", NETWORKS["torus"], "sorted"),
@@ -44,8 +35,8 @@ def rules(network: Mapping[str, Any]) -> dict[str, Any]:
     built = NetworkConfig.from_value(network).build()
     counts = {int(count) for count in built.degrees[built.regular]}
 
-    def grid(symbol: str, values: Iterable[float], how: Callable[[Any], Any]) -> Grid:
-        return Grid({f"{symbol} = {value:g}": how(value) for value in values if fits(how(value))})
+    def grid(symbol: str, values: Iterable[float], how: Callable[[Any], Any]) -> figure.Grid:
+        return figure.Grid({f"{symbol} = {value:g}": how(value) for value in values if fits(how(value))})
 
     def fits(how: Mapping[str, Any]) -> bool:
         try:
@@ -62,8 +53,8 @@ def rules(network: Mapping[str, Any]) -> dict[str, Any]:
         return tried if tried.values else {"name": name, key: "byzantine"}
 
     return {
-        "ClippedGossip": TUNED,
-        "adaptive": grid("δ", WEIGHTS, adaptive),
+        "ClippedGossip": figure.TUNED,
+        "adaptive": grid("δ", WEIGHTS, figure.adaptive),
         "GM": grid("T", (2, 4, 8, 16), lambda count: {"name": "geometric-median", "iterations": count}),
         "TM": told("trimmed-mean", "trim"),
         "Mozi": grid(
@@ -78,14 +69,14 @@ def rules(network: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-class NewerRules(TrainingExperiment):
+class NewerRules(figure.TrainingExperiment):
     name = "newer-rules"
     title = "Newer rules on the same networks"
     lead = """CS+, NNA, IOS and BALANCE were published after the paper. This figure compares them with the
     rules of the paper: on the dumbbell without Byzantine nodes (accuracy of clique A), on the small world and
     the torus, and on the ring where one node has a Byzantine majority around it."""
     section = "Median and Krum are left out of the paper's figures"
-    scales = LONGER
+    scales = figure.LONGER
     groups: ClassVar = {DUMBBELL: "clique A"}
     remarks = """Every rule is shown at its best, found with the same effort: four values of its one parameter
     are tried on each network, on seeds that are not reported. The parameter is the radius τ of ClippedGossip;
@@ -93,7 +84,7 @@ class NewerRules(TrainingExperiment):
     radius, at least 1 or 0.1, so that no rule may expect none; the number T of GM's iterations; Mozi's ρ;
     BALANCE's γ (κ = 1, a = 0.5). Median has no parameter."""
 
-    def cases(self, scale: Scale) -> Iterator[Case]:
+    def cases(self, scale: figure.Scale) -> Iterator[figure.Case]:
         dumbbell = {"name": "dumbbell", "clique": scale.clique}
         yield from scale.cases(DUMBBELL, rules(dumbbell), network=dumbbell, partition="clique")
         for setting, (network, partition, attack) in ATTACKED.items():

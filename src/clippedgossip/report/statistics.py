@@ -22,10 +22,7 @@ class Estimate:
     @property
     def bounds(self) -> tuple[float, float]:
         """The interval, or the mean alone."""
-        return (
-            self.mean if self.low is None else self.low,
-            self.mean if self.high is None else self.high,
-        )
+        return (self.mean if self.low is None else self.low, self.mean if self.high is None else self.high)
 
     @property
     def margin(self) -> float | None:
