@@ -1,9 +1,8 @@
 """Nodes whose loss takes a connected graph apart, and how much each takes apart (Hopcroft–Tarjan, linear)."""
 
 import numpy as np
-from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
+from clippedgossip.network.weights import Ints
 
 
 def separated_by(indptr: Ints, indices: Ints) -> Ints:

@@ -16,18 +16,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
-from clippedgossip.audit.cut import weakest_cut
+from clippedgossip.audit.cut import Sides, weakest_cut
 from clippedgossip.network import Network
-from clippedgossip.network.weights import rows_of
+from clippedgossip.network.weights import Floats, Ints, rows_of
 from clippedgossip.theory import C1
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
-Sides = NDArray[np.bool_]
 ALL_CUTS = 14  # up to this many nodes, all of their cuts are compared
 LARGEST = 300  # nodes of the largest network whose components are predicted
 

@@ -7,10 +7,8 @@ from numpy.typing import NDArray
 
 from clippedgossip.network import Network
 from clippedgossip.network.spectrum import matrix
-from clippedgossip.network.weights import rows_of
+from clippedgossip.network.weights import Floats, Ints, rows_of
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 Sides = NDArray[np.bool_]
 ALL_CUTS = 20  # up to this many regular nodes, all of their cuts are compared
 
@@ -53,9 +51,7 @@ def weakest_cut(network: Network) -> Cut | None:
     across = left[rows] & ~left[indices]
     first, second = np.flatnonzero(left), np.flatnonzero(~left)
     small, large = (first, second) if len(first) <= len(second) else (second, first)
-    edges = zip(
-        network.regular[rows[across]].tolist(), network.regular[indices[across]].tolist(), strict=True
-    )
+    edges = network.regular[np.column_stack([rows[across], indices[across]])].tolist()
     return Cut(
         side=network.regular[small],
         other=network.regular[large],

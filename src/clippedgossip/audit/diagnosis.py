@@ -1,7 +1,7 @@
 """The diagnosis of a network: what it is, what is guaranteed, where it is weak and how to mend it."""
 
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import inf, isfinite
 from typing import Any
 
@@ -105,20 +105,12 @@ class Audit:
             "weakest_cut": None if self.weakest_cut is None else _cut(network, self.weakest_cut),
             "more_byzantine": self.more_byzantine,
             "worst_placement": _placement(network, self.worst_placement),
-            "suggested_edges": [
-                {
-                    "edge": _names(network, suggestion.edge),
-                    "gamma_before": suggestion.gamma_before,
-                    "gamma_after": suggestion.gamma_after,
-                    "exact": suggestion.exact,
-                }
-                for suggestion in self.suggested_edges
-            ],
+            "suggested_edges": [vars(s) | {"edge": _names(network, s.edge)} for s in self.suggested_edges],
             "krum_caveat": self.krum_caveat,
             "lazy_gamma": self.lazy_gamma,
             "optimal_gamma": None if self.optimal is None else self.optimal.gamma,
             "optimal_ratio": None if self.optimal is None else self.optimal.ratio,
-            **({} if self.rounds is None else {"schedule": self.rounds.to_json()}),
+            **({} if self.rounds is None else {"schedule": asdict(self.rounds)}),
             **self._components(),
         }
 
@@ -160,9 +152,8 @@ def audit(
         worst = worst_placement(network, more_byzantine, cut)
         tell("edges to add", 4, 5)
         edges = suggest_edges(network, suggestions)
-        lazy = (
-            (1 - gap.lambda2) / 2 if network.weighting == "metropolis-hastings" and network.connected else 0.0
-        )
+        plain = network.weighting == "metropolis-hastings" and network.connected
+        lazy = (1 - gap.lambda2) / 2 if plain else 0.0
         few = len(network.byzantine) > 0 and network.n <= LARGEST and network.schedule is None
         return Audit(
             network=network,

@@ -3,14 +3,10 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from clippedgossip.errors import NetworkError
 from clippedgossip.network import Network
-from clippedgossip.network.weights import row_sums, rows_of
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from clippedgossip.network.weights import Floats, Ints, row_sums, rows_of
 
 EXTREMES = 60  # nodes at each end of the Fiedler vector whose pairs are estimated
 GAIN = 1e-3  # a relative rise of γ below this is not worth an edge

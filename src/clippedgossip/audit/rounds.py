@@ -1,17 +1,14 @@
 """The diagnosis of a schedule: how fast its rounds mix, when their links connect all, what δ_i they have."""
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 import clippedgossip.theory as theory
 from clippedgossip.network import Network
 from clippedgossip.network.schedule import RandomNeighbours, joined
 from clippedgossip.network.spectrum import matrix
-
-Floats = NDArray[np.float64]
+from clippedgossip.network.weights import Floats
 
 LOOKED = 300  # rounds
 STARTS = 20  # rounds from which windows begin
@@ -29,9 +26,7 @@ class Heard:
     neighbours: int
     most: int  # the smallest f that no node exceeds, but with the probability RISK
     probability: float  # that some node hears more than `most` of them
-    outvoted: (
-        float  # the probability that in some round half or more of those that a node hears are Byzantine
-    )
+    outvoted: float  # the probability that in some round half of those that a node hears are Byzantine
     fewest: int | None  # the smallest s with which that is at most RISK; None if there is none
 
 
@@ -53,9 +48,6 @@ class RoundsAudit:
     delta_95: float
     delta_max: float
     heard: Heard | None
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def rounds_audit(network: Network, *, rounds: int = 1000, seed: int = 0) -> RoundsAudit | None:
@@ -141,8 +133,7 @@ def _expected(network: Network, schedule: RandomNeighbours) -> Floats:
     row_of = np.full(network.n, -1)
     row_of[network.regular] = np.arange(r)
     halved = 0.5 if network.weighting == "lazy" else 1.0
-    squares, means = np.zeros((r, r)), np.zeros((r, r))
-    of_means = np.zeros((r, r))
+    squares, means, of_means = (np.zeros((r, r)) for _ in range(3))
     for i, node in enumerate(network.regular):
         if network.everyone:
             around = np.delete(np.arange(r), i)
@@ -155,19 +146,18 @@ def _expected(network: Network, schedule: RandomNeighbours) -> Floats:
         towards = np.zeros(r)
         towards[around] = 1
         towards[i] -= len(around)
-        mean = c * p1 * towards
-        mean[i] += 1
+        step = c * p1 * towards
         of_one = np.zeros((r, r))  # Σ_j (e_j − e_i)(e_j − e_i)ᵀ
         of_one[around, around] = 1
         of_one[i, around] = of_one[around, i] = -1
         of_one[i, i] = len(around)
-        step = c * p1 * towards
         squares[i] += step
         squares[:, i] += step
         squares[i, i] += 1
         squares += c * c * (p2 * np.outer(towards, towards) + (p1 - p2) * of_one)
-        means[i] = mean
-        of_means += np.outer(mean, mean)
+        means[i] = step
+        means[i, i] += 1
+        of_means += np.outer(means[i], means[i])
     total = means.sum(0)
     found: Floats = squares - (np.outer(total, total) + squares - of_means) / r
     return found

@@ -62,10 +62,9 @@ def number(value: float, *, exact: bool = True) -> str:
 
 
 def _head(network: Network, title: str) -> str:
-    weights = {"metropolis-hastings": "Metropolis–Hastings", "own": "its own"}.get(
-        network.weighting, network.weighting
-    ) + " weights"
-    counts = f"{counted(network.n, 'node')}, {counted(len(network.indices) // 2, 'edge')}, {weights}"
+    named = {"metropolis-hastings": "Metropolis–Hastings", "own": "its own"}
+    weights = named.get(network.weighting, network.weighting)
+    counts = f"{counted(network.n, 'node')}, {counted(len(network.indices) // 2, 'edge')}, {weights} weights"
     byzantine = f"{len(network.regular)} regular, {len(network.byzantine)} Byzantine"
     if len(network.byzantine):
         byzantine += f" ({nodes_text(network, network.byzantine.tolist(), 50)})"
@@ -119,9 +118,8 @@ def _verdict(audit: Audit) -> str:
         )
     worst = audit.worst_placement
     if worst is not None and worst.separated and guarantee.holds:
-        few = (
-            "One more Byzantine node" if len(worst.nodes) == 1 else f"{len(worst.nodes)} more Byzantine nodes"
-        )
+        count = len(worst.nodes)
+        few = "One more Byzantine node" if count == 1 else f"{count} more Byzantine nodes"
         why += f" {few} in the wrong place would undo that (below)."
     if audit.rounds is not None and audit.possible:
         why += " All of this is about the network with all its links; what its rounds do stands below."
@@ -135,88 +133,65 @@ def _rounds(audit: Audit) -> str:
     after = "never" if found.unconnected_for is None else f"not in {found.unconnected_for:,}"
     if found.connected_after is not None:
         after = counted(found.connected_after, "round")
-    lines = [f"SCHEDULE: {audit.network.schedule}, {counted(found.rounds, 'round')} looked at"]
+    head = f"SCHEDULE: {audit.network.schedule}, {counted(found.rounds, 'round')} looked at"
     if found.directed:
-        lines.append(
-            _paragraph(
-                "Links go one way: i may hear j while j does not hear i. The paper's theorems assume "
-                "symmetric weights and say nothing here."
-            )
+        one_way = (
+            "Links go one way: i may hear j while j does not hear i. The paper's theorems assume symmetric "
+            "weights and say nothing here."
         )
-    lines.append(_row("connected", after, "until the links together connect all regular nodes, at most"))
+        head += f"\n{_paragraph(one_way)}"
+    rows = [("connected", after, "until the links together connect all regular nodes, at most")]
     if found.p is not None:
         what = "exact expectation" if found.expected else "mean over the rounds"
-        lines.append(_row("p", number(found.p), f"1 − λ₂ of E[W̃ᵀW̃]: what a round takes off Ξ ({what})"))
+        rows.append(("p", number(found.p), f"1 − λ₂ of E[W̃ᵀW̃]: what a round takes off Ξ ({what})"))
     if found.window_factor is not None:
-        lines.append(
-            _row(
-                "window", number(found.window_factor), f"largest factor on the distance in {after}, by gossip"
-            )
-        )
+        largest = f"largest factor on the distance in {after}, by gossip"
+        rows.append(("window", number(found.window_factor), largest))
     spread = f"mean; median {number(found.delta_median)}, 95 % below {number(found.delta_95)}, largest "
-    lines.append(_row("δ_i", number(found.delta_mean), spread + number(found.delta_max)))
-    if found.heard is not None:
-        heard = found.heard
-        lines.append(
-            _row(
-                "heard",
-                f"≤ {heard.most}",
-                f"Byzantine nodes by each regular node in {counted(heard.rounds, 'round')}, but with "
-                f"probability {number(heard.probability)}",
-            )
-        )
+    rows.append(("δ_i", number(found.delta_mean), spread + number(found.delta_max)))
+    if (heard := found.heard) is not None:
+        by_each = f"Byzantine nodes by each regular node in {counted(heard.rounds, 'round')}"
+        but = f"{by_each}, but with probability {number(heard.probability)}"
         fewest = "no number of neighbours is enough" if heard.fewest is None else f"{heard.fewest} are enough"
-        lines.append(
-            _row(
-                "outvoted",
-                number(heard.outvoted),
-                f"probability that half of what a node hears is ever Byzantine; for 0.01 {fewest}",
-            )
-        )
-    return "\n".join(lines)
+        half = f"probability that half of what a node hears is ever Byzantine; for 0.01 {fewest}"
+        rows += [("heard", f"≤ {heard.most}", but), ("outvoted", number(heard.outvoted), half)]
+    return f"{head}\n{_lines(rows)}"
 
 
-def _row(name: str, value: str, meaning: str) -> str:
-    lead = f"  {name:<12}{value:<14}"
-    return fill(meaning, WIDTH, initial_indent=lead, subsequent_indent=" " * 28)
+def _lines(rows: Iterable[tuple[str, str, str]]) -> str:
+    """Name, value and meaning of each number."""
+    indent = " " * 28
+    return "\n".join(
+        fill(meaning, WIDTH, initial_indent=f"  {name:<12}{value:<14}", subsequent_indent=indent)
+        for name, value, meaning in rows
+    )
 
 
 def _numbers(audit: Audit) -> str:
-    network, training = audit.network, audit.training
-    where = nodes_text(network, delta_max_nodes(network), 30)
+    network, gap, training = audit.network, audit.network.gap, audit.training
+    where = nodes_text(network, delta_max_nodes(network), 30) or "any node"
     ratio = "infinite" if audit.ratio == inf else number(audit.ratio)
-    if not network.gap.exact and audit.ratio > 0:
+    if not gap.exact and audit.ratio > 0:
         ratio = f"≥ {ratio}"
     full = "the same if the Byzantine nodes were regular" if len(network.byzantine) else "the same here"
+    wanted = f"the training theorem wants δ_max ≤ {number(training.limit)}"
     rows = [
-        _row(
-            "connected", "yes" if network.connected else "no", "the regular nodes, without the Byzantine ones"
-        ),
-        _row(
-            "γ", number(network.spectral_gap, exact=network.gap.exact), "spectral gap of W̃, the regular nodes"
-        ),
-        _row("γ, full W", number(network.spectral_gap_full, exact=network.gap_full.exact), full),
-        _row("p", number(network.p, exact=network.gap.exact), "1 − (1 − γ)²"),
-        _row(
-            "δ_max",
-            number(network.delta_max),
-            "Byzantine weight " + (f"at {where}" if where else "at any node"),
-        ),
-        _row("δ_max/γ²", ratio, "difficulty; the consensus theorem wants < 1/32"),
-        _row(
-            "training",
-            "guaranteed" if training.holds else "vacuous",
-            f"the training theorem wants δ_max ≤ {number(training.limit)}",
-        ),
+        ("connected", "yes" if network.connected else "no", "the regular nodes, without the Byzantine ones"),
+        ("γ", number(network.spectral_gap, exact=gap.exact), "spectral gap of W̃, the regular nodes"),
+        ("γ, full W", number(network.spectral_gap_full, exact=network.gap_full.exact), full),
+        ("p", number(network.p, exact=gap.exact), "1 − (1 − γ)²"),
+        ("δ_max", number(network.delta_max), f"Byzantine weight at {where}"),
+        ("δ_max/γ²", ratio, "difficulty; the consensus theorem wants < 1/32"),
+        ("training", "guaranteed" if training.holds else "vacuous", wanted),
     ]
     if audit.lazy_gamma is not None:
-        rows.append(_row("hint", number(audit.lazy_gamma), "γ would be this with lazy weights"))
+        rows.append(("hint", number(audit.lazy_gamma), "γ would be this with lazy weights"))
     if audit.optimal is not None:
-        gamma, better = number(audit.optimal.gamma), number(audit.optimal.ratio)
-        rows.append(_row("hint", gamma, f"γ, and δ_max/γ² {better}, with optimal weights"))
-    elif len(audit.network.indices) > 2 * FEW_EDGES and not audit.network.fixed_weights:
-        rows.append(_row("hint", "", "optimal weights may have a larger γ; --weights optimal computes them"))
-    return "\n".join(rows)
+        better = f"γ, and δ_max/γ² {number(audit.optimal.ratio)}, with optimal weights"
+        rows.append(("hint", number(audit.optimal.gamma), better))
+    elif len(network.indices) > 2 * FEW_EDGES and not network.fixed_weights:
+        rows.append(("hint", "", "optimal weights may have a larger γ; --weights optimal computes them"))
+    return _lines(rows)
 
 
 def _krum(audit: Audit) -> str:
@@ -260,9 +235,8 @@ def _cut(audit: Audit) -> str:
     sides = "\n".join(_paragraph(_part(network, part), "    ") for part in parts)
     if not cut.edges:
         more = len(network.components) - len(parts)
-        return f"Weakest cut: no edge joins\n{sides}" + (
-            f"\n    and {counted(more, 'smaller part')}" if more else ""
-        )
+        rest = f"\n    and {counted(more, 'smaller part')}" if more else ""
+        return f"Weakest cut: no edge joins\n{sides}{rest}"
     if cut.complete:
         return "Weakest cut: none, every node is next to every other"
     name = "Weakest cut" if cut.exact else "Weakest cut found"
@@ -271,18 +245,13 @@ def _cut(audit: Audit) -> str:
         sides += f"\n{_paragraph('across it: ' + _edge_list(network, cut.edges), '    ')}"
     if not cut.exact:
         least = number((1 - network.gap.lambda2) / 2)
-        sides += "\n" + _paragraph(
-            f"its weight by size is {number(cut.conductance)}; none has less than {least} (Cheeger)", "    "
-        )
+        bound = f"its weight by size is {number(cut.conductance)}; none has less than {least} (Cheeger)"
+        sides += f"\n{_paragraph(bound, '    ')}"
     return f"{lead}\n{sides}"
 
 
 def _edge_list(network: Network, edges: Iterable[tuple[int, int]]) -> str:
-    return ", ".join(_edge(network, edge) for edge in edges)
-
-
-def _edge(network: Network, edge: tuple[int, int]) -> str:
-    return f"{network.labels[edge[0]]}–{network.labels[edge[1]]}"
+    return ", ".join(f"{network.labels[i]}–{network.labels[j]}" for i, j in edges)
 
 
 def _placement(audit: Audit) -> str:
@@ -290,12 +259,10 @@ def _placement(audit: Audit) -> str:
     if worst is None:
         return ""
     more = " more" if len(network.byzantine) else ""
-    one = len(worst.nodes) == 1
-    lead = f"Worst place for {len(worst.nodes)}{more} Byzantine node{'' if one else 's'}"
-    lead += (
-        " (all placements tried)" if worst.method == "exhaustive" else " (greedy search: others may be worse)"
-    )
-    place = f"node{'' if one else 's'} {nodes_text(network, worst.nodes)}"
+    plural = "" if len(worst.nodes) == 1 else "s"
+    tried = "all placements tried" if worst.method == "exhaustive" else "greedy search: others may be worse"
+    lead = f"Worst place for {len(worst.nodes)}{more} Byzantine node{plural} ({tried})"
+    place = f"node{plural} {nodes_text(network, worst.nodes)}"
     if worst.separated:
         left = len(network.regular) - len(worst.nodes)
         effect = f"cuts {worst.separated} of the {left} other regular nodes off from the rest"
@@ -318,9 +285,7 @@ def _edges(audit: Audit) -> str:
     waiting: list[tuple[int, int]] = []
     best = network.spectral_gap
     for suggestion in suggestions:
-        waiting.append(
-            suggestion.edge
-        )  # an edge that gains nothing alone is shown with the next one that does
+        waiting.append(suggestion.edge)  # one that gains nothing alone is shown with the next that does
         if suggestion.gamma_after > best * (1 + GAIN):
             gamma = number(suggestion.gamma_after, exact=suggestion.exact)
             rows.append(f"{_paragraph(_edge_list(network, waiting), '    '):<22}  γ = {gamma}")

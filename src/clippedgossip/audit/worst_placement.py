@@ -7,17 +7,13 @@ from math import comb, inf
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import csgraph
 
 from clippedgossip.audit.articulation import separated_by
 from clippedgossip.audit.cut import Cut, weakest_cut
 from clippedgossip.errors import NetworkError
 from clippedgossip.network import Network, spectrum
-from clippedgossip.network.weights import row_sums, rows_of
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from clippedgossip.network.weights import Floats, Ints, row_sums, rows_of
 
 EXHAUSTIVE = 3e8  # multiplications that trying every placement may cost
 
@@ -58,9 +54,8 @@ def worst_placement(network: Network, more_byzantine: int = 1, cut: Cut | None =
     if comb(m, more_byzantine) * m**3 <= EXHAUSTIVE:
         return _exhaustive(network, more_byzantine)
     starts = [(), *_bottlenecks(network, more_byzantine, cut or weakest_cut(network))]
-    return max(
-        (_greedy(network, more_byzantine, start) for start in starts), key=lambda placement: placement.harm
-    )
+    found = (_greedy(network, more_byzantine, start) for start in starts)
+    return max(found, key=lambda placement: placement.harm)
 
 
 def without(network: Network, turned: Ints) -> tuple[spectrum.Csr, Ints, float]:
