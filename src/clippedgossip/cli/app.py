@@ -29,24 +29,17 @@ COMMANDS = (
     "sweep",
     "peer",
 )
-"""In the order of the help. Each has a file of its name: with a function of its name, or with `register`."""
+"""In the order of the help. Each has a file of its name: with a function of its name, and perhaps SETTINGS of
+its command, or with `register`."""
 
 EXTRAS = {
-    "blake3": "peer",
-    "byzfl": "adapters",
-    "pandas": "export",
-    "pyarrow": "export",
-    "tensorboardX": "export",
-    "cryptography": "peer",
-    "google": "peer",
-    "grpc": "peer",
-    "prometheus_client": "peer",
-    "starlette": "watch",
-    "submitit": "sweep",
-    "uvicorn": "watch",
-    "zstandard": "peer",
+    "adapters": ("byzfl",),
+    "export": ("pandas", "pyarrow", "tensorboardX"),
+    "peer": ("blake3", "cryptography", "google", "grpc", "prometheus_client", "zstandard"),
+    "sweep": ("submitit",),
+    "watch": ("starlette", "uvicorn"),
 }
-"""Modules that may not be installed, and the extra that installs them."""
+"""Modules that may not be installed, by the extra that installs them."""
 
 INTERRUPTED = 130
 RESUMED = ("bench", "data", "demo", "reproduce", "run", "sweep")
@@ -67,7 +60,7 @@ for _name in COMMANDS:
     if hasattr(_module, "register"):
         _module.register(app)
     else:
-        app.command(_name)(getattr(_module, _name))
+        app.command(_name, **getattr(_module, "SETTINGS", {}))(getattr(_module, _name))
 
 
 def _print_version(asked: bool) -> None:
@@ -101,27 +94,20 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     if "OMP_WAIT_POLICY" not in os.environ:  # waiting threads of PyTorch should soon free their cores
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     try:
-        known = {command.name for command in app.registered_commands} | {
-            group.name for group in app.registered_groups
-        }
-        if arguments and not arguments[0].startswith("-") and arguments[0] not in known:
-            raise UserError(unknown_name("command", arguments[0], (name for name in known if name)))
+        if arguments and not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
+            raise UserError(unknown_name("command", arguments[0], COMMANDS))
         command = get_command(app)
         _tidy_help(command, None)
         code = command(arguments, prog_name="clippedgossip", standalone_mode=False)
         sys.stdout.flush()
     except UserError as error:
-        print(f"error: {two_lines(str(error))}", file=sys.stderr)
-        sys.exit(2)
+        _fail(two_lines(str(error)))
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
-        if missing not in EXTRAS:
+        extra = next((extra for extra, modules in EXTRAS.items() if missing in modules), None)
+        if extra is None:
             raise
-        print(
-            f"error: {missing} is not installed\nfix: `pip install 'clippedgossip[{EXTRAS[missing]}]'`",
-            file=sys.stderr,
-        )
-        sys.exit(2)
+        _fail(f"{missing} is not installed\nfix: `pip install 'clippedgossip[{extra}]'`")
     except KeyboardInterrupt:
         code = INTERRUPTED
     except BrokenPipeError:
@@ -131,20 +117,14 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         if error.errno not in REFUSED or (error.filename is None and error.errno not in FULL):
             raise
         if error.filename is not None:
-            print(
-                f"error: cannot use {error.filename}: {error.strerror}\n"
-                "make room there, get the right to write there, or name another place",
-                file=sys.stderr,
-            )
-            sys.exit(2)
+            fix = "make room there, get the right to write there, or name another place"
+            _fail(f"cannot use {error.filename}: {error.strerror}\n{fix}")
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes the rest at exit
-        print(f"error: cannot write the output: {error.strerror}\nsend it elsewhere", file=sys.stderr)
-        sys.exit(2)
+        _fail(f"cannot write the output: {error.strerror}\nsend it elsewhere")
     except Exception as error:  # of click, or of the user's own code; all others are raised again
         culprit = blamed(error)
         if culprit is not None:
-            print(f"error: {culprit}", file=sys.stderr)
-            sys.exit(2)
+            _fail(culprit)
         if not hasattr(error, "format_message"):
             raise
         print(_explain(error, arguments), file=sys.stderr)
@@ -154,6 +134,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         goes_on = "; finished work is kept, the same command resumes" if resumed else ""
         print(f"interrupted{goes_on}", file=sys.stderr)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(message: str) -> NoReturn:
+    print(f"error: {message}", file=sys.stderr)
+    sys.exit(2)
 
 
 def _tidy_help(command: Any, parent: Any) -> None:

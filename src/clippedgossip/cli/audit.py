@@ -2,17 +2,14 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from clippedgossip.cli import networks
 from clippedgossip.errors import NetworkError
 
-
-def register(app: typer.Typer) -> None:
-    """Add the `audit` command."""
-    app.command("audit", cls=networks.help_with(networks.known), context_settings=networks.FREE)(audit)
+SETTINGS = {"cls": networks.help_with(networks.known), "context_settings": networks.FREE}
 
 
 def audit(
@@ -51,9 +48,9 @@ def audit(
     from clippedgossip.audit.text import render
 
     if draw is not None:
-        from clippedgossip.report.network_drawing import check_target
+        from clippedgossip.report import network_drawing
 
-        check_target(draw)
+        network_drawing.check_target(draw)
     from clippedgossip.report.terminal import progress
 
     with progress() as tell:
@@ -69,13 +66,10 @@ def audit(
             built, more_byzantine=more_byzantine, suggestions=suggestions, rounds=rounds, seed=seed, tell=tell
         )
         if draw is not None:
-            from clippedgossip.report.network_drawing import draw_audit
-
             tell("drawing", 5, 5)
-            draw_audit(diagnosis, draw, title=Path(network).stem)
+            network_drawing.draw_audit(diagnosis, draw, title=Path(network).stem)
     if as_json:
-        report: dict[str, Any] = {"network": network, **diagnosis.to_json()}
-        print(json.dumps(report, allow_nan=False))
+        print(json.dumps({"network": network, **diagnosis.to_json()}, allow_nan=False))
     else:
         print(render(diagnosis, Path(network).stem))
         print(f"\nDrawn to {draw}" if draw is not None else "\nTo draw the network, add --draw network.svg")

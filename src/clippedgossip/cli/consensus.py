@@ -25,11 +25,6 @@ TRAINING = {"mozi": "the losses of models", "label-flipping": "labels"}
 """Rules and attacks that need more than vectors, and what they need."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("consensus", cls=networks.help_with(_known), context_settings=networks.FREE)(consensus)
-
-
 def _known() -> str:
     return (
         f"{networks.known()}\n\nRules and their options:\n{networks.listing('rules')}\n\n"
@@ -37,6 +32,9 @@ def _known() -> str:
         "  --rule bucketing --rule-option rule=krum --rule-option rule.faulty=1\n\n"
         f"Attacks and their options:\n{networks.listing('attacks')}"
     )
+
+
+SETTINGS = {"cls": networks.help_with(_known), "context_settings": networks.FREE}
 
 
 def consensus(

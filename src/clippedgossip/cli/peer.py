@@ -1,7 +1,6 @@
 """`clippedgossip peer`: real participants over a real network."""
 
 import json
-import re
 import secrets
 import sys
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -87,8 +86,7 @@ def network(
         ("seed", "--seed", seed),
     )
     typed = {f"{key}={value}": f"{flag} {value}" for key, flag, value in chosen if value is not None}
-    changes = [*typed]
-    changes += [_of_run(change) for change in [*(overrides or []), *option]]
+    changes = [*typed, *(_of_run(change) for change in [*(overrides or []), *option])]
     config = from_raw(raw, source=source, text=text, overrides=changes, typed=typed)
     _try_model(config)
     edges, count, template = peers_of(config, run=f"{config.network.label}-{secrets.token_hex(4)}")
@@ -170,7 +168,12 @@ def up(
     interrupted = False
     if not as_json:
         print(f"{len(configs)} peers are starting; Ctrl-C stops them", file=sys.stderr)
-    with _page(net) if page else nullcontext(), running(configs) as peers:
+    beside: AbstractContextManager[None] = nullcontext()
+    if page:
+        from clippedgossip.watch.live_page import Server, watched_in
+
+        beside = Server(watched_in([net])).beside()
+    with beside, running(configs) as peers:
         try:
             _watch(peers, live=not as_json and sys.stdout.isatty())
         except KeyboardInterrupt:
@@ -181,9 +184,7 @@ def up(
         print(json.dumps(peers.rows()))
     else:
         show_peers(_rows(peers))
-    if interrupted and any(
-        row["rounds"] < config.rounds for row, config in zip(peers.rows(), configs, strict=True)
-    ):
+    if interrupted and any(r["rounds"] < c.rounds for r, c in zip(peers.rows(), configs, strict=True)):
         print(f"stopped; `clippedgossip peer up {net} --resume` resumes from here", file=sys.stderr)
     if failed:
         print(f"error: ended badly: {failed}\nsee log.jsonl in their folders", file=sys.stderr)
@@ -410,13 +411,6 @@ def watch(
         server.run()
 
 
-def _page(net: Path) -> AbstractContextManager[None]:
-    """A live page while the block runs."""
-    from clippedgossip.watch.live_page import Server, watched_in
-
-    return Server(watched_in([net])).beside()
-
-
 def evidence(
     file: Annotated[Path, typer.Argument(help="A file from the `evidence` folder of any peer.")],
 ) -> None:
@@ -469,13 +463,11 @@ def drill(
         if out is not None:
             out.write_text(page(results, network=network, peers=peers, rounds=rounds))
     print(json.dumps([asdict(result) for result in results]) if as_json else table(results))
-    harmed = [
-        r.fault.value
-        for r in results
-        if r.ended_badly or r.fell_out or r.convicted or r.rounds < rounds or not r.fired
-    ]
-    if harmed:
-        print(f"error: not come through, or did not fire: {', '.join(harmed)}", file=sys.stderr)
+    harmed = (
+        r for r in results if r.ended_badly or r.fell_out or r.convicted or r.rounds < rounds or not r.fired
+    )
+    if names := ", ".join(r.fault.value for r in harmed):
+        print(f"error: not come through, or did not fire: {names}", file=sys.stderr)
         raise typer.Exit(1)
 
 
@@ -501,7 +493,7 @@ def _rows(peers: "LocalNetwork") -> dict[str, dict[str, Any]]:
 def _pair(text: str) -> tuple[str, str]:
     from clippedgossip.errors import ConfigError
 
-    match = re.fullmatch(r"([^=]+)=(.+)", text)
-    if not match:
+    name, _, how = text.partition("=")
+    if not name or not how:
         raise ConfigError(f"--misbehave {text!r} is not NAME=VALUE\nwrite it so: --misbehave 3=bit-flipping")
-    return match[1], match[2]
+    return name, how

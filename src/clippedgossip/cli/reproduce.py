@@ -19,14 +19,12 @@ Out = Annotated[Path, typer.Option(metavar="DIR", help="Folder for pages and run
 Json = Annotated[bool, typer.Option("--json", help="Print the rows as JSON, and nothing else.")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("reproduce", cls=networks.help_with(_known))(reproduce)
-
-
 def _known() -> str:
     names = ", ".join([*networks.catalogue("figures"), "all (those of the paper)", "ours (the others)"])
     return fill(f"Figures: {names}", 80, subsequent_indent="  ", break_on_hyphens=False)
+
+
+SETTINGS = {"cls": networks.help_with(_known)}
 
 
 def reproduce(
@@ -150,10 +148,8 @@ def verdict(done: "Sequence[Reproduction]") -> None:
     """End with exit code 1 if a claim does not hold. Runs that were cut short give no verdict."""
     for part in done:
         if part.failed and part.length < 1:
-            print(
-                f"{part.experiment.name}: the claims are about all rounds, not the fraction of --length",
-                file=sys.stderr,
-            )
+            about = "the claims are about all rounds, not the fraction of --length"
+            print(f"{part.experiment.name}: {about}", file=sys.stderr)
     failed = sum(part.failed for part in done if part.length == 1)
     if failed:
         print(f"{failed} of the claims {'does' if failed == 1 else 'do'} not hold", file=sys.stderr)

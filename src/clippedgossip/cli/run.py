@@ -92,9 +92,8 @@ def run(
 
         found = not again and Attempt.of(loaded, out).run.finished
         if watch and found:
-            print(
-                "note: no live page, since this run was finished before; `report` draws it", file=sys.stderr
-            )
+            why = "no live page, since this run was finished before; `report` draws it"
+            print(f"note: {why}", file=sys.stderr)
         diverged = None
         try:
             with _page(loaded, out) if watch and not found else nullcontext(), _progress(loaded) as on_round:

@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import indent
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -13,7 +14,6 @@ from clippedgossip.errors import UserError, counted
 
 if TYPE_CHECKING:
     from clippedgossip.runs.config import RunConfig
-    from clippedgossip.runs.status import RunStatus
 
 File = Annotated[Path, typer.Argument(metavar="SWEEP", help="A TOML file with a section called grid.")]
 Out = Annotated[
@@ -115,14 +115,15 @@ def status(
         root = _folder(what, out)
         statuses = status_of(load_sweep(what, overrides or []), root)
     if as_json:
-        print(json.dumps([_row(one) for one in statuses], indent=1))
+        print(json.dumps([vars(one) | {"run": str(one.run)} for one in statuses], indent=1))
         return
     counts = {state: sum(s.state == state for s in statuses) for state in STATES}
     print(f"{root}: {counted(len(statuses), 'run')}")
     print("  " + ", ".join(f"{count} {state}" for state, count in counts.items() if count))
     for state in ("running", "stopped", "diverged", "failed"):
         for one in (s for s in statuses if s.state == state):
-            _show(one)
+            at = "" if one.round is None else f", round {one.round} of {one.rounds}"
+            _show(state, one.run.name + at, one.why)
 
 
 def _said(**options: object) -> str:
@@ -139,13 +140,8 @@ def _run(configs: Sequence["RunConfig"], root: Path, wait: bool, checkpoint_ever
         outcome = run_unfinished(
             configs, root, wait=wait, progress=show, cadence=Cadence(seconds=checkpoint_every)
         )
-    elsewhere = [str(run.path) for run in outcome.elsewhere]
-    return {
-        "done": outcome.done,
-        "diverged": outcome.diverged,
-        "failed": outcome.failed,
-        "elsewhere": elsewhere,
-    }
+    found = {"done": outcome.done, "diverged": outcome.diverged, "failed": outcome.failed}
+    return found | {"elsewhere": [str(run.path) for run in outcome.elsewhere]}
 
 
 def _launch(
@@ -184,22 +180,14 @@ def _say(done: dict[str, Any], total: int, root: Path) -> None:
     print(f"{done['done']} of {total} runs finished{more}")
     for state in ("diverged", "failed"):
         for run, why in done[state].items():
-            print(f"{state}: {Path(run).name}")
-            print("  " + why.replace("\n", "\n  "))
+            _show(state, Path(run).name, why)
     print(f"runs: {root}")
 
 
-def _show(one: "RunStatus") -> None:
-    at = "" if one.round is None else f", round {one.round} of {one.rounds}"
-    print(f"{one.state}: {one.run.name}{at}")
-    if one.why:
-        print("  " + one.why.replace("\n", "\n  "))
-
-
-def _row(one: "RunStatus") -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return asdict(one) | {"run": str(one.run)}
+def _show(state: str, run: str, why: str | None) -> None:
+    print(f"{state}: {run}")
+    if why:
+        print(indent(why, "  ", lambda line: True))
 
 
 def _folder(file: Path, out: Path | None) -> Path:
