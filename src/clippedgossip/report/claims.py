@@ -211,9 +211,8 @@ def _factor(unit: str) -> float:
 
 def _row(claim: Claim) -> str:
     kind, sign = _SIGNS[claim.verdict]
-    notes = "".join(
-        f'<div class="soft">{html.escape(note)}</div>' for note in (claim.note, claim.source) if note
-    )
+    said = [html.escape(note) for note in (claim.note, claim.source) if note]
+    notes = "".join(f'<div class="soft">{note}</div>' for note in said)
     return (
         f'<tr role="row"><td role="cell">{html.escape(claim.text)}{notes}</td>'
         f'<td role="cell" data-label="Paper">{html.escape(claim.paper) or "–"}</td>'

@@ -66,27 +66,20 @@ def draw_audit(audit: Audit, path: Path, *, title: str = "") -> None:
         try:
             figure.savefig(path, dpi=150, metadata=undated)
         except OSError as error:
-            raise NetworkError(
-                f"cannot draw to {path}: {error.strerror or error}\ngive another file"
-            ) from error
+            why = error.strerror or error
+            raise NetworkError(f"cannot draw to {path}: {why}\ngive another file") from error
 
 
-def draw_network(
-    network: Network,
-    *,
-    cut: Cut | None = None,
-    worst: Collection[int] = (),
-    suggested: Sequence[tuple[int, int]] = (),
-    title: str = "",
-) -> Figure:
-    """The network as a figure."""
+def draw_network(network: Network, *, title: str = "", **marked: Any) -> Figure:
+    """The network as a figure with a legend. `marked` is what `draw_on` takes besides."""
     figure = Figure(figsize=(7.2, 5.4), layout="constrained")
     axes = figure.add_subplot()
-    draw_on(axes, network, cut=cut, worst=worst, suggested=suggested)
+    draw_on(axes, network, **marked)
     if title:
         axes.set_title(title, fontsize=11)
-    marks = legend(network, cut=cut, worst=worst, suggested=suggested)
-    figure.legend(handles=marks, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+    figure.legend(
+        handles=legend(network, **marked), loc="outside lower center", ncols=3, frameon=False, fontsize=9
+    )
     return figure
 
 
@@ -112,8 +105,11 @@ def draw_on(
     pairs = list(zip(rows[once].tolist(), network.indices[once].tolist(), strict=True))
     crossing = set(cut.edges) if cut else set()
     thin = 1.0 if network.n <= NAMED else 0.4
-    _lines(axes, place, [pair for pair in pairs if pair not in crossing], EDGE, thin, "solid", 1)
-    _lines(axes, place, sorted(crossing), CUT, 2.6 if len(crossing) <= 30 else 1.2, "solid", 2)
+    inner = [pair for pair in pairs if pair not in crossing]
+    _lines(axes, place, inner, colors=EDGE, linewidths=thin, zorder=1)
+    _lines(
+        axes, place, sorted(crossing), colors=CUT, linewidths=2.6 if len(crossing) <= 30 else 1.2, zorder=2
+    )
     for i, j in sorted(suggested):  # bent, so that they do not hide the edges below them
         bend = FancyArrowPatch(
             tuple(place[i]), tuple(place[j]), connectionstyle="arc3,rad=0.18", arrowstyle="-", zorder=3
@@ -181,7 +177,11 @@ def _crowding(edges: Floats, side: Floats) -> float:
 
 
 def legend(
-    network: Network, *, cut: Cut | None, worst: Collection[int], suggested: Sequence[tuple[int, int]]
+    network: Network,
+    *,
+    cut: Cut | None = None,
+    worst: Collection[int] = (),
+    suggested: Sequence[tuple[int, int]] = (),
 ) -> list[Line2D]:
     """The meaning of the marks that are used."""
     line = partial(Line2D, [], [])
@@ -214,9 +214,8 @@ def layout(network: Network) -> Floats:
         for part in sorted(nx.connected_components(graph), key=len, reverse=True):
             reach = len(part) ** 0.5 - 0.6  # a single node needs little room
             centre = (edge + reach, 0.0)
-            places.update(
-                nx.kamada_kawai_layout(graph.subgraph(part), weight=None, scale=reach, center=centre)
-            )
+            inside = graph.subgraph(part)
+            places |= nx.kamada_kawai_layout(inside, weight=None, scale=reach, center=centre)
             edge += 2 * reach + 0.6
         return _level(np.array([places[label] for label in network.labels]))
     spread = nx.spring_layout(graph, weight=None, seed=0, iterations=80)
@@ -258,20 +257,9 @@ def _two_circles(network: Network) -> Floats:
     return place
 
 
-def _lines(
-    axes: Axes,
-    place: Floats,
-    pairs: Sequence[tuple[int, int]],
-    colour: str,
-    width: float,
-    style: Any,
-    order: int,
-) -> None:
-    if len(pairs):
-        ends = np.array(pairs)
-        axes.add_collection(
-            LineCollection(list(place[ends]), colors=colour, linewidths=width, linestyles=style, zorder=order)
-        )
+def _lines(axes: Axes, place: Floats, pairs: Sequence[tuple[int, int]], **look: Any) -> None:
+    if pairs:
+        axes.add_collection(LineCollection(list(place[np.array(pairs)]), **look))
 
 
 def _draw_slices(axes: Axes, network: Network, cut: Cut | None) -> None:
@@ -300,9 +288,7 @@ def _draw_slices(axes: Axes, network: Network, cut: Cut | None) -> None:
     top = off.max() or 1.0
     pairs = [(a, b) for a in range(BINS) for b in range(a) if off[a, b] > top * 1e-3]
     widths = [0.3 + 5 * off[a, b] / top for a, b in pairs]
-    axes.add_collection(
-        LineCollection([place[[a, b]] for a, b in pairs], colors=EDGE, linewidths=widths, zorder=1)
-    )
+    _lines(axes, place, pairs, colors=EDGE, linewidths=widths, zorder=1)
     side = np.zeros(m, dtype=bool)
     if cut is not None:
         side[np.searchsorted(network.regular, cut.other)] = True

@@ -21,14 +21,8 @@ class Style:
 
 
 _BLUE, _GREY, _VERMILLION, _GREEN, _PINK = "#1f7fc4", "#7a7a7a", "#d55e00", "#009e73", "#b85fa0"
-_GOLD, _INDIGO, _TEAL, _OLIVE, _BROWN, _CRIMSON = (
-    "#a67c00",
-    "#7a6ae0",
-    "#2a8ca8",
-    "#5b8c00",
-    "#9a5b13",
-    "#d6336c",
-)
+_GOLD, _INDIGO, _TEAL = "#a67c00", "#7a6ae0", "#2a8ca8"
+_OLIVE, _BROWN, _CRIMSON = "#5b8c00", "#9a5b13", "#d6336c"
 _DASHED, _DOTTED, _DASHDOT, _LONG = (5.0, 2.0), (1.5, 1.5), (6.0, 2.0, 1.5, 2.0), (9.0, 2.0)
 
 RULE_STYLES: Mapping[str, Style] = MappingProxyType(
@@ -142,11 +136,8 @@ def _bar(look: Style, hatch: str) -> str:
     """A piece of a bar with its hatch."""
     signs = {"x": "/\\", "+": "-|"}.get(hatch[:1], hatch[:1])
     step = 6 if len(hatch) == 2 else 12
-    strokes = "".join(
-        _STROKES[sign].format(x, y)
-        for sign in signs
-        for x, y in zip(range(-6, 24, step), range(2, 17, 4), strict=False)
-    )
+    places = list(zip(range(-6, 24, step), range(2, 17, 4), strict=False))
+    strokes = "".join(_STROKES[sign].format(x, y) for sign in signs for x, y in places)
     return (
         '<svg width="32" height="12" viewBox="0 0 24 12" aria-hidden="true">'
         f'<path d="M0 0h24v12h-24z" fill="{look.color}" stroke="currentColor"/>'
@@ -158,9 +149,8 @@ def swatch(look: Style) -> str:
     """A short piece of the line with its marker, or of the bar, to stand before its name in a legend."""
     if look.hatch is not None:
         return _bar(look, look.hatch)
-    dash = (
-        f' stroke-dasharray="{" ".join(f"{length * 1.33:g}" for length in look.dash)}"' if look.dash else ""
-    )
+    lengths = " ".join(f"{length * 1.33:g}" for length in look.dash)
+    dash = f' stroke-dasharray="{lengths}"' if look.dash else ""
     shape = _SHAPES.get(look.marker, "")
     return (
         f'<svg width="32" height="12" viewBox="0 0 32 12" aria-hidden="true" fill="{look.color}">'

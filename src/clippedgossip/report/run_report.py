@@ -1,6 +1,7 @@
 """The page of some runs, of the simulator or of peers: a summary, curves, configs, machines."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,18 +13,7 @@ from clippedgossip.records import ACCURACY, RunDirectory
 from clippedgossip.report.figures import Scale, curve_panels
 from clippedgossip.report.figures.canvas import Axis, fitting, inline
 from clippedgossip.report.grouping import Group, Run, differences, find, group, seed_of
-from clippedgossip.report.page import (
-    Cell,
-    Code,
-    Details,
-    Figure,
-    PagePart,
-    Panels,
-    Section,
-    Table,
-    Text,
-    page,
-)
+from clippedgossip.report.page import Code, Details, Figure, PagePart, Panels, Section, Table, Text, page
 from clippedgossip.report.statistics import ANY, POSITIVE, SHARE, Series, over_seeds
 from clippedgossip.report.summary import (
     Measure,
@@ -119,10 +109,8 @@ def report(paths: Sequence[Path]) -> Report:
     )
     if len(peers) == len(runs):
         names = ", ".join(dict.fromkeys(entry.setting for entry in groups))
-        title, lead = (
-            "A network of peers",
-            f"{counted(len(peers), 'peer')} on a real network ({names}), one line each.",
-        )
+        title = "A network of peers"
+        lead = f"{counted(len(peers), 'peer')} on a real network ({names}), one line each."
     sections = [
         Section("Summary", [to_table(rows), *map(Text, troubles)]),
         *_curves(groups),
@@ -238,17 +226,15 @@ def _lines(groups: Sequence[Group], view: CurveView) -> Curves | None:
                 title = ": ".join(part for part in (entry.setting, name) if part)
                 within = SHARE if view.y_scale == "percent" else ANY if view.any_sign else POSITIVE
                 panels.setdefault(title, []).append(over_seeds(entry.rule, seeds, within))
-    shown = (value for lines in panels.values() for line in lines for value in line.y)
-    if not panels or (view.quiet and not any(shown)):
+    every = [line for lines in panels.values() for line in lines]
+    if not every or (view.quiet and not any(value for line in every for value in line.y)):
         return None
     last = max(run.rounds[-1].round for entry in groups for run in entry.runs)
-    every = [line for lines in panels.values() for line in lines]
+    given = view.y_limits or view.whole
     return Curves(
         view=view,
         panels=panels,
-        axis=Axis(view.y_scale, view.y_limits)
-        if view.y_limits or view.whole
-        else fitting(every, view.y_scale),
+        axis=Axis(view.y_scale, view.y_limits) if given else fitting(every, view.y_scale),
         x_limits=(-last / 50, last * 1.02) if last else None,
         names=[entry.rule for entry in groups],
     )
@@ -264,9 +250,8 @@ def _troubles(runs: Sequence[Run], empty: Sequence[Path]) -> list[str]:
         why = RunDirectory(path).failure
         failures.setdefault(why, []).append(path.name) if why else waiting.append(path.name)
     lines = [f"Failed: {some(names)}. {why}" for why, names in failures.items()]
-    if gone := diverged(runs):
-        names = some([path.name for path in gone])
-        lines.append(f"Diverged; the last record stands for the end: {names}.")
+    if gone := [path.name for path in diverged(runs)]:
+        lines.append(f"Diverged; the last record stands for the end: {some(gone)}.")
     if unfinished := [
         f"{run.directory.path.name} ({run.directory.state} after round {run.rounds[-1].round})"
         for run in runs
@@ -312,20 +297,16 @@ def _config(entry: Group) -> Details:
     seeds = ", ".join(seed_of(run.config) for run in entry.runs)
     folders = ", ".join(run.directory.path.name for run in entry.runs)
     text = f"Seed{'s' if len(entry.runs) > 1 else ''}: {seeds}. In {folders}."
-    return Details(
-        f"{entry.setting} – {entry.rule}", [Text(text), Code(canonical(entry.runs[0].config).rstrip())]
-    )
+    config = Code(canonical(entry.runs[0].config).rstrip())
+    return Details(f"{entry.setting} – {entry.rule}", [Text(text), config])
 
 
 def _environments(runs: Sequence[Run]) -> Table:
-    counts: dict[tuple[tuple[str, str], ...], int] = {}
-    for run in runs:
-        key = tuple((name, str(value)) for name, value in run.directory.environment.items())
-        counts[key] = counts.get(key, 0) + 1
+    counts = Counter(
+        tuple((name, str(value)) for name, value in run.directory.environment.items()) for run in runs
+    )
     names = list(dict.fromkeys(name for entries in counts for name, _ in entries))
-    rows: list[list[Cell]] = [
-        [*(dict(entries).get(name) for name in names), count] for entries, count in counts.items()
-    ]
+    rows = [[*(dict(key).get(name) for name in names), str(count)] for key, count in counts.items()]
     return Table([*names, "runs"], rows)
 
 
@@ -333,9 +314,8 @@ def _peer(run: Run) -> Group:
     """Peers of one network have the same run name."""
     attack = run.config.get("misbehave")
     name = f"peer {run.peer}" if str(run.peer).isdigit() else str(run.peer)
-    return Group(
-        str(run.config.get("run", "peers")), f"{name} (Byzantine: {attack})" if attack else name, [run]
-    )
+    name = f"{name} (Byzantine: {attack})" if attack else name
+    return Group(str(run.config.get("run", "peers")), name, [run])
 
 
 def _natural(run: Run) -> list[tuple[int, str]]:

@@ -89,6 +89,5 @@ def over_seeds(name: str, seeds: Iterable[Mapping[int, float | None]], within: R
     if not any(point is not None and point.low is not None for point in estimates):
         return Series(name=name, x=rounds, y=means)
     bounds = [(None, None) if point is None else point.bounds for point in estimates]
-    return Series(
-        name=name, x=rounds, y=means, low=[low for low, _ in bounds], high=[high for _, high in bounds]
-    )
+    low, high = ([bound[side] for bound in bounds] for side in (0, 1))
+    return Series(name=name, x=rounds, y=means, low=low, high=high)

@@ -157,15 +157,15 @@ def draw_line(
     line: Series,
     look: Style,
     *,
-    points: int,
-    markers: int,
     order: int,
+    points: int = 120,
+    markers: int = 8,
     y_scale: Scale = "linear",
     below: int = 0,
     y_limits: tuple[float | None, float | None] | None = None,
 ) -> None:
-    """A line with its band. If it lies `below` so many others, it is wider than they are. There is no band
-    where the line has left the plot."""
+    """A line with its band, by so many points and with so many markers. If it lies `below` so many others, it
+    is wider than they are. There is no band where the line has left the plot."""
     keep = _thinned(len(line.x), points)
     x = [line.x[i] for i in keep]
     y = [_number(line.y[i]) for i in keep]
@@ -241,14 +241,6 @@ def draw_legend(axes: "Axes") -> None:
 
 def line_style(look: Style) -> tuple[float, Sequence[float]] | Literal["solid"]:
     return (0, look.dash) if look.dash else "solid"
-
-
-def shown_value(value: float, scale: Scale) -> str:
-    return f"{value * 100:.1f} %" if scale == "percent" else f"{value:.3g}"
-
-
-def heading(title: str, x_label: str, y_label: str) -> str:
-    return f"{title + '. ' if title else ''}{y_label} against {x_label}"
 
 
 def _thinned(count: int, limit: int) -> list[int]:

@@ -6,21 +6,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from clippedgossip.report.figures.canvas import (
-    INK,
-    MARK_LOOK,
-    Mark,
-    Scale,
-    draw_legend,
-    draw_line,
-    draw_marks,
-    drawing,
-    finish,
-    heading,
-    line_style,
-    shown_value,
-    to_svg,
-)
+from clippedgossip.report.figures import canvas
+from clippedgossip.report.figures.canvas import INK, MARK_LOOK, Mark, Scale, to_svg
 from clippedgossip.report.page import Panels
 from clippedgossip.report.palette import HATCHES, Style, styles
 from clippedgossip.report.statistics import Estimate, Series
@@ -69,29 +56,19 @@ def curves_drawn(
     Equal lines are told apart by their dashes: the first is drawn wide, those above it narrow.
     """
     looks = looks or styles(line.name for line in series)
-    with drawing(*size) as figure:
+    with canvas.drawing(*size) as figure:
         axes = figure.add_subplot()
         for order, line in enumerate(series):
-            below = sum(_same(line, other) for other in series[order + 1 :])
-            draw_line(
-                axes,
-                line,
-                looks[line.name],
-                points=120,
-                markers=8,
-                order=order,
-                y_scale=y_scale,
-                below=below,
-                y_limits=y_limits,
-            )
-        finish(axes, title=title, x_label=x_label, y_label=y_label, y_scale=y_scale)
+            look, below = looks[line.name], sum(_same(line, other) for other in series[order + 1 :])
+            canvas.draw_line(axes, line, look, order=order, below=below, y_scale=y_scale, y_limits=y_limits)
+        canvas.finish(axes, title=title, x_label=x_label, y_label=y_label, y_scale=y_scale)
         if x_limits:
             axes.set_xlim(*x_limits)
         if y_limits:
             axes.set_ylim(*y_limits)
-        draw_marks(axes, marks)
+        canvas.draw_marks(axes, marks)
         if legend:
-            draw_legend(axes)
+            canvas.draw_legend(axes)
         yield figure
 
 
@@ -153,7 +130,7 @@ def bars(
     count = max(1, len(values))
     size = size or (min(9.0, max(4.6, 0.8 + 0.14 * (count + 1) * len(groups))), 3.1)
     described = []
-    with drawing(*size) as figure:
+    with canvas.drawing(*size) as figure:
         axes = figure.add_subplot()
         width = 0.84 / count
         for index, (name, row) in enumerate(values.items()):
@@ -173,23 +150,22 @@ def bars(
             for place, point in zip(places, points, strict=True):
                 if point and point.low is not None and point.high is not None:
                     axes.plot([place, place], [point.low, point.high], color=INK, linewidth=1)
-            shown = ", ".join(
-                f"{group} {shown_value(point.mean, y_scale)}"
+            ends = [
+                f"{group} {_shown(point.mean, y_scale)}"
                 for group, point in zip(groups, points, strict=True)
                 if point
-            )
-            described.append(f"{name}: {shown}")
-        finish(axes, title="", x_label="", y_label="accuracy", y_scale=y_scale)
+            ]
+            described.append(f"{name}: {', '.join(ends)}")
+        canvas.finish(axes, title="", x_label="", y_label="accuracy", y_scale=y_scale)
         axes.grid(axis="x", visible=False)
-        axes.set_xticks(
-            range(len(groups)), groups, rotation=40 if turned else 0, ha="right" if turned else "center"
-        )
+        rotation, side = (40, "right") if turned else (0, "center")
+        axes.set_xticks(range(len(groups)), groups, rotation=rotation, ha=side)
         axes.set_xlim(-0.55, len(groups) - 0.45)
         if y_limits:
             axes.set_ylim(*y_limits)
-        draw_marks(axes, marks)
+        canvas.draw_marks(axes, marks)
         if legend:
-            draw_legend(axes)
+            canvas.draw_legend(axes)
         return to_svg(figure, f"accuracy. {'; '.join(described)}")
 
 
@@ -206,13 +182,16 @@ def scatter(
 ) -> str:
     """Points, e.g. the consensus error against δ/γ². Values that a log axis cannot show are left out."""
     looks = looks or styles(cloud.name for cloud in clouds)
-    with drawing(*size) as figure:
+    with canvas.drawing(*size) as figure:
         axes = figure.add_subplot()
         for cloud in clouds:
             look = looks[cloud.name]
             hollow = "none" if look.dash else look.color
+            points = zip(cloud.x, cloud.y, strict=True)
+            inside = [(x, y) for x, y in points if _on_axis(x, x_scale) and _on_axis(y, y_scale)]
             axes.plot(
-                *_shown(cloud.x, cloud.y, x_scale, y_scale),
+                [x for x, _ in inside],
+                [y for _, y in inside],
                 marker=look.marker,
                 color=look.color,
                 markerfacecolor=hollow,
@@ -220,12 +199,12 @@ def scatter(
                 linestyle="none",
                 label=cloud.name,
             )
-        finish(axes, title="", x_label=x_label, y_label=y_label, x_scale=x_scale, y_scale=y_scale)
+        canvas.finish(axes, title="", x_label=x_label, y_label=y_label, x_scale=x_scale, y_scale=y_scale)
         if legend:
-            draw_legend(axes)
+            canvas.draw_legend(axes)
         count = sum(len(cloud.x) for cloud in clouds)
         names = ", ".join(cloud.name for cloud in clouds)
-        return to_svg(figure, f"{heading('', x_label, y_label)}: {count} points of {names}")
+        return to_svg(figure, f"{y_label} against {x_label}: {count} points of {names}")
 
 
 def small_multiples(
@@ -244,29 +223,18 @@ def small_multiples(
     looks = styles(names)
     rows = max(1, math.ceil(len(panels) / columns))
     width, height = panel_size[0] * columns + _LEFT + _RIGHT, panel_size[1] * rows + _ABOVE + _BELOW
-    with drawing(width, height) as figure:
+    with canvas.drawing(width, height) as figure:
         figure.set_layout_engine("none")
-        edges = {
-            "left": _LEFT / width,
-            "right": 1 - _RIGHT / width,
-            "bottom": _BELOW / height,
-            "top": 1 - _ABOVE / height,
-        }
-        grid = figure.subplots(
-            rows,
-            columns,
-            sharex=True,
-            sharey=True,
-            squeeze=False,
-            gridspec_kw=edges | {"wspace": 0.15, "hspace": 0.45},
-        )
+        edges = {"left": _LEFT / width, "right": 1 - _RIGHT / width, "wspace": 0.15}
+        edges |= {"bottom": _BELOW / height, "top": 1 - _ABOVE / height, "hspace": 0.45}
+        grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False, gridspec_kw=edges)
         places = list(enumerate([*panels, *[None] * (rows * columns - len(panels))]))
         for index, panel in places:
             for order, line in enumerate(panel.series if panel else ()):
                 look, axes = looks[line.name], grid.flat[index]
-                draw_line(axes, line, look, points=34, markers=0, order=order, y_scale="log")
+                canvas.draw_line(axes, line, look, points=34, markers=0, order=order, y_scale="log")
         shared = grid.flat[0]  # its scales and ticks are those of all plots
-        finish(shared, title="", x_label="", y_label="", y_scale="log")
+        canvas.finish(shared, title="", x_label="", y_label="", y_scale="log")
         shared.locator_params(axis="x", nbins=2)
         shared.locator_params(axis="y", numticks=4)
         if y_limits:
@@ -285,8 +253,8 @@ def small_multiples(
         figure.supxlabel("round", fontsize=9, y=0.06 / height, va="bottom")
         figure.supylabel(y_label, fontsize=9, x=0.05 / width, ha="left")
         lines = [
-            Line2D([], [], color=look.color, linestyle=line_style(look), linewidth=1.8)
-            for look in (looks[name] for name in names)
+            Line2D([], [], color=looks[name].color, linestyle=canvas.line_style(looks[name]), linewidth=1.8)
+            for name in names
         ]
         figure.legend(lines, names, loc="upper left", ncols=max(1, int(width / 1.3)), handlelength=3)
         count = sum(panel is not None for panel in panels)
@@ -298,9 +266,7 @@ def _same(one: Series, other: Series) -> bool:
     """Whether two lines lie on each other for half of their length or more."""
     there = dict(zip(other.x, other.y, strict=True))
     pairs = [(y, there[x]) for x, y in zip(one.x, one.y, strict=True) if y is not None and there.get(x)]
-    close = sum(
-        other is not None and math.isclose(y, other, rel_tol=0.01, abs_tol=1e-3) for y, other in pairs
-    )
+    close = sum(math.isclose(y, y2, rel_tol=0.01, abs_tol=1e-3) for y, y2 in pairs if y2 is not None)
     return bool(pairs) and 2 * close >= len(pairs)
 
 
@@ -308,21 +274,14 @@ def _describe(title: str, x_label: str, y_label: str, series: Sequence[Series], 
     ends = []
     for line in series:
         known = [value for value in line.y if value is not None and math.isfinite(value)]
-        ends.append(
-            f"{line.name} ends at {shown_value(known[-1], scale)}" if known else f"{line.name} has no values"
-        )
-    return f"{heading(title, x_label, y_label)}. {'; '.join(ends)}"
+        end = f"ends at {_shown(known[-1], scale)}" if known else "has no values"
+        ends.append(f"{line.name} {end}")
+    return f"{title + '. ' if title else ''}{y_label} against {x_label}. {'; '.join(ends)}"
 
 
-def _shown(
-    x: Sequence[float], y: Sequence[float], x_scale: Scale, y_scale: Scale
-) -> tuple[list[float], list[float]]:
-    pairs = [
-        (a, b)
-        for a, b in zip(x, y, strict=True)
-        if math.isfinite(a)
-        and math.isfinite(b)
-        and (a > 0 or x_scale != "log")
-        and (b > 0 or y_scale != "log")
-    ]
-    return [a for a, _ in pairs], [b for _, b in pairs]
+def _on_axis(value: float, scale: Scale) -> bool:
+    return math.isfinite(value) and (value > 0 or scale != "log")
+
+
+def _shown(value: float, scale: Scale) -> str:
+    return f"{value * 100:.1f} %" if scale == "percent" else f"{value:.3g}"
