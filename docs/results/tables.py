@@ -148,7 +148,7 @@ def _bars(result: Results, settings: Sequence[str]) -> str:
     ran = [rule for rule in result.rules if any(result.line(setting, rule) for setting in settings)]
     values = {rule: [result.estimate(setting, rule, "all") for setting in settings] for rule in ran}
     named = [fill(setting, 16) for setting in settings]
-    return bars(named, values, y_scale="percent", y_limits=(0, 1), size=(8.4, 3.2))
+    return bars(named, values, size=(8.4, 3.2))
 
 
 def blocks(page: Path) -> str:

@@ -96,8 +96,6 @@ class Ranking:
                 "clean": [rule.clean for rule in self.rules],
                 "worst attack": [rule.worst for rule in self.rules],
             },
-            y_scale="percent",
-            y_limits=(0, 1),
             size=(max(4.6, 0.55 * len(names)), 3.4),
             turned=len(names) > 4,
         )

@@ -82,17 +82,15 @@ class Consensus(Experiment[ChainErrors]):
 
     def notes(self, result: ChainErrors) -> Sequence[Section]:
         gammas = {beta: gamma for (beta, _), gamma in zip(SETTINGS, result.gammas, strict=True)}
-        table = Table(
-            ["β", "γ", "γ²", "γ² in the text"],
-            [
-                [f"{beta:g}", f"{gammas[beta]:.4g}", f"{gammas[beta] ** 2:.3g}", f"{listed:g}"]
-                for beta, listed in zip(BETAS, LISTED, strict=True)
-            ],
-        )
+        rows = [
+            [f"{beta:g}", f"{gammas[beta]:.4g}", f"{gammas[beta] ** 2:.3g}", f"{listed:g}"]
+            for beta, listed in zip(BETAS, LISTED, strict=True)
+        ]
         words = (
             "The text lists γ² as p. Its last entry, 1e-5, must be 1e-6: with β = 0.001 we get the released "
             "errors. Combinations with δ > 1 − ⅓ − β do not fit into W; 53 remain."
         )
+        table = Table(["β", "γ", "γ²", "γ² in the text"], rows)
         return [Section("The networks", [Text(words), table])]
 
     def table(self, result: ChainErrors) -> Table:
@@ -156,12 +154,16 @@ def _explanations(result: ChainErrors) -> Panels:
 
 
 def _curves(result: ChainErrors) -> Figure:
-    index = {setting: place for place, setting in enumerate(SETTINGS)}
-    panels = [
-        _panel(result, index[beta, delta], f"β={beta:g} δ={delta:g}") if (beta, delta) in index else None
-        for beta in BETAS
-        for delta in DELTAS
-    ]
+    rounds, index = list(range(ROUNDS + 1)), {setting: place for place, setting in enumerate(SETTINGS)}
+
+    def panel(beta: float, delta: float) -> Panel | None:
+        if (beta, delta) not in index:
+            return None
+        shown = {r: np.maximum(errors[:, index[beta, delta]], FLOOR) for r, errors in result.errors.items()}
+        series = [Series(name=rule, x=rounds, y=errors.tolist()) for rule, errors in shown.items()]
+        return Panel(title=f"β={beta:g} δ={delta:g}", series=series)
+
+    panels = [panel(beta, delta) for beta in BETAS for delta in DELTAS]
     svg = small_multiples(
         panels, columns=len(DELTAS), y_label="squared error", y_limits=(FLOOR / 3, 1e6), panel_size=(1.7, 1.0)
     )
@@ -173,30 +175,14 @@ def _curves(result: ChainErrors) -> Figure:
     )
 
 
-def _panel(result: ChainErrors, place: int, title: str) -> Panel:
-    rounds = list(range(ROUNDS + 1))
-    return Panel(
-        title=title,
-        series=[
-            Series(name=rule, x=rounds, y=np.maximum(errors[:, place], FLOOR).tolist())
-            for rule, errors in result.errors.items()
-        ],
-    )
-
-
 def _published(result: ChainErrors) -> Iterator[Claim]:
     """Each released number. Ours, rounded to as many digits, must be the same."""
     errors = dict(zip(SETTINGS, result.last("ClippedGossip"), strict=True))
+    source = f"{RELEASED[:-1]}, to as many digits."
     for (beta, delta), paper in PUBLISHED.items():
-        digits = len(paper.partition(".")[2])
-        ours = float(errors[beta, delta])
-        yield Claim(
-            text=f"ClippedGossip, β={beta:g}, δ={delta:g}",
-            paper=paper,
-            ours=f"{ours:.{digits}f}",
-            verdict=exact(round(ours, digits) == float(paper)),
-            source=f"{RELEASED[:-1]}, to as many digits.",
-        )
+        ours, digits = float(errors[beta, delta]), len(paper.partition(".")[2])
+        text, same = f"ClippedGossip, β={beta:g}, δ={delta:g}", round(ours, digits) == float(paper)
+        yield exact(text, f"{ours:.{digits}f}", same, paper=paper, source=source)
 
 
 def _text(result: ChainErrors) -> Iterator[Claim]:
@@ -207,10 +193,10 @@ def _text(result: ChainErrors) -> Iterator[Claim]:
     apart = float(np.abs(result.errors["TM"] - result.errors["Median"]).max())
     yield _stuck(result, "TM")
     yield _stuck(result, "Median")
-    yield Claim(
-        text="TM and Median have identical performance",
-        ours=f"{apart:.2g}",
-        verdict=exact(apart < 1e-6 * INITIAL),
+    yield exact(
+        "TM and Median have identical performance",
+        f"{apart:.2g}",
+        apart < 1e-6 * INITIAL,
         note="largest difference of their errors, all settings and rounds",
         source='Caption: "Median and TM have identical performance".',
     )
@@ -218,14 +204,9 @@ def _text(result: ChainErrors) -> Iterator[Claim]:
     yield from _weighted(result)
     yield _better(ours[told], weighted[told], "TM*", f"; settings where either is above {NOTHING:g}")
     yield _better(ours, naive, "TM and Median", "; β=0.001, δ=0.5 gave 10011 in the paper as well")
-    monotone = _monotone(ours)
+    monotone, source = _monotone(ours), 'Caption: "degrades as it increases", of δ/γ².'
     seen = "always" if monotone else "not always"
-    yield Claim(
-        text="error grows with δ, and as γ falls",
-        ours=seen,
-        verdict=exact(monotone),
-        source='Caption: "degrades as it increases", of δ/γ².',
-    )
+    yield exact("error grows with δ, and as γ falls", seen, monotone, source=source)
     yield _threshold(result)
     yield from _explained(result)
 
@@ -233,18 +214,17 @@ def _text(result: ChainErrors) -> Iterator[Claim]:
 def _threshold(result: ChainErrors) -> Claim:
     """The δ/γ² up to which ClippedGossip is excellent: all settings below converge, none far above does."""
     fine = result.last("ClippedGossip") < CONVERGED
-    threshold = float(result.ratios[~fine].min())
-    latest = float(result.ratios[fine].max())
-    return Claim(
-        text="ClippedGossip is excellent below a threshold of δ/γ², degrades above",
-        ours=f"{threshold:.3g}",
-        verdict=exact(latest < 10 * threshold),
+    threshold, latest = float(result.ratios[~fine].min()), float(result.ratios[fine].max())
+    return exact(
+        "ClippedGossip is excellent below a threshold of δ/γ², degrades above",
+        f"{threshold:.3g}",
+        latest < 10 * threshold,
         note=f"smallest δ/γ² with an error above {CONVERGED:g}; the largest with one below is {latest:.3g}",
         source='Caption: "excellent when the ratio is less than a threshold"; the bound of 10 is ours.',
     )
 
 
-def _weighted(result: ChainErrors) -> list[Claim]:
+def _weighted(result: ChainErrors) -> Iterator[Claim]:
     """Where TM* converges, and whether another baseline does anywhere."""
     converged = {
         rule: [setting for setting, error in zip(SETTINGS, errors[-1], strict=True) if error < CONVERGED]
@@ -254,43 +234,32 @@ def _weighted(result: ChainErrors) -> list[Claim]:
     least_beta = min((beta for beta, _ in ours), default=0.0)
     most_delta = max((delta for _, delta in ours), default=1.0)
     others = max(len(converged[rule]) for rule in ("TM", "Median", "Median*"))
-    return [
-        Claim(
-            text="TM* converges only for large β, δ ≤ 0.3",
-            ours=f"{len(ours)} of {len(SETTINGS)}",
-            verdict=exact(most_delta <= 0.3 and least_beta > min(BETAS)),
-            note=f"error below {CONVERGED:g}: β ≥ {least_beta:g} and δ ≤ {most_delta:g} only",
-            source=RELEASED,
-        ),
-        Claim(
-            text="TM* does better than other baselines",
-            ours=f"{len(ours)} against {others}",
-            verdict=exact(len(ours) > others),
-            note="settings on which they converge",
-            source=RELEASED,
-        ),
-    ]
+    yield exact(
+        "TM* converges only for large β, δ ≤ 0.3",
+        f"{len(ours)} of {len(SETTINGS)}",
+        most_delta <= 0.3 and least_beta > min(BETAS),
+        note=f"error below {CONVERGED:g}: β ≥ {least_beta:g} and δ ≤ {most_delta:g} only",
+        source=RELEASED,
+    )
+    text, note = "TM* does better than other baselines", "settings on which they converge"
+    yield exact(text, f"{len(ours)} against {others}", len(ours) > others, note=note, source=RELEASED)
 
 
 def _stuck(result: ChainErrors, rule: str, most_delta: float | None = None) -> Claim:
     """A rule leaves the error as it was."""
     errors = result.last(rule)[result.deltas <= (most_delta or 1)]
     low, high = f"{errors.min():.0f}", f"{errors.max():.0f}"
-    return Claim(
-        text=f"{rule} never moves" + (f" for δ ≤ {most_delta:g}" if most_delta else ""),
-        paper=f"{INITIAL:.0f}",
-        ours=low if low == high else f"{low}–{high}",
-        verdict=exact(bool(np.allclose(errors, INITIAL, rtol=1e-9))),
-        source=RELEASED,
-    )
+    text = f"{rule} never moves" + (f" for δ ≤ {most_delta:g}" if most_delta else "")
+    ours, same = low if low == high else f"{low}–{high}", bool(np.allclose(errors, INITIAL, rtol=1e-9))
+    return exact(text, ours, same, paper=f"{INITIAL:.0f}", source=RELEASED)
 
 
 def _better(ours: Floats, theirs: Floats, names: str, note: str) -> Claim:
     """ClippedGossip has the smaller error. Where both are stuck, a difference of 0.2 % does not count."""
-    return Claim(
-        text=f"ClippedGossip does better than {names}",
-        ours=f"{(ours < theirs).sum()} of {len(ours)}",
-        verdict=exact(bool((ours <= 1.002 * theirs).all())),
+    return exact(
+        f"ClippedGossip does better than {names}",
+        f"{(ours < theirs).sum()} of {len(ours)}",
+        bool((ours <= 1.002 * theirs).all()),
         note=f"the rest within 0.2 %{note}",
         source='Caption: ClippedGossip "is consistently better".',
     )
@@ -307,31 +276,27 @@ def _monotone(errors: Floats) -> bool:
     )
 
 
-def _explained(result: ChainErrors) -> list[Claim]:
+def _explained(result: ChainErrors) -> Iterator[Claim]:
     """How much of the error a non-decreasing function of δ/γ², of 1/γ² or of δ explains."""
     ours = result.last("ClippedGossip")
-    shares = {
-        name: _explained_share(values, ours)
-        for name, values in (("δ/γ²", result.ratios), ("1/γ²", 1 / result.gammas**2), ("δ", result.deltas))
-    }
+    measures = {"δ/γ²": result.ratios, "1/γ²": 1 / result.gammas**2, "δ": result.deltas}
+    shares = {name: _explained_share(values, ours) for name, values in measures.items()}
     early = ours <= ours.max() / 2
     correlation = float(np.corrcoef(result.ratios[early], ours[early])[0, 1])
-    return [
-        Claim(
-            text="δ/γ² explains the error best",
-            ours=f"{shares['δ/γ²']:.3f}",
-            verdict=exact(max(shares, key=shares.__getitem__) == "δ/γ²" and shares["δ/γ²"] > 0.99),
-            note=f"variance explained; by 1/γ² {shares['1/γ²']:.3f}, by δ {shares['δ']:.3f}",
-            source='Caption: "best explained by the magnitude of (δ/γ²)"; the bound of 0.99 is ours.',
-        ),
-        Claim(
-            text="error almost linear in δ/γ²",
-            ours=f"{correlation:.2f}",
-            verdict=exact(correlation > 0.95),
-            note="correlation, for errors up to half of the largest; above, they saturate",
-            source='"increases almost linearly with δ_max/γ²"; the bound of 0.95 is ours.',
-        ),
-    ]
+    yield exact(
+        "δ/γ² explains the error best",
+        f"{shares['δ/γ²']:.3f}",
+        max(shares, key=shares.__getitem__) == "δ/γ²" and shares["δ/γ²"] > 0.99,
+        note=f"variance explained; by 1/γ² {shares['1/γ²']:.3f}, by δ {shares['δ']:.3f}",
+        source='Caption: "best explained by the magnitude of (δ/γ²)"; the bound of 0.99 is ours.',
+    )
+    yield exact(
+        "error almost linear in δ/γ²",
+        f"{correlation:.2f}",
+        correlation > 0.95,
+        note="correlation, for errors up to half of the largest; above, they saturate",
+        source='"increases almost linearly with δ_max/γ²"; the bound of 0.95 is ours.',
+    )
 
 
 def _explained_share(values: Floats, errors: Floats) -> float:

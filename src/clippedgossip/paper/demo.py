@@ -7,9 +7,10 @@ from typing import ClassVar
 
 from clippedgossip.paper import page_parts as drawing
 from clippedgossip.paper import training_figure as figure
+from clippedgossip.paper.dumbbell import HALF
 from clippedgossip.paper.no_honest_majority import ring
 from clippedgossip.paper.results import Results
-from clippedgossip.report.claims import HALF, Claim, check
+from clippedgossip.report.claims import Claim, check
 from clippedgossip.report.page import PagePart, Section, Table
 
 A = "clique A"

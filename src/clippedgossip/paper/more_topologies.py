@@ -7,7 +7,8 @@ import numpy as np
 
 from clippedgossip.paper.results import DISTANCE, Results
 from clippedgossip.paper.training_figure import TUNED, Case, Scale, TrainingExperiment, paper_rules
-from clippedgossip.report.claims import NO_WORSE, NO_WORSE_SOURCE, Claim, Floats, best, check, ratio, worst
+from clippedgossip.report import claims
+from clippedgossip.report.claims import NO_WORSE, NO_WORSE_SOURCE, Claim, best, check, ratio, rounds_to, worst
 from clippedgossip.runs.config import NetworkConfig
 
 NETWORKS = {
@@ -45,9 +46,8 @@ class MoreTopologies(TrainingExperiment):
             for attack, how in scale.attacks(JUDGED, "ALIE").items():
                 setting = f"{where}, {attack}"
                 yield from scale.cases(setting, rules, network=network, partition="sorted", attack=how)
-        calm = {
-            rule: how for rule, how in paper_rules(scale.radius, trim=1).items() if rule != "ClippedGossip"
-        }
+        calm = paper_rules(scale.radius, trim=1)
+        del calm["ClippedGossip"]
         yield from scale.cases(CALM, calm, network={"name": "dumbbell", "clique": 5}, partition="clique")
 
     def findings(self, result: Results) -> Iterator[Claim]:
@@ -55,19 +55,10 @@ class MoreTopologies(TrainingExperiment):
             NetworkConfig.from_value(network).build() for network in (*NETWORKS.values(), BRIDGED)
         )
         full = "of the full W; of W̃ it is larger"
-        for text, value, must, paper, note in (
-            ("γ of the small world", small.spectral_gap_full, "0.0835 to 0.0845", "0.084", full),
-            ("γ of the torus", torus.spectral_gap_full, "0.1305 to 0.1315", "0.131", full),
-            (
-                "γ of the dumbbell they are less restrictive than",
-                bridged.spectral_gap,
-                "0.0425 to 0.0435",
-                "0.043",
-                "of W̃",
-            ),
-        ):
-            source = "The number in the text, rounded."
-            yield check(text, value, must, paper=paper, note=note, source=source, digits=4, construction=True)
+        yield rounds_to("γ of the small world", small.spectral_gap_full, "0.084", note=full)
+        yield rounds_to("γ of the torus", torus.spectral_gap_full, "0.131", note=full)
+        harder = "γ of the dumbbell they are less restrictive than"
+        yield rounds_to(harder, bridged.spectral_gap, "0.043", note="of W̃")
         final, distance = result.finals("all"), result.finals(DISTANCE)
         for setting in (f"{where}, {attack}" for where in NETWORKS for attack in JUDGED):
             yield check(
@@ -105,9 +96,9 @@ class MoreTopologies(TrainingExperiment):
             )
 
 
-def _mean(result: Results, where: str, rule: str) -> Floats:
+def _mean(result: Results, where: str, rule: str) -> claims.Floats:
     final = result.finals("all")
-    mean: Floats = np.mean([final(f"{where}, {attack}", rule) for attack in JUDGED], axis=0)
+    mean: claims.Floats = np.mean([final(f"{where}, {attack}", rule) for attack in JUDGED], axis=0)
     return mean
 
 

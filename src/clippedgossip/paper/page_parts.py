@@ -76,18 +76,8 @@ def end_bars(result: Results, measure: Measure, *, marks: Sequence[Mark] = ()) -
             rule: [result.estimate(setting, rule, measure(setting)) for setting in shown]
             for rule in result.rules
         }
-        svgs.append(
-            bars(
-                [_broken(setting) for setting in shown],
-                values,
-                y_scale="percent",
-                y_limits=(0, 1),
-                looks=looks,
-                marks=marks,
-                legend=False,
-                size=(4.2, 2.8),
-            )
-        )
+        names = [_broken(setting) for setting in shown]
+        svgs.append(bars(names, values, looks=looks, marks=marks, legend=False, size=(4.2, 2.8)))
     ran = {
         line.rule: replace(looks[line.rule], hatch=HATCHES[result.rules.index(line.rule) % len(HATCHES)])
         for line in result.lines
@@ -98,11 +88,8 @@ def end_bars(result: Results, measure: Measure, *, marks: Sequence[Mark] = ()) -
 
 def page_table(result: Results) -> Table:
     """All accuracies and Ξ, for the page."""
-    groups = list(
-        dict.fromkeys(
-            name for line in result.lines for run in line.runs for name in run.final if name != DISTANCE
-        )
-    )
+    measures = dict.fromkeys(name for line in result.lines for run in line.runs for name in run.final)
+    groups = [name for name in measures if name != DISTANCE]
     rows: list[list[Cell]] = []
     for line in result.lines:
         estimates = [result.estimate(line.setting, line.rule, name) for name in groups]
@@ -110,30 +97,22 @@ def page_table(result: Results) -> Table:
         distance = result.estimate(line.setting, line.rule, DISTANCE)
         apart = "–" if distance is None or distance.diverged else f"{distance.mean:.3g}"
         rows.append([line.setting, line.rule, *shown, apart, len(line.runs)])
-    header = ["setting", "rule", *(f"{name}, %" for name in groups), "Ξ", "runs"]
-    return Table(
-        header,
-        rows,
-        "Mean over the last rounds of the test accuracy of the model averaged over a group. "
-        "Ξ is the mean squared distance of the regular models to their mean.",
+    caption = (
+        "Mean over the last rounds of the test accuracy of the model averaged over a group. Ξ is the mean "
+        "squared distance of the regular models to their mean."
     )
+    return Table(["setting", "rule", *(f"{name}, %" for name in groups), "Ξ", "runs"], rows, caption)
 
 
 def tuning(result: Results, measure: Measure) -> Table:
     """The values that were tried for each parameter, with their accuracies. The chosen ones have a mark."""
     tried, chosen = result.tried(measure), result.chosen(measure)
     titles = {line.tuned[0]: line.setting.partition(",")[0] for line in result.tuning}
-    rows: list[list[Cell]] = [
-        [
-            titles[network],
-            rule,
-            "; ".join(
-                f"{value}: {100 * mean:.1f}" + (" ✓" if value == chosen[network, rule] else "")
-                for value, mean in values.items()
-            ),
-        ]
-        for (network, rule), values in tried.items()
-    ]
+    rows: list[list[Cell]] = []
+    for (network, rule), values in tried.items():
+        marks = {value: " ✓" if value == chosen[network, rule] else "" for value in values}
+        means = [f"{value}: {100 * mean:.1f}{marks[value]}" for value, mean in values.items()]
+        rows.append([titles[network], rule, "; ".join(means)])
     caption = (
         "Mean accuracy in % over the attacks on the network, on a seed that is not reported. The value with "
         "✓ is the best and is used above."
@@ -186,27 +165,21 @@ def how(result: Results, scales: "Mapping[ScaleName, Scale]", remarks: str, comm
         parts.append(Text("Not all results are here: " + "; ".join(result.troubles)))
     if result.environments:
         names = list(dict.fromkeys(name for entry in result.environments for name in entry))
-        parts.append(
-            Table(names, [[str(entry.get(name)) for name in names] for entry in result.environments])
-        )
-    configs = [
-        Details(
-            f"{line.setting} – {line.rule}",
-            [Code(json.dumps(dict(line.config), indent=1, ensure_ascii=False, sort_keys=True))],
-        )
-        for line in result.lines
-    ]
+        rows = [[str(entry.get(name)) for name in names] for entry in result.environments]
+        parts.append(Table(names, rows))
+    configs = []
+    for line in result.lines:
+        text = json.dumps(dict(line.config), indent=1, ensure_ascii=False, sort_keys=True)
+        configs.append(Details(f"{line.setting} – {line.rule}", [Code(text)]))
     return [*parts, Details(f"The {len(configs)} configs", configs)]
 
 
 def _panels(result: Results, measure: Measure, settings: Sequence[str]) -> Mapping[str, Sequence[Series]]:
-    panels = {}
-    for setting in settings:
-        found = [result.series(setting, rule, measure(setting)) for rule in result.rules]
-        lines = [line for line in found if line is not None]
-        if lines:
-            panels[setting] = lines
-    return panels
+    panels = {
+        setting: [line for rule in result.rules if (line := result.series(setting, rule, measure(setting)))]
+        for setting in settings
+    }
+    return {setting: lines for setting, lines in panels.items() if lines}
 
 
 def _seeds(result: Results) -> str:
@@ -231,11 +204,8 @@ def ends(result: Results, what: str = "") -> str:
     seeds, what = _seeds(result), what or f"Means over the last {last}"
     diverged = any(run.diverged for line in result.lines for run in line.runs)
     joint = " and " if what.startswith("Means") else ", means over "
-    return (
-        what
-        + (f"{joint}{seeds}, with 95 % confidence intervals." if seeds else "; one seed.")
-        + (" A run that diverged counts as 0." if diverged else "")
-    )
+    over = f"{joint}{seeds}, with 95 % confidence intervals." if seeds else "; one seed."
+    return f"{what}{over}" + (" A run that diverged counts as 0." if diverged else "")
 
 
 def _common(names: Sequence[str], others: Sequence[Sequence[str]]) -> str:

@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from decimal import Decimal
 from typing import Any, Literal
 
 import numpy as np
@@ -37,9 +38,6 @@ MOST = 12  # decimals: ROUNDING, with room to spare
 UNDEFINED = -math.inf
 NO_WORSE = "at least -0.3 points"
 NO_WORSE_SOURCE = "0.3 points mean nothing on ten thousand test images"
-HALF = "47 to 53 %"
-HALF_SOURCE = "a model that knows half of the classes reaches 50 % ± 3"
-NOISE = "two releases of one config differ by 0.7 points, the bound is three times that"
 Floats = NDArray[np.float64]
 _HEADER = ("Claim", "Paper", "Here", "Verdict")
 _TEST = re.compile(r"(at least |at most |\S+ to )(\S+)(?: (%|points?|×))?")
@@ -102,9 +100,10 @@ class Claims:
         return [asdict(claim) for claim in self.claims]
 
 
-def exact(holds: bool) -> Verdict:
-    """The verdict on something that has no noise."""
-    return "holds" if holds else "does not hold"
+def exact(text: str, ours: str, holds: bool, *, source: str, paper: str = "", note: str = "") -> Claim:
+    """A claim about something that has no noise."""
+    verdict: Verdict = "holds" if holds else "does not hold"
+    return Claim(text=text, paper=paper, ours=ours, verdict=verdict, note=note, source=source)
 
 
 def check(
@@ -164,6 +163,14 @@ def check(
         interval=f"{shown}{unit}".strip(),
         verdict="by construction" if construction and verdict == "holds" else verdict,
     )
+
+
+def rounds_to(text: str, number: float, paper: str, *, note: str = "") -> Claim:
+    """A number of the text that follows from the network: ours must round to it."""
+    exact = Decimal(paper)
+    half = Decimal(5).scaleb(int(exact.as_tuple().exponent) - 1)
+    must, source = f"{exact - half} to {exact + half}", "The number in the text, rounded."
+    return check(text, number, must, source=source, paper=paper, note=note, digits=4, construction=True)
 
 
 def _judged(mean: float, margin: float, low: float | None, high: float | None) -> Verdict:

@@ -117,15 +117,14 @@ def bars(
     groups: Sequence[str],
     values: Mapping[str, Sequence[Estimate | float | None]],
     *,
-    y_scale: Scale = "linear",
-    y_limits: tuple[float, float] | None = None,
     marks: Sequence[Mark] = (),
     looks: Mapping[str, Style] | None = None,
     legend: bool = True,
     size: tuple[float, float] | None = None,
     turned: bool = False,
 ) -> str:
-    """One group of bars for each entry of `groups`, with one bar for each name in `values`, and intervals."""
+    """Accuracies: one group of bars for each entry of `groups`, one bar for each name in `values`, and
+    intervals."""
     looks = looks or styles(values)
     count = max(1, len(values))
     size = size or (min(9.0, max(4.6, 0.8 + 0.14 * (count + 1) * len(groups))), 3.1)
@@ -151,18 +150,17 @@ def bars(
                 if point and point.low is not None and point.high is not None:
                     axes.plot([place, place], [point.low, point.high], color=INK, linewidth=1)
             ends = [
-                f"{group} {_shown(point.mean, y_scale)}"
+                f"{group} {_shown(point.mean, 'percent')}"
                 for group, point in zip(groups, points, strict=True)
                 if point
             ]
             described.append(f"{name}: {', '.join(ends)}")
-        canvas.finish(axes, title="", x_label="", y_label="accuracy", y_scale=y_scale)
+        canvas.finish(axes, title="", x_label="", y_label="accuracy", y_scale="percent")
         axes.grid(axis="x", visible=False)
         rotation, side = (40, "right") if turned else (0, "center")
         axes.set_xticks(range(len(groups)), groups, rotation=rotation, ha=side)
         axes.set_xlim(-0.55, len(groups) - 0.45)
-        if y_limits:
-            axes.set_ylim(*y_limits)
+        axes.set_ylim(0, 1)
         canvas.draw_marks(axes, marks)
         if legend:
             canvas.draw_legend(axes)
