@@ -102,9 +102,9 @@ def test_each_deviation_changes_what_it_names_alone() -> None:
         changed = [(case, new) for case in cases if (new := deviating(case, [name])) is not case]
         assert changed, name
         for case, new in changed:
-            old, now = case.mapping, new.mapping
+            old, now = case.line.config, new.line.config
             assert {key for key in now if now[key] != old.get(key)} == {section}, name
-    both = deviating(cases[0], ["one-mask", "cnn"]).mapping["model"]
+    both = deviating(cases[0], ["one-mask", "cnn"]).line.config["model"]
     assert (both["plain"], both["one_mask"]) == (True, True)
     few = deviating(cases[0], ["few-images"]).config
     assert few.data.samples == IMAGES * 20

@@ -62,7 +62,7 @@ def filled(
             RunResult(seed=seed, final=final, rounds=[1, 2], curves={g: [v, v] for g, v in final.items()})
             for seed in range(seeds)
         ]
-        lines.append(Line(setting=case.setting, rule=case.rule, config=case.mapping, runs=runs))
+        lines.append(replace(case.line, runs=runs))
     return Results(experiment=experiment.name, scale="quick", seeds=seeds, lines=lines)
 
 
@@ -86,7 +86,7 @@ def test_every_line_can_be_run(name: str, scale: ScaleName) -> None:
     assert len({(case.setting, case.rule) for case in cases}) == len(cases)
     networks: dict[str, Any] = {}
     for case in cases:
-        key = json.dumps(case.mapping["network"])
+        key = json.dumps(case.line.config["network"])
         network = networks.setdefault(key, case.config.network.build())
         assert network.connected
         assert (case.config.attack is not None) == bool(len(network.byzantine))

@@ -202,11 +202,10 @@ class AsReleased(TrainingExperiment):
                 raise ConfigError(unknown_name("deviation", name, DEVIATIONS))
         self.figure, self.deviations = figure, list(deviations)
         same = {key: getattr(figure, key) for key in ("scales", "group", "groups", "section", "remarks")}
+        words = "; ".join(f"{name}: {WORDS[name]}" for name in self.deviations)
         lead = (
             "The authors' released code does some things otherwise than the text. This page has the "
-            "accuracies of the released runs, ours, and ours with the deviations of that code: "
-            + "; ".join(f"{name}: {WORDS[name]}" for name in self.deviations)
-            + "."
+            f"accuracies of the released runs, ours, and ours with the deviations of that code: {words}."
         )
         names = {"name": f"{figure.name}-as-released", "title": f"{figure.title}, as released", "lead": lead}
         for key, value in (same | names).items():
@@ -248,20 +247,16 @@ class AsReleased(TrainingExperiment):
         for setting in result.settings:
             group = self.reported(setting)
             for rule in dict.fromkeys(_rule(line.rule) for line in result.lines if line.setting == setting):
-                found = {
-                    arm: result.estimate(setting, _arm(rule, arm), group) for arm in (OURS, RELEASED, *shown)
-                }
+                every = (OURS, RELEASED, *shown)
+                found = {arm: result.estimate(setting, _arm(rule, arm), group) for arm in every}
                 alone = [arm for arm in shown if found[arm] is not None]
                 if len(alone) == 1 and result.line(setting, _arm(rule, RELEASED)) is None:
                     found[RELEASED] = found[alone[0]]
                 known = self.figure.released(setting, rule)
                 cells = [None if point is None else point.text(scale=100) for point in found.values()]
                 rows.append([setting, rule, None if known is None else f"{known:.1f}", *cells, _why(found)])
-        return Table(
-            ["setting", "rule", "released", OURS, RELEASED, *shown, "explained by"],
-            rows,
-            f"{self.title}\naccuracy in %, {self.whom()}. {drawing.ends(result)}",
-        )
+        caption = f"{self.title}\naccuracy in %, {self.whom()}. {drawing.ends(result)}"
+        return Table(["setting", "rule", "released", OURS, RELEASED, *shown, "explained by"], rows, caption)
 
 
 def _why(found: Mapping[str, Estimate | None]) -> str:
@@ -292,13 +287,10 @@ def _rule(label: str) -> str:
 
 def with_deviations(names: Iterable[str], deviations: Sequence[str]) -> list[AsReleased]:
     """The experiments of `reproduce NAME --as-released`, or `--deviation NAME`."""
-    figures = [load(name) for name in names]
-    if other := [figure.name for figure in figures if not isinstance(figure, TrainingExperiment)]:
-        raise ConfigError(
-            f"{other[0]!r} trains nothing, so that no deviation changes it\nleave it out of --as-released"
-        )
-    return [
-        AsReleased(figure, deviations or list(DEVIATIONS))
-        for figure in figures
-        if isinstance(figure, TrainingExperiment)
-    ]
+    found = []
+    for figure in map(load, names):
+        if not isinstance(figure, TrainingExperiment):
+            why = f"{figure.name!r} trains nothing, so that no deviation changes it"
+            raise ConfigError(f"{why}\nleave it out of --as-released")
+        found.append(AsReleased(figure, deviations or list(DEVIATIONS)))
+    return found

@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import ceil
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -93,51 +95,36 @@ class AverageDelta(ManyNetworks[DeltaCase]):
         return simulate(seed, EACH)
 
     def findings(self, result: list[DeltaCase]) -> Iterator[Claim]:
-        for damage, words, note in (
-            ("oracle", "the damage", "Spearman's rank correlation with the error in consensus"),
-            ("training", "what training loses", "Spearman's rank correlation with the errors in training"),
+        judged, spearman = partial(check, digits=2), "Spearman's rank correlation"
+        for damage, words, errors in (
+            ("oracle", "the damage", "the error in consensus"),
+            ("training", "what training loses", "the errors in training"),
         ):
-            average, worst_one = (
-                correlation(result, measure, damage=damage) for measure in ("average δ", "δ_max")
-            )
-            yield check(
-                f"the average δ predicts {words}",
-                average,
-                "at least 0.7",
-                note=f"{note}, over the networks of one graph, mean of the graphs",
-                digits=2,
-            )
-            yield check(f"δ_max predicts {words}", worst_one, "at least 0.7", note="the same", digits=2)
-            yield check(
-                f"the average predicts {words} better than δ_max",
-                average - worst_one,
-                "at least 0.05",
-                note="difference of the two",
-                digits=2,
-            )
-        average = correlation(result, "average δ")
-        yield check(
+            average, most = (correlation(result, key, damage=damage) for key in ("average δ", "δ_max"))
+            note = f"{spearman} with {errors}, over the networks of one graph, mean of the graphs"
+            yield judged(f"the average δ predicts {words}", average, "at least 0.7", note=note)
+            yield judged(f"δ_max predicts {words}", most, "at least 0.7", note="the same")
+            text, note = f"the average predicts {words} better than δ_max", "difference of the two"
+            yield judged(text, average - most, "at least 0.05", note=note)
+        yield judged(
             "with equal δ_max, a larger average does more damage",
             correlation(result, "average δ", FAMILIES[0]),
             "at least 0.7",
-            note="Spearman's rank correlation",
-            digits=2,
+            note=spearman,
         )
-        yield check(
+        yield judged(
             "with equal average, a larger δ_max does more damage",
             correlation(result, "δ_max", FAMILIES[1]),
             "at least 0.7",
-            note="Spearman's rank correlation; if this holds, the average alone is not enough",
-            digits=2,
+            note=f"{spearman}; if this holds, the average alone is not enough",
         )
-        yield check(
+        yield judged(
             "weights from the slowest mode predict better than the plain average",
-            correlation(result, "weighted average δ") - average,
+            correlation(result, "weighted average δ") - correlation(result, "average δ"),
             "at least 0.05",
             note="δ_i weighted by the square of node i's entry in the Fiedler vector",
-            digits=2,
         )
-        yield check(
+        yield judged(
             "a radius from a node's own bound does less harm than one from δ_max",
             [
                 float(np.exp(np.mean([np.log(c.error["local"] / c.error["adaptive, δ_max"]) for c in some])))
@@ -145,57 +132,39 @@ class AverageDelta(ManyNetworks[DeltaCase]):
             ],
             "at most 0.95 ×",
             note="error against that of the adaptive radius, geometric mean; `local` counts one neighbour",
-            digits=2,
         )
 
     def figures(self, result: list[DeltaCase]) -> Mapping[str, PagePart]:
-        looks = styles(FAMILIES)
+        families = {family: [case for case in result if case.family == family] for family in FAMILIES}
+
+        def panel(damage: str, y_label: str, measure: str) -> str:
+            clouds = []
+            for family, cases in families.items():
+                x, y = [case.measures[measure] for case in cases], [case.error[damage] for case in cases]
+                clouds.append(Points(name=family, x=x, y=y))
+            look: dict[str, Any] = {"x_scale": "linear", "size": (4.2, 3.0), "legend": measure == MEASURES[0]}
+            return scatter(clouds, x_label=measure, y_label=y_label, looks=styles(FAMILIES), **look)
 
         def panels(damage: str, y_label: str, words: str) -> Panels:
-            svgs = [
-                scatter(
-                    [
-                        Points(
-                            name=family,
-                            x=[case.measures[measure] for case in result if case.family == family],
-                            y=[case.error[damage] for case in result if case.family == family],
-                        )
-                        for family in FAMILIES
-                    ],
-                    x_label=measure,
-                    y_label=y_label,
-                    x_scale="linear",
-                    looks=looks,
-                    legend=measure == MEASURES[0],
-                    size=(4.2, 3.0),
-                )
-                for measure in MEASURES
-            ]
-            return Panels(svgs, words)
+            return Panels([panel(damage, y_label, measure) for measure in MEASURES], words)
 
         many = f"Each point is one of {len(result)} networks under its strongest attack"
+        few = f"{many} of {len(TRAINED)}, {TRAINING.rounds} rounds on digits sorted by label."
         return {
             "What predicts the damage": panels("oracle", "error at the end / at the start", f"{many}."),
-            "What predicts the loss in training": panels(
-                "training",
-                "share of test errors",
-                f"{many} of {len(TRAINED)}, {TRAINING.rounds} rounds on digits sorted by label.",
-            ),
+            "What predicts the loss in training": panels("training", "share of test errors", few),
         }
 
     def table(self, result: list[DeltaCase]) -> Table:
         constant = {("δ_max", FAMILIES[0]), ("average δ", FAMILIES[1])}
+
+        def cell(measure: str, family: str | None, damage: str) -> str:
+            if (measure, family) in constant:
+                return ""
+            return f"{correlation(result, measure, family, damage).mean():.2f}"
+
         rows = [
-            [
-                measure,
-                words,
-                *(
-                    ""
-                    if (measure, family) in constant
-                    else f"{correlation(result, measure, family, damage).mean():.2f}"
-                    for family in (*FAMILIES, None)
-                ),
-            ]
+            [measure, words, *(cell(measure, family, damage) for family in (*FAMILIES, None))]
             for damage, words in (("oracle", "consensus"), ("training", "training"))
             for measure in MEASURES
         ]

@@ -1,6 +1,7 @@
 """Not in the paper: the components that an audit predicts, held against runs on many small networks."""
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -16,7 +17,7 @@ from clippedgossip.network import Network
 from clippedgossip.paper.many_networks import ManyNetworks, NetworkCase, by_seed, worst
 from clippedgossip.report.claims import Claim, Floats, check
 from clippedgossip.report.figures import Points, scatter
-from clippedgossip.report.page import Figure, PagePart, Table
+from clippedgossip.report.page import Cell, Figure, PagePart, Table
 from clippedgossip.rules import ClippedGossip, Oracle
 
 NETWORKS = 80  # of each seed
@@ -65,14 +66,9 @@ class BlockedComponents(ManyNetworks[ComponentCase]):
 
     def findings(self, result: list[ComponentCase]) -> Iterator[Claim]:
         seeds = by_seed(result)
-
         yield check(
             "where a cut is blocked, not all regular nodes agree",
-            [
-                float(np.mean(apart)) if apart else float("nan")
-                for cases in seeds
-                for apart in [[max(case.seen) > 0 for case in cases if max(case.expected) > 0]]
-            ],
+            [_share(max(case.seen) > 0 for case in cases if max(case.expected) > 0) for cases in seeds],
             "at least 95 %",
             note="networks where several components are expected",
         )
@@ -90,19 +86,19 @@ class BlockedComponents(ManyNetworks[ComponentCase]):
         )
         yield check(
             "the criterion tells whether all agree",
-            [_told(cases) for cases in seeds],
+            [_share(case.told for case in cases) for cases in seeds],
             "at least 85 %",
             note="networks where one component is expected and seen, or several are",
         )
         yield check(
             "the components seen are those expected, node by node",
-            [float(np.mean([case.expected == case.seen for case in cases])) for cases in seeds],
+            [_share(case.expected == case.seen for case in cases) for cases in seeds],
             "at least 75 %",
             note="networks",
         )
         yield check(
             "the criterion tells it better than δ_max/γ² with the best threshold",
-            [_told(cases) - _best_threshold(cases) for cases in seeds],
+            [_share(case.told for case in cases) - _best_threshold(cases) for cases in seeds],
             "at least 0 points",
             note="share of networks; the threshold is chosen afterwards, on the same networks",
         )
@@ -114,20 +110,15 @@ class BlockedComponents(ManyNetworks[ComponentCase]):
             if (chosen := [c for c in result if (max(c.expected) == 0) is one and 0 < c.ratio < np.inf])
         ]
         svg = scatter(clouds, x_label="δ_max / γ²", y_label="Ξ at the end / at the start")
-        return {
-            "Prediction and outcome": Figure(
-                svg,
-                "Each point is a connected network with Byzantine neighbours. δ_max/γ² does not tell whether "
-                f"the regular nodes agree; the cut criterion mostly does. Values below {FLOOR:g} are drawn "
-                "there.",
-            )
-        }
+        caption = (
+            "Each point is a connected network with Byzantine neighbours. δ_max/γ² does not tell whether the "
+            f"regular nodes agree; the cut criterion mostly does. Values below {FLOOR:g} are drawn there."
+        )
+        return {"Prediction and outcome": Figure(svg, caption)}
 
     def table(self, result: list[ComponentCase]) -> Table:
-        counts = {(one, seen): 0 for one in (True, False) for seen in (True, False)}
-        for case in result:
-            counts[max(case.expected) == 0, max(case.seen) == 0] += 1
-        rows: list[list[str | int | float | None]] = [
+        counts = Counter((max(case.expected) == 0, max(case.seen) == 0) for case in result)
+        rows: list[list[Cell]] = [
             [name, counts[one, True], counts[one, False]]
             for name, one in (("one expected", True), ("several expected", False))
         ]
@@ -140,17 +131,14 @@ def simulate(seed: int, count: int) -> list[ComponentCase]:
     made = [_network(draws) for _ in range(count)]
     networks, starts = [network for network, _ in made], [start for _, start in made]
     first = np.array([float(squared_distances(start).mean()) for start in starts])
-    found = worst(
-        networks,
-        ClippedGossip(Oracle()),
-        starts,
-        ROUNDS,
-        lambda number, models: float(squared_distances(models).mean()),
-    )
+
+    def apart(number: int, models: Tensor) -> float:
+        return float(squared_distances(models).mean())
+
+    found = worst(networks, ClippedGossip(Oracle()), starts, ROUNDS, apart)
+    ends = zip(networks, found.models, found.harm, first, found.attack, strict=True)
     cases = []
-    for network, models, harm, start, attack in zip(
-        networks, found.models, found.harm, first, found.attack, strict=True
-    ):
+    for network, models, harm, start, attack in ends:
         near = NEAR * max(float(start), float(harm)) ** 0.5
         parts = components(pair_distances(models)[:, :-1], near=near).parts
         cases.append(
@@ -228,8 +216,10 @@ def _pairs(cases: list[ComponentCase], *, together: bool) -> float:
     return right / total if total else float("nan")
 
 
-def _told(cases: list[ComponentCase]) -> float:
-    return float(np.mean([case.told for case in cases]))
+def _share(true: Iterable[bool]) -> float:
+    """NaN of none."""
+    found = list(true)
+    return float(np.mean(found)) if found else float("nan")
 
 
 def _best_threshold(cases: list[ComponentCase]) -> float:

@@ -111,10 +111,8 @@ class ManyNetworks(Experiment[list[Case]], Generic[Case]):
         ended = subprocess.run(command, capture_output=True, text=True, check=False)
         if ended.returncode:
             last = (ended.stderr.strip().splitlines() or ["it gave no reason"])[-1]
-            raise RunError(
-                f"{self.name}, seed {seed}: the process ended early: {last}\n"
-                "run the same command again to resume"
-            )
+            why = f"{self.name}, seed {seed}: the process ended early: {last}"
+            raise RunError(f"{why}\nrun the same command again to resume")
 
 
 def by_seed(cases: Iterable[Case]) -> list[list[Case]]:

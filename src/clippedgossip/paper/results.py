@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -232,10 +232,7 @@ class Results:
         for line in self.tuning:
             ends = [run.end(measure(line.setting)) for run in line.runs]
             found.setdefault(line.tuned, {}).setdefault(line.value, []).extend(ends or [0.0])
-        return {
-            key: {value: float(np.mean(ends)) for value, ends in values.items()}
-            for key, values in found.items()
-        }
+        return {key: {v: float(np.mean(ends)) for v, ends in tried.items()} for key, tried in found.items()}
 
     def chosen(self, measure: Callable[[str], str]) -> dict[tuple[str, str], str]:
         """The best value for each network and rule."""
@@ -261,14 +258,9 @@ class Results:
 
     def save(self, path: Path) -> None:
         """Write the file, whole or not at all. Of runs that tune a parameter only the end is kept."""
-        tuning = [
-            replace(line, runs=[replace(run, rounds=(), curves={}) for run in line.runs])
-            for line in self.tuning
-        ]
-        lines: dict[str, Any] = {
-            "lines": [_to_json(line) for line in self.lines],
-            "tuning": [_to_json(line) for line in tuning],
-        }
+        ends = [[replace(run, rounds=(), curves={}) for run in line.runs] for line in self.tuning]
+        tuning = [replace(line, runs=runs) for line, runs in zip(self.tuning, ends, strict=True)]
+        lines: dict[str, Any] = {"lines": [*map(_to_json, self.lines)], "tuning": [*map(_to_json, tuning)]}
         content = {"format": FORMAT, **vars(replace(self, **lines))}
         write(path, json.dumps(content, ensure_ascii=False, allow_nan=False) + "\n")
 
@@ -325,19 +317,12 @@ def rounded(value: Any) -> Any:
 
 def found(source: Path, name: str) -> Path:
     """The file with the results of an experiment: `source` itself, or a file in this folder."""
-    for path in _places(source, name):
+    for path in (source, source / name / "results.json", source / f"{name}.json", source / "results.json"):
         if path.is_file():
             return path
     raise RunError(
         f"there are no results of {name!r} at {source}\ngive a results.json, or the folder that holds it"
     )
-
-
-def _places(source: Path, name: str) -> Iterator[Path]:
-    yield source
-    yield source / name / "results.json"
-    yield source / f"{name}.json"
-    yield source / "results.json"
 
 
 def run_all(
@@ -370,9 +355,8 @@ def _in_processes(
         try:
             for index in range(count):
                 command = [sys.executable, "-m", "clippedgossip.paper.results", f"{index}/{count}"]
-                worker = subprocess.Popen(
-                    command, stdin=subprocess.PIPE, stderr=said, env=environment, text=True
-                )
+                pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stderr": said, "text": True}
+                worker = subprocess.Popen(command, env=environment, **pipes)
                 workers.append(worker)
                 assert worker.stdin is not None
                 with suppress(BrokenPipeError), worker.stdin as pipe:  # its exit code says more
@@ -404,9 +388,8 @@ class _Shown:
     def __call__(self) -> None:
         self.open = {run: rounds for run, rounds in self.open.items() if not run.finished}
         left = sum(rounds - _last_round(run.records_path) for run, rounds in self.open.items())
-        self.progress(
-            f"rounds, {self.runs - len(self.open)}/{self.runs} runs", self.rounds - left, self.rounds
-        )
+        label = f"rounds, {self.runs - len(self.open)}/{self.runs} runs"
+        self.progress(label, self.rounds - left, self.rounds)
 
 
 def _last_round(records: Path) -> int:

@@ -41,6 +41,10 @@ class Grid:
     values: Mapping[str, str | Mapping[str, Any]]
 
 
+How = str | Mapping[str, Any] | Grid
+"""A rule by its name, with parameters, or with one that is to be chosen."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Case:
     """One line of a figure: a rule in a setting. Each of its seeds is one run."""
@@ -52,16 +56,11 @@ class Case:
     """If a parameter is to be chosen: a config for each of its values."""
 
     @property
-    def mapping(self) -> dict[str, Any]:
-        """Its config without the seed, with values that JSON has."""
-        mapping: dict[str, Any] = json.loads(canonical(self.config.to_mapping()))
-        del mapping["seed"]
-        return mapping
-
-    @property
     def line(self) -> Line:
-        """As a line of the results, without runs."""
-        return Line(setting=self.setting, rule=self.rule, config=self.mapping)
+        """As a line of the results, without runs; its config has no seed, and values that JSON has."""
+        mapping = json.loads(canonical(self.config.to_mapping()))
+        del mapping["seed"]
+        return Line(setting=self.setting, rule=self.rule, config=mapping)
 
     @property
     def tuning(self) -> list[Line]:
@@ -114,7 +113,7 @@ class Scale:
         self,
         setting: str,
         rule: str,
-        how: str | Mapping[str, Any] | Grid,
+        how: How,
         *,
         network: Mapping[str, Any],
         partition: str = "iid",
@@ -142,9 +141,7 @@ class Scale:
         tries = {value: RunConfig.from_mapping({**raw, "rule": one}) for value, one in how.values.items()}
         return Case(setting=setting, rule=rule, config=next(iter(tries.values())), tries=tries)
 
-    def cases(
-        self, setting: str, rules: Mapping[str, str | Mapping[str, Any] | Grid], **shared: Any
-    ) -> Sequence[Case]:
+    def cases(self, setting: str, rules: Mapping[str, How], **shared: Any) -> Sequence[Case]:
         """One line for each rule."""
         return [self.case(setting, name, how, **shared) for name, how in rules.items()]
 
@@ -356,13 +353,10 @@ class TrainingExperiment(Experiment[Results]):
         return drawing.short_table(result, self.reported, title)
 
     def notes(self, result: Results) -> Sequence[Section]:
+        tuning = [Section("How parameters were chosen", [drawing.tuning(result, self.reported)])]
         return [
             Section("Accuracies", [drawing.page_table(result)]),
-            *(
-                [Section("How parameters were chosen", [drawing.tuning(result, self.reported)])]
-                if result.tuning
-                else []
-            ),
+            *(tuning if result.tuning else []),
             Section("Networks", [drawing.networks(result)]),
             Section("How it was run", drawing.how(result, self.scales, self.remarks, self.command(result))),
         ]
@@ -382,11 +376,13 @@ class TrainingExperiment(Experiment[Results]):
         tuning = [line for case in cases for line in case.tuning]
         found = [line.read([TUNING_SEED], options.runs, known) for line in tuning]
         lines = [line for line, _ in found]
-        troubles = dict.fromkeys(run.failure for _, runs in found for run in runs if run.failure is not None)
+        failures = (run.failure for _, runs in found for run in runs if run.failure is not None)
+        troubles = list(dict.fromkeys(failures))
         if lost := sum(not line.runs for line in lines):
-            words = f"{lost} of {len(lines)} runs that choose parameters have no result and count as 0"
-            troubles[words] = None
-        results = replace(self._empty(cases, options), tuning=lines, troubles=list(troubles))
+            troubles.append(
+                f"{lost} of {len(lines)} runs that choose parameters have no result and count as 0"
+            )
+        results = replace(self._empty(cases, options), tuning=lines, troubles=troubles)
         chosen = results.chosen(self.reported)
         return [case.with_value(chosen[case.line.tuned]) if case.tries else case for case in cases], results
 
