@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 from torch import Tensor
@@ -45,13 +45,11 @@ class RobustFedAvg(FedAvg):
             raise RuleError("there is no global model yet\ncall configure_train first, as Flower does")
         valid, _ = self._check_and_log_replies(replies, is_train=True, validate=False)
         last = self._last
-        fitting = [
-            (message.content, model) for message in valid if (model := _fitting(message, last)) is not None
-        ]
-        if not fitting:
+        models = [(message.content, _fitting(message, last)) for message in valid]
+        contents = [content for content, model in models if model is not None]
+        if not contents:
             return None, None
-        contents = [content for content, _ in fitting]
-        received = torch.stack([model for _, model in fitting])
+        received = torch.stack([model for _, model in models if model is not None])
         counts = torch.tensor([self._examples(content) for content in contents], dtype=torch.float64)
         own = _vector(last)
         mixed = self.rule(own, received, (counts / counts.sum()).to(own))
@@ -76,9 +74,8 @@ def _fitting(message: Message, last: ArrayRecord) -> Tensor | None:
 
 
 def _vector(record: ArrayRecord) -> Tensor:
-    return torch.cat(
-        [torch.from_numpy(array.numpy().astype(np.float32)).reshape(-1) for array in record.values()]
-    )
+    arrays = (array.numpy().astype(np.float32) for array in record.values())
+    return torch.cat([torch.from_numpy(array).reshape(-1) for array in arrays])
 
 
 def _record(vector: Tensor, like: ArrayRecord) -> ArrayRecord:
@@ -87,10 +84,4 @@ def _record(vector: Tensor, like: ArrayRecord) -> ArrayRecord:
         name: part.reshape(tuple(array.shape)).numpy().astype(array.dtype)
         for (name, array), part in zip(like.items(), parts, strict=True)
     }
-    return ArrayRecord({name: _array(value) for name, value in arrays.items()})
-
-
-def _array(value: Any) -> Any:
-    from flwr.app import Array
-
-    return Array(value)
+    return ArrayRecord({name: Array(value) for name, value in arrays.items()})

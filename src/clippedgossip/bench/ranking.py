@@ -1,6 +1,6 @@
 """Rules ranked by their worst accuracy over attacks."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -8,6 +8,7 @@ from typing import Any
 
 from clippedgossip.bench.suite import ATTACKS, CLEAN, NETWORKS, SEARCHED, VERSION, Suite, Table, candidates
 from clippedgossip.errors import RuleError
+from clippedgossip.paper.base import Progress
 from clippedgossip.paper.results import run_all
 from clippedgossip.report.figures import bars
 from clippedgossip.report.page import Cell, Code, Figure, Section, Text, page
@@ -15,7 +16,6 @@ from clippedgossip.report.page import Table as PageTable
 from clippedgossip.report.statistics import SHARE, Estimate, estimate
 from clippedgossip.runs.config import RunConfig
 
-Progress = Callable[[str, int, int], None]
 Accuracies = Mapping[tuple[str, str], Sequence[float]]
 """(network, attack) -> the accuracy of each seed."""
 
@@ -90,15 +90,11 @@ class Ranking:
     def html(self, command: str) -> str:
         """The page: the ranking, a figure, and every accuracy."""
         names = [rule.label.partition(" (")[0] for rule in self.rules]
-        drawn = bars(
-            names,
-            {
-                "clean": [rule.clean for rule in self.rules],
-                "worst attack": [rule.worst for rule in self.rules],
-            },
-            size=(max(4.6, 0.55 * len(names)), 3.4),
-            turned=len(names) > 4,
-        )
+        values = {
+            "clean": [rule.clean for rule in self.rules],
+            "worst attack": [rule.worst for rule in self.rules],
+        }
+        drawn = bars(names, values, size=(max(4.6, 0.55 * len(names)), 3.4), turned=len(names) > 4)
         every: list[list[Cell]] = [
             [rule.label, where, *(f"{100 * fmean(rule.accuracies[where, a]):.1f}" for a in ATTACKS)]
             for rule in self.rules
@@ -150,12 +146,11 @@ def rank(
         run_all(configs, root, device=device, workers=workers, progress=progress)
 
     run(searched, suite.search_seeds, SEARCHED)
-    chosen = [
-        max(several, key=lambda how: _read(how, suite, suite.search_seeds, root, SEARCHED).worst.mean)
-        if len(several) > 1
-        else several[0]
-        for several in tried
-    ]
+
+    def score(how: Table) -> float:
+        return _read(how, suite, suite.search_seeds, root, SEARCHED).worst.mean
+
+    chosen = [max(several, key=score) if len(several) > 1 else several[0] for several in tried]
     run(chosen, suite.seeds, tuple(ATTACKS))
     found = [_read(how, suite, suite.seeds, root, tuple(ATTACKS)) for how in chosen]
     return Ranking(suite=suite, rules=sorted(found, key=lambda rule: -rule.worst.mean))

@@ -57,15 +57,9 @@ class Suite:
 
     def config(self, rule: Table, where: str, attack: str, seed: int) -> RunConfig:
         network, partition = NETWORKS[where]
-        mapping = {
-            "seed": seed,
-            "network": network,
-            "data": {**self.data, "partition": partition, "byzantine_share": True},
-            "model": self.model,
-            "rule": rule,
-            "attack": ATTACKS[attack],
-            "training": self.training,
-        }
+        data = {**self.data, "partition": partition, "byzantine_share": True}
+        mapping = {"seed": seed, "network": network, "data": data, "model": self.model, "rule": rule}
+        mapping |= {"attack": ATTACKS[attack], "training": self.training}
         return RunConfig.from_mapping(mapping, folder=Path.cwd())
 
     def configs(
@@ -91,30 +85,23 @@ class Suite:
         return True
 
 
+def _training(rounds: int, *, last: int, every: int) -> Table:
+    evaluated = {"evaluate_every": every, "evaluate_last": last, "evaluate_last_every": every}
+    return {"rounds": rounds, "lr": 0.03, **evaluated}
+
+
 SUITES: Mapping[str, Suite] = {
     "mini": Suite(
         name="mini",
         data={"name": "digits"},
         model="mlp",
-        training={
-            "rounds": 80,
-            "lr": 0.03,
-            "evaluate_every": 20,
-            "evaluate_last": 20,
-            "evaluate_last_every": 20,
-        },
+        training=_training(80, last=20, every=20),
     ),
     "full": Suite(
         name="full",
         data={"name": "mnist"},
         model="mlp",
-        training={
-            "rounds": 180,
-            "lr": 0.03,
-            "evaluate_every": 45,
-            "evaluate_last": 90,
-            "evaluate_last_every": 45,
-        },
+        training=_training(180, last=90, every=45),
     ),
 }
 

@@ -3,7 +3,7 @@
 import io
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,22 +48,11 @@ class Plot:
         """The numbers of the plot."""
         return data_frame(self.rows)
 
-    @contextmanager
-    def drawn(self) -> Iterator["Figure"]:
+    def drawn(self) -> AbstractContextManager["Figure"]:
         """The figure of matplotlib, to change before it is saved: `with plot.drawn() as figure: …`."""
-        view, axis = self.curves.view, self.curves.axis
         looks = styles([*self.curves.names, *(line.name for line in self.lines)])
-        with curves_drawn(
-            self.lines,
-            title=self.title,
-            y_label=view.y_label,
-            y_scale=axis.scale,
-            x_limits=self.curves.x_limits,
-            y_limits=axis.limits,
-            looks=looks,
-            size=(4.6, 3.1 + 0.16 * math.ceil(len(self.lines) / 2)),
-        ) as figure:
-            yield figure
+        size = (4.6, 3.1 + 0.16 * math.ceil(len(self.lines) / 2))
+        return curves_drawn(self.lines, title=self.title, looks=looks, size=size, **self.curves.look)
 
     def save(self, path: str | Path) -> Path:
         """Write an SVG, PDF or PNG file."""

@@ -78,16 +78,14 @@ class Curves:
     def caption(self) -> str:
         return self.view.caption + (" A line that leaves the plot diverges." if self.axis.cut else "")
 
+    @property
+    def look(self) -> dict[str, Any]:
+        """What `curves_drawn` takes for each plot."""
+        limits = {"x_limits": self.x_limits, "y_limits": self.axis.limits}
+        return {"y_label": self.view.y_label, "y_scale": self.axis.scale, **limits}
+
     def to_panels(self) -> Panels:
-        return curve_panels(
-            self.panels,
-            caption=self.caption,
-            y_label=self.view.y_label,
-            y_scale=self.axis.scale,
-            x_limits=self.x_limits,
-            y_limits=self.axis.limits,
-            names=self.names,
-        )
+        return curve_panels(self.panels, caption=self.caption, names=self.names, **self.look)
 
 
 def report(paths: Sequence[Path]) -> Report:
@@ -146,15 +144,17 @@ def _views(groups: Sequence[Group]) -> Iterator[CurveView]:
             caption=f"Test {metric} of the worst regular node, each with its own model.",
             **look,
         )
-    yield CurveView(
-        name="consensus_distance",
-        section="Agreement",
-        measures={"": number("consensus_distance")},
-        caption="How far apart the regular models are: mean squared distance to their mean "
-        "(for a peer: to the models it received). Lower is closer.",
-        y_label="consensus distance",
-        y_scale="log",
+
+    def of_records(name: str, section: str, caption: str, **look: Any) -> CurveView:
+        """The number of the records that has this name."""
+        look |= {"measures": {"": number(name)}, "y_label": name.replace("_", " ")}
+        return CurveView(name=name, section=section, caption=caption, **look)
+
+    apart = (
+        "How far apart the regular models are: mean squared distance to their mean (for a peer: to the "
+        "models it received). Lower is closer."
     )
+    yield of_records("consensus_distance", "Agreement", apart, y_scale="log")
     yield CurveView(
         name="components",
         section="Agreement",
@@ -166,27 +166,11 @@ def _views(groups: Sequence[Group]) -> Iterator[CurveView]:
         quiet=True,
         whole=True,
     )
-    yield CurveView(
-        name="loss", section="Loss", measures={"": number("loss")}, caption="Training loss.", y_label="loss"
-    )
-    yield CurveView(
-        name="clipped",
-        section="Messages",
-        measures={"": number("clipped")},
-        caption="Share of the received messages that were clipped.",
-        y_label="clipped",
-        y_scale="percent",
-        y_limits=(0, 1),
-    )
-    yield CurveView(
-        name="missing",
-        section="Messages",
-        measures={"": number("missing")},
-        caption="Neighbours whose message was late, absent or rejected, in each round.",
-        y_label="missing",
-        y_limits=(0, None),
-        quiet=True,
-    )
+    yield of_records("loss", "Loss", "Training loss.")
+    clipped = "Share of the received messages that were clipped."
+    yield of_records("clipped", "Messages", clipped, y_scale="percent", y_limits=(0, 1))
+    missing = "Neighbours whose message was late, absent or rejected, in each round."
+    yield of_records("missing", "Messages", missing, y_limits=(0, None), quiet=True)
 
 
 def _of(metric: str, measure: Measure) -> Measure:
