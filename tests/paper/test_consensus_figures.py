@@ -12,7 +12,7 @@ from clippedgossip.errors import ConfigError
 from clippedgossip.network import Network
 from clippedgossip.paper.base import EXPERIMENTS, Needs, Options, load, resolve
 from clippedgossip.paper.consensus_chains import ATTACK, SETTINGS, START, ChainErrors, rules, simulate
-from clippedgossip.paper.consensus_figures import EXPERIMENT
+from clippedgossip.paper.consensus_figures import Consensus
 from clippedgossip.simulate import consensus
 from tests.paper.reproducing import reproduce
 from tests.rounding import assert_near, near
@@ -35,7 +35,7 @@ def test_all_settings_at_once_equal_one_at_a_time(outcome: ChainErrors, place: i
 
 def test_there_are_53_settings_in_the_papers_ranges(outcome: ChainErrors) -> None:
     assert len(SETTINGS) == 53
-    rows = EXPERIMENT.rows(outcome)
+    rows = Consensus().rows(outcome)
     assert len(rows) == 5 * 53
     assert all(list(row) == ["rule", "beta", "delta", "gamma", "ratio", "error"] for row in rows)
     for row in rows:
@@ -46,7 +46,7 @@ def test_there_are_53_settings_in_the_papers_ranges(outcome: ChainErrors) -> Non
 
 
 def test_every_claim_holds(outcome: ChainErrors) -> None:
-    claims = EXPERIMENT.claims(outcome).claims
+    claims = Consensus().claims(outcome).claims
     assert all(claim.source for claim in claims), "every threshold says where it comes from"
     failed = [claim.text for claim in claims if claim.verdict != "holds"]
     assert not failed
@@ -67,12 +67,12 @@ def _scaled(errors: Mapping[str, Any], rule: str, by: float) -> ChainErrors:
     ],
 )
 def test_claims_can_fail(outcome: ChainErrors, rule: str, by: float, least: int) -> None:
-    claims = EXPERIMENT.claims(_scaled(outcome.errors, rule, by)).claims
+    claims = Consensus().claims(_scaled(outcome.errors, rule, by)).claims
     assert sum(claim.verdict == "does not hold" for claim in claims) >= least
 
 
 def test_page_holds_all_figures_and_fetches_nothing(outcome: ChainErrors) -> None:
-    text = EXPERIMENT.page(outcome, EXPERIMENT.claims(outcome), EXPERIMENT.figures(outcome))
+    text = Consensus().page(outcome, Consensus().claims(outcome), Consensus().figures(outcome))
     assert text.count("<svg") >= 5
     assert "Error against δ/γ²" in text
     assert "Error over the rounds" in text
@@ -83,7 +83,7 @@ def test_page_holds_all_figures_and_fetches_nothing(outcome: ChainErrors) -> Non
 def test_experiments_are_found_by_name() -> None:
     assert resolve(["dumbbell", "all", "dumbbell"])[0] == "dumbbell"
     assert resolve(["all", "ours"]) == list(EXPERIMENTS)
-    assert load("consensus") is EXPERIMENT
+    assert isinstance(load("consensus"), Consensus)
     with pytest.raises(ConfigError, match="did you mean 'consensus'"):
         resolve(["consenus"])
 
@@ -96,8 +96,8 @@ def test_a_claim_that_does_not_hold_ends_in_exit_code_1(
     from clippedgossip.cli import reproduce as command
 
     worse = _scaled(outcome.errors, "TM", 0.5)
-    monkeypatch.setattr(type(EXPERIMENT), "needs", lambda self, options: Needs(lambda progress: worse))
-    monkeypatch.setattr(type(EXPERIMENT), "figures", lambda self, result: {})  # drawn in another test
+    monkeypatch.setattr(Consensus, "needs", lambda self, options: Needs(lambda progress: worse))
+    monkeypatch.setattr(Consensus, "figures", lambda self, result: {})  # drawn in another test
     done = reproduce("consensus", Options(out=tmp_path))
     assert done.failed
     assert done.path.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from clippedgossip.cli import main
-from clippedgossip.paper.demo import DUMBBELL, EXPERIMENT
+from clippedgossip.paper.demo import DUMBBELL, Demo
 from clippedgossip.paper.training_figure import MNIST
 from clippedgossip.runs.config import RunConfig, load_config
 
@@ -81,7 +81,7 @@ def test_the_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_example_is_the_demos_dumbbell() -> None:
     (case,) = [
         case
-        for case in EXPERIMENT.cases(MNIST["quick"])
+        for case in Demo().cases(MNIST["quick"])
         if (case.setting, case.rule) == (DUMBBELL, "ClippedGossip")
     ]
     example = load_config(EXAMPLES / "dumbbell.toml")
@@ -92,10 +92,10 @@ def test_the_example_is_the_demos_dumbbell() -> None:
 
 
 def test_the_page_says_how_long_the_runs_are() -> None:
-    cases = EXPERIMENT.cases(MNIST["quick"])
+    cases = Demo().cases(MNIST["quick"])
     rounds = {str(case.config.network.name): case.config.training.rounds for case in cases}
     words = f"{rounds['dumbbell']} rounds on the dumbbell and {rounds['ring']} on the ring"
-    assert words in EXPERIMENT.scales["quick"].about
+    assert words in Demo().scales["quick"].about
 
 
 def _training(config: RunConfig) -> tuple[object, ...]:

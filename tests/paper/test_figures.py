@@ -196,10 +196,10 @@ def by_setting(table: Mapping[str, Sequence[float]]) -> Callable[[str, str, str]
 
 
 def test_the_dumbbells_claims_hold_of_the_published_runs() -> None:
-    claims = dumbbell.EXPERIMENT.claims(filled(dumbbell.EXPERIMENT, by_setting(dumbbell.PUBLISHED)))
+    claims = dumbbell.Dumbbell().claims(filled(dumbbell.Dumbbell(), by_setting(dumbbell.PUBLISHED)))
     assert not failing(claims)
     stuck = dict(dumbbell.PUBLISHED) | {"ClippedGossip": (96.0, 50.7, 51.0, 50.0, 55.0)}
-    worse = verdicts(dumbbell.EXPERIMENT.claims(filled(dumbbell.EXPERIMENT, by_setting(stuck))))
+    worse = verdicts(dumbbell.Dumbbell().claims(filled(dumbbell.Dumbbell(), by_setting(stuck))))
     assert worse["non-IID: ClippedGossip matches ideal gossip"] == "does not hold"
     assert worse["non-IID: GM only reaches 50 %"] == "holds"
 
@@ -210,7 +210,9 @@ def test_the_rings_claims_hold_of_the_published_runs() -> None:
         known = no_honest_majority.PUBLISHED[rule].get(attack, no_honest_majority.PUBLISHED[rule]["IPM"])
         return known[majority == no_honest_majority.WITH] / 100
 
-    claims = no_honest_majority.EXPERIMENT.claims(filled(no_honest_majority.EXPERIMENT, value))
+    claims = no_honest_majority.NoHonestMajority().claims(
+        filled(no_honest_majority.NoHonestMajority(), value)
+    )
     assert not failing(claims)
 
 
@@ -221,7 +223,7 @@ def test_cifars_claims_hold_of_the_published_runs() -> None:
         row = cifar.PUBLISHED[setting].get(rule, cifar.PUBLISHED[setting]["GM"])
         return row[list(cifar.GROUPS).index(group)] / 100
 
-    claims = cifar.EXPERIMENT.claims(filled(cifar.EXPERIMENT, value))
+    claims = cifar.Cifar().claims(filled(cifar.Cifar(), value))
     assert not failing(claims)
 
 
@@ -233,7 +235,7 @@ def test_the_hubs_claims_hold_of_the_published_runs() -> None:
         known = delta_max.PUBLISHED[group]
         return known[min(place, len(known) - 1)] / 100
 
-    claims = delta_max.EXPERIMENT.claims(filled(delta_max.EXPERIMENT, value))
+    claims = delta_max.DeltaMax().claims(filled(delta_max.DeltaMax(), value))
     assert not failing(claims)
 
 
@@ -336,9 +338,9 @@ def test_a_search_that_is_not_complete_is_said_so(tmp_path: Path) -> None:
 def tiny(monkeypatch: pytest.MonkeyPatch) -> str:
     """The tiny experiment, known by its name."""
     module = type(sys)("tests_tiny")
-    module.EXPERIMENT = Tiny()  # type: ignore[attr-defined] # a module made on the spot
+    module.Tiny = Tiny  # type: ignore[attr-defined] # a module made on the spot
     monkeypatch.setitem(sys.modules, "tests_tiny", module)
-    monkeypatch.setattr(base_module, "EXPERIMENTS", {"tiny": "tests_tiny"})
+    monkeypatch.setattr(base_module, "EXPERIMENTS", {"tiny": "tests_tiny:Tiny"})
     return "tiny"
 
 

@@ -46,18 +46,20 @@ def test_networks_together_end_as_each_alone() -> None:
 
 def test_components_are_held_against_runs() -> None:
     cases = blocked_components.simulate(0, 6)
-    claims = blocked_components.EXPERIMENT.claims(cases).claims
+    claims = blocked_components.BlockedComponents().claims(cases).claims
     assert all(len(claim.text) <= 72 and claim.source for claim in claims)
     assert all(len(case.seen) == len(case.expected) for case in cases)
     wrong = [replace(case, seen=[0] * len(case.seen), expected=list(range(len(case.seen)))) for case in cases]
     broken = [replace(case, seed=seed) for seed in range(3) for case in wrong]
-    verdicts = {claim.text: claim.verdict for claim in blocked_components.EXPERIMENT.findings(broken)}
+    verdicts = {
+        claim.text: claim.verdict for claim in blocked_components.BlockedComponents().findings(broken)
+    }
     assert verdicts["where a cut is blocked, not all regular nodes agree"] == "does not hold"
 
 
 def test_seeds_are_kept_and_the_page_is_drawn_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Finished seeds are not computed again; --from reads what was saved."""
-    experiment, folder = blocked_components.EXPERIMENT, tmp_path / "components"
+    experiment, folder = blocked_components.BlockedComponents(), tmp_path / "components"
     monkeypatch.setattr(blocked_components, "ROUNDS", 20)
     for seed in (FIRST_SEED, FIRST_SEED + 1):
         experiment.write(blocked_components.simulate(seed, 4), folder / "seeds" / f"{seed}.json")
@@ -76,7 +78,7 @@ def test_average_delta_is_held_against_consensus_and_training(tmp_path: Path) ->
     cases = average_delta.simulate(0, 2)
     assert {case.base for case in cases} == set(average_delta.BASES)
     assert all(0 <= case.error["training"] <= 1 for case in cases)
-    average_delta.EXPERIMENT.write(cases, tmp_path / "average-delta.json")
+    average_delta.AverageDelta().write(cases, tmp_path / "average-delta.json")
     done = reproduce("average-delta", Options(source=tmp_path, out=tmp_path))
     assert len(done.claims.claims) == 10
     assert len(done.figures) == 2

@@ -53,6 +53,3 @@ class AdaptiveRadius(figure.TrainingExperiment):
                 "at least -5 points",
                 note="against the best of τ = 0.1, 1, 10",
             )
-
-
-EXPERIMENT = AdaptiveRadius()

@@ -260,6 +260,3 @@ def _measures(network: Network) -> tuple[float, float, float]:
     mode = network.gap.fiedler
     assert mode is not None
     return network.delta_max, float(network.delta.mean()), float(np.average(network.delta, weights=mode**2))
-
-
-EXPERIMENT = AverageDelta()

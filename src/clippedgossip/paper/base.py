@@ -67,7 +67,7 @@ class Needs(Generic[Result]):
 
 
 class Experiment(ABC, Generic[Result]):
-    """One figure, or a few that come from the same runs. A new one is a module and a line in EXPERIMENTS."""
+    """One figure, or a few that come from the same runs. A new one is a module and a line in SETS."""
 
     name: ClassVar[str]
     title: ClassVar[str]
@@ -126,37 +126,33 @@ class Experiment(ABC, Generic[Result]):
         return page(self.title, self.lead, [*drawn, *judged, *self.notes(result)])
 
 
-SETS: Mapping[str, Sequence[str]] = {
-    "all": (
-        "consensus",
-        "dumbbell",
-        "more-topologies",
-        "delta-max",
-        "no-honest-majority",
-        "clipping-radius",
-        "weaker-topology",
-        "cifar",
-    ),
-    "ours": (
-        "adaptive-radius",
-        "newer-rules",
-        "precision",
-        "optimal-weights",
-        "changing-networks",
-        "random-partner",
-        "components",
-        "average-delta",
-    ),
+SETS: Mapping[str, Mapping[str, str]] = {
+    "all": {
+        "consensus": "consensus_figures:Consensus",
+        "dumbbell": "dumbbell:Dumbbell",
+        "more-topologies": "more_topologies:MoreTopologies",
+        "delta-max": "delta_max:DeltaMax",
+        "no-honest-majority": "no_honest_majority:NoHonestMajority",
+        "clipping-radius": "clipping_radius:ClippingRadius",
+        "weaker-topology": "weaker_topology:WeakerTopology",
+        "cifar": "cifar:Cifar",
+    },
+    "ours": {
+        "adaptive-radius": "adaptive_radius:AdaptiveRadius",
+        "newer-rules": "newer_rules:NewerRules",
+        "precision": "precision:PrecisionOfProducts",
+        "optimal-weights": "faster_mixing:FasterMixing",
+        "changing-networks": "changing_networks:ChangingNetworks",
+        "random-partner": "random_partner:RandomPartner",
+        "components": "blocked_components:BlockedComponents",
+        "average-delta": "average_delta:AverageDelta",
+    },
 }
-"""`all` figures of the paper, and `ours`, which are not in it."""
+"""`all` figures of the paper, and `ours`, which are not in it: name -> module and class."""
 EXPERIMENTS: Mapping[str, str] = {
-    name: f"clippedgossip.paper.{name.replace('-', '_')}" for names in SETS.values() for name in names
-} | {
-    "consensus": "clippedgossip.paper.consensus_figures",
-    "optimal-weights": "clippedgossip.paper.faster_mixing",
-    "components": "clippedgossip.paper.blocked_components",
+    name: f"clippedgossip.paper.{where}" for figures in SETS.values() for name, where in figures.items()
 }
-"""Name -> module. Each module holds its `EXPERIMENT` and is imported when it is used."""
+"""Their modules are imported when they are used."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,7 +209,8 @@ def resolve(names: Iterable[str]) -> list[str]:
 
 def load(name: str) -> Experiment[Any]:
     """The experiment of this name."""
-    experiment: Experiment[Any] = import_module(EXPERIMENTS[resolve([name])[0]]).EXPERIMENT
+    module, _, kind = EXPERIMENTS[resolve([name])[0]].partition(":")
+    experiment: Experiment[Any] = getattr(import_module(module), kind)()
     return experiment
 
 

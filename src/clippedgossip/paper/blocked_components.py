@@ -227,6 +227,3 @@ def _best_threshold(cases: list[ComponentCase]) -> float:
     ratios: Floats = np.array([case.ratio for case in cases])
     agreed = np.array([max(case.seen) == 0 for case in cases])
     return max(float(np.mean((ratios <= limit) == agreed)) for limit in (0.0, *ratios))
-
-
-EXPERIMENT = BlockedComponents()

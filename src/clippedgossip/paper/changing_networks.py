@@ -118,6 +118,3 @@ class ChangingNetworks(figure.TrainingExperiment):
                 "at least 0 points",
                 note="under dissensus",
             )
-
-
-EXPERIMENT = ChangingNetworks()

@@ -134,6 +134,3 @@ class Cifar(TrainingExperiment):
                 paper=f"{everyone - min(cliques):+.1f} points",
                 source='"GM and TM\'s result are opposite"; half of the smaller released distance.',
             )
-
-
-EXPERIMENT = Cifar()

@@ -93,6 +93,3 @@ def _against_oracle() -> float:
     (near,) = inbox.neighborhoods()
     ratio = Adaptive(delta_max=network.delta_max)(near) / Oracle()(near)
     return ratio[torch.from_numpy(network.delta > 0)].max().item()
-
-
-EXPERIMENT = ClippingRadius()

@@ -305,6 +305,3 @@ def _explained_share(values: Floats, errors: Floats) -> float:
 
     fitted = IsotonicRegression().fit_transform(values, errors)
     return float(1 - np.square(errors - fitted).sum() / np.square(errors - errors.mean()).sum())
-
-
-EXPERIMENT = Consensus()

@@ -146,6 +146,3 @@ def _ends(result: Results, setting: str) -> Figure:
         )
     svg = curves(lines, x_label="δ_max", y_scale="percent", y_limits=(0, 1))
     return Figure(svg, f"Shares {setting}. {drawing.ends(result, 'Accuracies after the last round')}")
-
-
-EXPERIMENT = DeltaMax()

@@ -106,6 +106,3 @@ class Demo(figure.TrainingExperiment):
 
 def _only(result: Results, setting: str, rule: str, group: str) -> float:
     return float(result.final(setting, rule, group).mean())
-
-
-EXPERIMENT = Demo()

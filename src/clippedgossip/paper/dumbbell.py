@@ -224,6 +224,3 @@ def _edge(result: Results) -> Iterator[Claim]:
 
 def _paper(rule: str, place: int) -> str:
     return f"{PUBLISHED[rule][place]} %"
-
-
-EXPERIMENT = Dumbbell()

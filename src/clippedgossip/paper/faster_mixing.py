@@ -102,6 +102,3 @@ def _gain(result: Results, where: str, weights: str) -> Floats:
     gains = [final(f"{where}, {a}", weights) - final(f"{where}, {a}", MH) for a in ATTACKS]
     mean: Floats = np.mean(gains, axis=0)
     return mean
-
-
-EXPERIMENT = FasterMixing()

@@ -100,6 +100,3 @@ def _mean(result: Results, where: str, rule: str) -> claims.Floats:
     final = result.finals("all")
     mean: claims.Floats = np.mean([final(f"{where}, {attack}", rule) for attack in JUDGED], axis=0)
     return mean
-
-
-EXPERIMENT = MoreTopologies()

@@ -111,6 +111,3 @@ class NewerRules(figure.TrainingExperiment):
                 note=f"GM's lead, the median of {len(leads)} settings",
                 source='"usually perform worse than GM so we exclude them"; the bound is ours.',
             )
-
-
-EXPERIMENT = NewerRules()

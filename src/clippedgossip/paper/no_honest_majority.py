@@ -97,6 +97,3 @@ class NoHonestMajority(TrainingExperiment):
                 source=f'"defend attacks successfully even beyond the assumption"; {FIVE}.',
                 main=True,
             )
-
-
-EXPERIMENT = NoHonestMajority()

@@ -58,6 +58,3 @@ class PrecisionOfProducts(figure.TrainingExperiment):
                     note="its Ξ over float32's",
                     digits=2,
                 )
-
-
-EXPERIMENT = PrecisionOfProducts()

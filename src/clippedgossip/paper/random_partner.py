@@ -73,6 +73,3 @@ class RandomPartner(figure.TrainingExperiment):
             "at least -1 points",
             note="against averaging",
         )
-
-
-EXPERIMENT = RandomPartner()

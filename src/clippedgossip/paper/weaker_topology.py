@@ -76,6 +76,3 @@ class WeakerTopology(TrainingExperiment):
             note="the smaller Ξ of GM and TM over ClippedGossip's",
             source='"the only robust aggregator which help" them agree; the bound is ours.',
         )
-
-
-EXPERIMENT = WeakerTopology()
