@@ -40,20 +40,12 @@ def summary(facts: Facts) -> str:
     )
 
 
-def _shown(history: History) -> History:
-    """Rounds 0, 1, 2, 5, 10, 20, 50, … and the last."""
-    steps = {0, len(history) - 1} | {lead * 10**power for power in range(9) for lead in (1, 2, 5)}
-    return [step for step in history if step.round in steps]
-
-
 def table(history: History) -> "Table":
-    """A few rounds."""
+    """Rounds 0, 1, 2, 5, 10, 20, 50, … and the last."""
     from clippedgossip.report import Table
 
-    shown = _shown(history)
-    return Table(
-        ["round", "error", "spread"], [[step.round, step.error, step.consensus_distance] for step in shown]
-    )
+    rounds = {0, len(history) - 1} | {lead * 10**power for power in range(9) for lead in (1, 2, 5)}
+    return Table(["round", "error", "spread"], [step for step in history if step.round in rounds])
 
 
 def verdict(history: History) -> str:

@@ -69,7 +69,8 @@ def run(
             f"--ranks {ranks} works only with --plan; to run on {ranks} ranks:\n"
             f"torchrun --standalone --nproc-per-node {ranks} -m clippedgossip run {config}"
         )
-    options = _options(seed=seed, device=device)
+    given = {"seed": seed, "device": device}
+    options = {f"{key}={value}": f"--{key} {value}" for key, value in given.items() if value is not None}
     changes = [*(overrides or []), *options]
 
     def load() -> "RunConfig":
@@ -86,8 +87,9 @@ def run(
         restarted = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
         again = again and not (together is not None and restarted)
         loaded = load()
-        if loaded.attack is not None and not as_json:
-            _note_idle_attack(loaded)
+        if loaded.attack is not None and not as_json and not len(loaded.network.build().byzantine):
+            idle = f"no Byzantine nodes, so nobody makes the attack {loaded.attack.name!r}"
+            print(f"note: {idle}", file=sys.stderr)
         from clippedgossip.runs.execute import Attempt, Cadence, Diverged, execute
 
         found = not again and Attempt.of(loaded, out).run.finished
@@ -129,16 +131,13 @@ def launched() -> bool:
     return all(name in os.environ for name in wanted) and int(os.environ["WORLD_SIZE"]) > 1
 
 
-@contextmanager
-def _joined(timeout: float) -> Iterator["Ranks | None"]:
+def _joined(timeout: float) -> AbstractContextManager["Ranks | None"]:
     """The ranks that torchrun started; None without torchrun."""
     if not launched():
-        yield None
-        return
+        return nullcontext()
     from clippedgossip.simulate.distributed.rendezvous import join
 
-    with join(timeout=timeout) as together:
-        yield together
+    return join(timeout=timeout)
 
 
 def _engine(together: "Ranks | None") -> "Engine | None":
@@ -189,12 +188,6 @@ def _page(config: "RunConfig", out: Path) -> AbstractContextManager[None]:
     return Server(WatchedRun(config.run(out), config)).beside()
 
 
-def _options(**options: Any) -> dict[str, str]:
-    """Options as overrides of the config: {override: the option as it was typed}."""
-    given = {key: value for key, value in options.items() if value is not None}
-    return {f"{key}={value}": f"--{key} {value}" for key, value in given.items()}
-
-
 def _show(summary: dict[str, Any], config: "RunConfig", found: bool) -> None:
     training = config.training
     last = 1 if "diverged" in summary else min(training.evaluate_last, summary["rounds"])
@@ -241,12 +234,6 @@ def _score(metric: str, value: float | None) -> str:
 
 def _percent(value: float | None) -> str:
     return "-" if value is None else f"{value:.1%}"
-
-
-def _note_idle_attack(config: "RunConfig") -> None:
-    if not len(config.network.build().byzantine):
-        assert config.attack is not None
-        print(f"note: no Byzantine nodes, so nobody makes the attack {config.attack.name!r}", file=sys.stderr)
 
 
 def _plan(config: "RunConfig", ranks: int, as_json: bool) -> None:

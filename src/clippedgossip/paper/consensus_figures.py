@@ -54,19 +54,18 @@ class Consensus(Experiment[ChainErrors]):
         return Needs(simulate)
 
     def rows(self, result: ChainErrors) -> list[dict[str, Any]]:
+        chains = list(zip(SETTINGS, result.gammas.tolist(), result.ratios.tolist(), strict=True))
         return [
             {
                 "rule": CLASSES[rule],
                 "beta": beta,
                 "delta": delta,
-                "gamma": float(gamma),
-                "ratio": float(ratio),
-                "error": float(error),
+                "gamma": gamma,
+                "ratio": ratio,
+                "error": error,
             }
             for rule in result.errors
-            for (beta, delta), gamma, ratio, error in zip(
-                SETTINGS, result.gammas, result.ratios, result.last(rule), strict=True
-            )
+            for ((beta, delta), gamma, ratio), error in zip(chains, result.last(rule).tolist(), strict=True)
         ]
 
     def findings(self, result: ChainErrors) -> Iterator[Claim]:
@@ -132,19 +131,11 @@ def _explanations(result: ChainErrors) -> Panels:
         ("1 / γ²", 1 / result.gammas**2, "log"),
         ("δ", result.deltas, "linear"),
     ]
-    svgs = [
-        scatter(
-            [Points(name="ClippedGossip", x=values.tolist(), y=result.last("ClippedGossip").tolist())],
-            x_label=label,
-            y_label="squared error",
-            x_scale=scale,
-            y_scale="linear",
-            looks=looks,
-            legend=False,
-            size=(4.2, 2.8),
-        )
-        for label, values, scale in explanations
-    ]
+    svgs = []
+    for label, values, scale in explanations:
+        clouds = [Points(name="ClippedGossip", x=values.tolist(), y=result.last("ClippedGossip").tolist())]
+        look: dict[str, Any] = {"x_scale": scale, "y_scale": "linear", "looks": looks, "legend": False}
+        svgs.append(scatter(clouds, x_label=label, y_label="squared error", size=(4.2, 2.8), **look))
     return Panels(
         svgs,
         "The error of ClippedGossip on a linear scale. Against δ/γ² all settings are on one curve. Settings "

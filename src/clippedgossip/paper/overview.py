@@ -8,7 +8,7 @@ from pathlib import Path
 from clippedgossip.files import write
 from clippedgossip.paper.base import Options, Reproduction, write_claims
 from clippedgossip.report.claims import PLURALS, Claims
-from clippedgossip.report.page import Cell, PagePart, Section, Table, Text, page
+from clippedgossip.report.page import Cell, Section, Table, Text, page
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,17 @@ class PageLink:
 def write_overview(done: Sequence[Reproduction], options: Options) -> Path:
     """Write `index.html` and `claims.json` beside the folders of the figures."""
     everything = Claims([claim for part in done for claim in part.claims.claims])
-    sections = [Section("At a glance", [_glance(done)])]
-    sections += [Section(part.experiment.title, _parts(part, options.out)) for part in done]
+    counts: list[list[Cell]] = [
+        [part.experiment.title, *(part.claims.count(verdict) for verdict in PLURALS)] for part in done
+    ]
+    sections = [Section("At a glance", [Table(["figure", *PLURALS.values()], counts)])]
+    for part in done:
+        target = part.path.relative_to(options.out).as_posix()
+        link = PageLink("The page of this figure: more plots, networks, configs", target)
+        first = list(part.figures.values())[:1]
+        sections.append(
+            Section(part.experiment.title, [Text(part.experiment.lead), *first, link, part.claims])
+        )
     lead = (
         f"Every figure at the {options.scale} scale. Every finding of the text is a number beside ours. "
         f"Of {len(everything.claims)} claims {everything.tally}."
@@ -34,18 +43,3 @@ def write_overview(done: Sequence[Reproduction], options: Options) -> Path:
     judged = {part.experiment.name: (part.length, part.claims) for part in done}
     write_claims(options.out / "claims.json", judged)
     return write(options.out / "index.html", page("ClippedGossip: the paper's figures", lead, sections))
-
-
-def _parts(part: Reproduction, out: Path) -> list[PagePart]:
-    figures = list(part.figures.values())
-    link = PageLink(
-        "The page of this figure: more plots, networks, configs", part.path.relative_to(out).as_posix()
-    )
-    return [Text(part.experiment.lead), *figures[:1], link, part.claims]
-
-
-def _glance(done: Sequence[Reproduction]) -> Table:
-    rows: list[list[Cell]] = [
-        [part.experiment.title, *(part.claims.count(verdict) for verdict in PLURALS)] for part in done
-    ]
-    return Table(["figure", *PLURALS.values()], rows)

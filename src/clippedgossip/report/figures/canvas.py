@@ -149,7 +149,6 @@ class Mark:
 
     value: float
     name: str
-    axis: Literal["x", "y"] = "y"
 
 
 def draw_line(
@@ -226,8 +225,8 @@ def finish(
 def draw_marks(axes: "Axes", marks: Sequence[Mark]) -> None:
     """Thin dotted lines. Their names are in the legend, where no curve crosses them."""
     for mark in marks:
-        draw = axes.axhline if mark.axis == "y" else axes.axvline
-        draw(mark.value, color=INK, linewidth=1, linestyle=(0, MARK_LOOK.dash), label=mark.name)
+        style = (0, MARK_LOOK.dash)
+        axes.axhline(mark.value, color=INK, linewidth=1, linestyle=style, label=mark.name)
 
 
 def draw_legend(axes: "Axes") -> None:
