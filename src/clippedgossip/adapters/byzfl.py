@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,8 +30,7 @@ class Aggregator(Rule):
 
     def __post_init__(self) -> None:
         if self.function is None:
-            made = _made("aggregators", self.aggregator, {} if self.f is None else {"f": self.f})
-            object.__setattr__(self, "function", made)
+            object.__setattr__(self, "function", _made("aggregators", self.aggregator, f=self.f))
 
     def mix(self, inbox: Inbox) -> Tensor:
         """One call for each node, in float64."""
@@ -61,8 +59,7 @@ class Adversary(FreeAttack):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.function is None:
-            made = _made("attacks", self.attack, {} if self.tau is None else {"tau": self.tau})
-            object.__setattr__(self, "function", made)
+            object.__setattr__(self, "function", _made("attacks", self.attack, tau=self.tau))
 
     def messages(self, view: View) -> Tensor:
         """One call for each edge to a regular node."""
@@ -74,7 +71,8 @@ class Adversary(FreeAttack):
         return torch.stack(rows)
 
 
-def _made(module: str, name: str, options: dict[str, Any]) -> Vectors:
+def _made(module: str, name: str, **given: float | None) -> Vectors:
+    options = {key: value for key, value in given.items() if value is not None}
     found = import_module(f"byzfl.{module}")
     known = [key for key in dir(found) if key[:1].isupper()]
     if name not in known:

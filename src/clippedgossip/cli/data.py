@@ -49,6 +49,7 @@ def fetch(
             find_spec(name)
     if folder is not None and not folder.is_dir():
         raise DataError(f"--from {folder} is no folder\ngive a folder with the files, or leave it out")
+    say = (lambda text: None) if as_json else print
     rows: list[dict[str, object]] = []
     errors: list[str] = []
     for name in wanted:
@@ -56,7 +57,7 @@ def fetch(
         rows.append(row)
         if name == EMBEDDED:
             row |= {"state": "embedded"}
-            _say(f"{name}: part of scikit-learn, nothing to fetch", as_json)
+            say(f"{name}: part of scikit-learn, nothing to fetch")
             continue
         root = cache_dir() / name
         try:
@@ -70,7 +71,7 @@ def fetch(
         for trouble in done.troubles:
             print(textwrap.fill(f"note: {trouble}", 79, subsequent_indent="  "), file=sys.stderr)
         origin = ", ".join(dict.fromkeys(done.origins.values())) or "already there"
-        _say(f"{name}: {origin}\n  {done.path}", as_json)
+        say(f"{name}: {origin}\n  {done.path}")
     if as_json:
         print(json.dumps(rows, indent=2))
     if errors:
@@ -95,8 +96,3 @@ def list_(as_json: Json = False) -> None:
         size = f"{row['bytes'] / 1e6:.1f} MB" if isinstance(row["bytes"], int) else "-"
         print(f"{row['name']:<14} {row['state']:<9} {size:>9}")
     print(f"cache: {cache_dir()}")
-
-
-def _say(text: str, quiet: bool) -> None:
-    if not quiet:
-        print(text)

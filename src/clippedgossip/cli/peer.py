@@ -161,7 +161,7 @@ def up(
     equivocation, false-round, flooding, hello-flooding, stalling, late-stalling or gzip-bomb.
     """
     from clippedgossip.peer.local_network import prepared, running
-    from clippedgossip.report.terminal import show_peers
+    from clippedgossip.report.terminal import show_peers, watch_peers
 
     lies = dict(map(_pair, misbehave))
     configs = prepared(net, rounds=rounds, misbehave=lies, resume=resume)
@@ -175,7 +175,10 @@ def up(
         beside = Server(watched_in([net])).beside()
     with beside, running(configs) as peers:
         try:
-            _watch(peers, live=not as_json and sys.stdout.isatty())
+            if not as_json and sys.stdout.isatty():
+                watch_peers(lambda: _rows(peers), peers.alive)
+            while peers.alive():
+                peers.wait(0.5)
         except KeyboardInterrupt:
             interrupted = True
             peers.stop()
@@ -469,16 +472,6 @@ def drill(
     if names := ", ".join(r.fault.value for r in harmed):
         print(f"error: not come through, or did not fire: {names}", file=sys.stderr)
         raise typer.Exit(1)
-
-
-def _watch(peers: "LocalNetwork", *, live: bool) -> None:
-    if not live:
-        while peers.alive():
-            peers.wait(0.5)
-        return
-    from clippedgossip.report.terminal import watch_peers
-
-    watch_peers(lambda: _rows(peers), peers.alive)
 
 
 def _rows(peers: "LocalNetwork") -> dict[str, dict[str, Any]]:

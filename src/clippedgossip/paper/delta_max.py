@@ -135,14 +135,6 @@ def _ends(result: Results, setting: str) -> Figure:
     for group, title in GROUPS.items():
         lasts = result.lasts(group)
         found = [estimate(lasts(setting, f"δ_max = {label}").tolist()) for label in DELTAS]
-        lines.append(
-            Series(
-                name=title,
-                x=list(DELTAS.values()),
-                y=[point.mean if point else None for point in found],
-                low=[point.bounds[0] if point else None for point in found],
-                high=[point.bounds[1] if point else None for point in found],
-            )
-        )
+        lines.append(Series.of(title, list(DELTAS.values()), found))
     svg = curves(lines, x_label="δ_max", y_scale="percent", y_limits=(0, 1))
     return Figure(svg, f"Shares {setting}. {drawing.ends(result, 'Accuracies after the last round')}")

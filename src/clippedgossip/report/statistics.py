@@ -49,6 +49,16 @@ class Series:
     low: Sequence[float | None] | None = None
     high: Sequence[float | None] | None = None
 
+    @classmethod
+    def of(cls, name: str, x: Sequence[float], points: Sequence[Estimate | None]) -> "Series":
+        """Means, with a band if some of them have an interval."""
+        means = [None if point is None else point.mean for point in points]
+        if not any(point is not None and point.low is not None for point in points):
+            return cls(name=name, x=x, y=means)
+        bounds = [(None, None) if point is None else point.bounds for point in points]
+        low, high = ([bound[side] for bound in bounds] for side in (0, 1))
+        return cls(name=name, x=x, y=means, low=low, high=high)
+
 
 ANY, POSITIVE, SHARE = (-math.inf, math.inf), (0.0, math.inf), (0.0, 1.0)
 """What values can be: anything, distances and losses, accuracies. No interval reaches further."""
@@ -82,12 +92,6 @@ def over_seeds(name: str, seeds: Iterable[Mapping[int, float | None]], within: R
     rounds = sorted({number for seed in seeds for number in seed})
     diverged = (number for seed in seeds for number, value in seed.items() if value == math.inf)
     end = min(diverged, default=math.inf)
-    estimates = [
-        estimate((seed.get(number) for seed in seeds), within) if number < end else None for number in rounds
-    ]
-    means = [None if point is None else point.mean for point in estimates]
-    if not any(point is not None and point.low is not None for point in estimates):
-        return Series(name=name, x=rounds, y=means)
-    bounds = [(None, None) if point is None else point.bounds for point in estimates]
-    low, high = ([bound[side] for bound in bounds] for side in (0, 1))
-    return Series(name=name, x=rounds, y=means, low=low, high=high)
+    values = {number: [seed.get(number) for seed in seeds] for number in rounds}
+    points = [estimate(values[number], within) if number < end else None for number in rounds]
+    return Series.of(name, rounds, points)
