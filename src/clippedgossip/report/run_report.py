@@ -144,17 +144,11 @@ def _views(groups: Sequence[Group]) -> Iterator[CurveView]:
             caption=f"Test {metric} of the worst regular node, each with its own model.",
             **look,
         )
-
-    def of_records(name: str, section: str, caption: str, **look: Any) -> CurveView:
-        """The number of the records that has this name."""
-        look |= {"measures": {"": number(name)}, "y_label": name.replace("_", " ")}
-        return CurveView(name=name, section=section, caption=caption, **look)
-
     apart = (
         "How far apart the regular models are: mean squared distance to their mean (for a peer: to the "
         "models it received). Lower is closer."
     )
-    yield of_records("consensus_distance", "Agreement", apart, y_scale="log")
+    yield _of_records("consensus_distance", "Agreement", apart, y_scale="log")
     yield CurveView(
         name="components",
         section="Agreement",
@@ -166,11 +160,17 @@ def _views(groups: Sequence[Group]) -> Iterator[CurveView]:
         quiet=True,
         whole=True,
     )
-    yield of_records("loss", "Loss", "Training loss.")
+    yield _of_records("loss", "Loss", "Training loss.")
     clipped = "Share of the received messages that were clipped."
-    yield of_records("clipped", "Messages", clipped, y_scale="percent", y_limits=(0, 1))
+    yield _of_records("clipped", "Messages", clipped, y_scale="percent", y_limits=(0, 1))
     missing = "Neighbours whose message was late, absent or rejected, in each round."
-    yield of_records("missing", "Messages", missing, y_limits=(0, None), quiet=True)
+    yield _of_records("missing", "Messages", missing, y_limits=(0, None), quiet=True)
+
+
+def _of_records(name: str, section: str, caption: str, **look: Any) -> CurveView:
+    """The number of the records that has this name."""
+    look |= {"measures": {"": number(name)}, "y_label": name.replace("_", " ")}
+    return CurveView(name=name, section=section, caption=caption, **look)
 
 
 def _of(metric: str, measure: Measure) -> Measure:
