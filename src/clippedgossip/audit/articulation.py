@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from clippedgossip.network.weights import Ints
+from clippedgossip.network.spectrum import Ints
 
 
 def separated_by(indptr: Ints, indices: Ints) -> Ints:

@@ -21,7 +21,8 @@ from scipy.sparse.csgraph import connected_components
 
 from clippedgossip.audit.cut import Sides, weakest_cut
 from clippedgossip.network import Network
-from clippedgossip.network.weights import Floats, Ints, rows_of
+from clippedgossip.network.spectrum import Floats, Ints
+from clippedgossip.network.weights import rows_of
 from clippedgossip.theory import C1
 
 ALL_CUTS = 14  # up to this many nodes, all of their cuts are compared

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clippedgossip.network import Network
-from clippedgossip.network.spectrum import matrix
-from clippedgossip.network.weights import Floats, Ints, rows_of
+from clippedgossip.network.spectrum import Floats, Ints, matrix
+from clippedgossip.network.weights import rows_of
 
 Sides = NDArray[np.bool_]
 ALL_CUTS = 20  # up to this many regular nodes, all of their cuts are compared

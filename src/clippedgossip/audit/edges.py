@@ -6,7 +6,8 @@ import numpy as np
 
 from clippedgossip.errors import NetworkError
 from clippedgossip.network import Network
-from clippedgossip.network.weights import Floats, Ints, row_sums, rows_of
+from clippedgossip.network.spectrum import Floats, Ints
+from clippedgossip.network.weights import row_sums, rows_of
 
 EXTREMES = 60  # nodes at each end of the Fiedler vector whose pairs are estimated
 GAIN = 1e-3  # a relative rise of γ below this is not worth an edge

@@ -7,8 +7,7 @@ import numpy as np
 import clippedgossip.theory as theory
 from clippedgossip.network import Network
 from clippedgossip.network.schedule import RandomNeighbours, joined
-from clippedgossip.network.spectrum import matrix
-from clippedgossip.network.weights import Floats
+from clippedgossip.network.spectrum import Floats, matrix
 
 LOOKED = 300  # rounds
 STARTS = 20  # rounds from which windows begin

@@ -13,7 +13,8 @@ from clippedgossip.audit.articulation import separated_by
 from clippedgossip.audit.cut import Cut, weakest_cut
 from clippedgossip.errors import NetworkError
 from clippedgossip.network import Network, spectrum
-from clippedgossip.network.weights import Floats, Ints, row_sums, rows_of
+from clippedgossip.network.spectrum import Floats, Ints
+from clippedgossip.network.weights import row_sums, rows_of
 
 EXHAUSTIVE = 3e8  # multiplications that trying every placement may cost
 

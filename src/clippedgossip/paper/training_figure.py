@@ -304,7 +304,7 @@ class TrainingExperiment(Experiment[Results]):
             return [
                 case.seeded(seed, options.device)
                 for case, seed in wanted
-                if known.run(case.mapping, seed) is None
+                if known.run(case.line.config, seed) is None
             ]
 
         seeds, tries = range(options.seed_count), [case.with_value(v) for case in tuned for v in case.tries]
