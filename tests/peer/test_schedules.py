@@ -43,6 +43,7 @@ GRAPHS = {
     "complete": list(itertools.combinations(range(4), 2)),
     "star": [(0, 1), (0, 2), (0, 3), (0, 4)],
 }
+TRIANGLE = [(0, 1), (1, 2), (2, 0)]
 DEADLINES = Deadlines(least=1.0, most=4.0, join=5.0, linger=20.0)
 
 
@@ -317,6 +318,54 @@ def explore(schedules: int) -> None:
             phases=[Phase.generate],  # shrinking takes many times longer, and the steps are printed
         ),
     )
+
+
+# --- peers that are a few rounds apart -------------------------------------------------------------------
+
+STEP = 0.02
+KITE = [(0, 1), (1, 2), (0, 3), (1, 3)]
+
+
+async def free_run(node: Node, seconds: float) -> list[tuple[float, Exchange]]:
+    """Each exchange, and when it ended."""
+    now, done = asyncio.get_running_loop().time, []
+    while now() < seconds:
+        await asyncio.sleep(STEP)
+        done.append((now(), await node.exchange(torch.zeros(LENGTH))))
+    return done
+
+
+@pytest.mark.parametrize(
+    ("edges", "rounds"),
+    [
+        (GRAPHS["pair"], (0, 2)),
+        (TRIANGLE, (0, 0, 1)),
+        (TRIANGLE, (0, 1, 2)),
+        (TRIANGLE, (0, 2, 2)),
+        (GRAPHS["ring"], (0, 2, 1, 2)),
+        (KITE, (100, 102, 102, 0)),  # as after a new key of 1: it has missed 0, and 3 came late
+    ],
+)
+def test_peers_a_few_rounds_apart_come_to_the_same_round(
+    edges: list[tuple[int, int]], rounds: tuple[int, ...]
+) -> None:
+    async def scenario() -> list[list[tuple[float, Exchange]]]:
+        net = MemoryNetwork()
+        nodes = [make_node(net, i, edges, deadlines=DEADLINES, round=at) for i, at in enumerate(rounds)]
+        await asyncio.gather(*(node.start() for node in nodes))
+        done = await asyncio.gather(*(free_run(node, 3.0) for node in nodes))
+        await asyncio.gather(*(node.close() for node in nodes))
+        return done
+
+    threads = mock.patch.object(asyncio, "to_thread", at_once)
+    with threads, asyncio.Runner(loop_factory=SimulatedLoop) as runner:
+        done = runner.run(scenario())
+    settled = [[exchange for when, exchange in each if 1 < when < 2.5] for each in done]
+    assert not any(exchange.missing for each in settled for exchange in each), "nobody waits in vain"
+    near = [each for each, at in zip(settled, rounds, strict=True) if max(rounds) - at <= 2]
+    assert max(each[-1].round for each in near) - min(each[-1].round for each in near) <= 1
+    share = 0.7 if near == settled else 0.3  # those that are far apart wait for each other in turn
+    assert min(map(len, settled)) > share * 1.5 / STEP
 
 
 def test_some_schedules() -> None:

@@ -491,6 +491,8 @@ class Node:
                     if loop.time() - started >= grace:
                         fetch.settled.set()
                 elif rejected.reason is Rejection.NOTHING_NEW:
+                    if self._is_near_behind(peer):
+                        break
                     fetch.settled.set()
                 elif rejected.reason is not Rejection.LATE:
                     break
@@ -509,12 +511,17 @@ class Node:
             await asyncio.sleep(_RETRY)
         fetch.settled.set()
 
+    def _is_near_behind(self, peer: NeighbourState) -> bool:
+        """Whether a neighbour is so few rounds ahead that it waits for this node to be in its round. If this
+        node waited for its next message in turn, neither would go on before the deadline."""
+        return peer.used is not None and 0 <= peer.used.round - self.round <= self.outbox.drift
+
     async def _pull(self, fetch: _Fetch) -> None:
         peer = fetch.peer
         certificate = peer.link.certificate
         if certificate is None:
             raise Rejected(Rejection.DEAD, "its certificate is not known yet")
-        hold = max(fetch.until - asyncio.get_running_loop().time(), 0.0)
+        hold = 0.0 if self._is_near_behind(peer) else max(fetch.until - _now(), 0.0)
         zstd, dtype, used = self.config.wire.zstd, self.config.wire.dtype, peer.used
         request = pb.PullRequest(
             run=self.config.run,
