@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -92,7 +92,7 @@ class _Fetch:
     """The next message of one neighbour, on its way. It may outlive the round in which it was asked for."""
 
     peer: NeighbourState
-    until: float = 0.0
+    until: float
     """The deadline of the current round."""
     settled: asyncio.Event = field(default_factory=asyncio.Event)
     """Nothing more is expected of it in this round."""
@@ -259,13 +259,8 @@ class Node:
             log.warning("rounds that were signed before are done again without being served", extra=extra)
         # A peer that resumes does not wait for neighbours that are gone: the others are training already.
         patience = self.config.deadlines
-        waits = [asyncio.create_task(self._greet_everyone()), asyncio.create_task(self.hurry.wait())]
-        await asyncio.wait(
-            waits,
-            timeout=min(patience.most, patience.join) if self.round else patience.join,
-            return_when=asyncio.FIRST_COMPLETED,
-        )
-        await _cancel(waits)
+        seconds = min(patience.most, patience.join) if self.round else patience.join
+        await self._unless_hurried(map(self._greet_until_known, self.neighbours.values()), seconds)
 
     async def close(self) -> None:
         """Stops at once."""
@@ -306,7 +301,7 @@ class Node:
         if self.rounds is not None and round > self._began:
             await self._let_listeners_take(round - 1, started + patience)
         self._rows_free.clear()
-        result = await self._collected(fetches, started, patience)
+        result = await self._collect(fetches, started, patience)
         past = {name for name, theirs in result.rounds.items() if theirs >= round}
         self.outbox.forget_previous(past)
         self.round = round + 1
@@ -319,26 +314,17 @@ class Node:
         started, patience = asyncio.get_running_loop().time(), self.config.deadlines.join
         self._rows_free.set()
         fetches = [self._go_on(n, started + patience) for n in self.neighbours.values()]
-        hurry = asyncio.create_task(self.hurry.wait())
-        all_came = asyncio.gather(*(fetch.task for fetch in fetches if fetch.task), return_exceptions=True)
-        waits: list[asyncio.Future[Any]] = [all_came, hurry]
-        await asyncio.wait(waits, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
-        hurry.cancel()
+        # Not until they are settled: whoever is not there yet may still come.
+        await self._unless_hurried((asyncio.shield(f.task) for f in fetches if f.task), patience)
         self._rows_free.clear()
-        return await self._collected(fetches, started, patience)
+        return await self._collect(fetches, started, patience)
 
-    async def _collected(self, fetches: list[_Fetch], started: float, patience: float) -> Exchange:
-        round = self.round
-        rounds, missing, received = await self._collect(fetches, round)
-        return Exchange(
-            round=round,
-            received=received,
-            weights=self.weights(),
-            rounds=rounds,
-            missing=missing,
-            seconds=asyncio.get_running_loop().time() - started,
-            deadline=patience,
-        )
+    async def _unless_hurried(self, work: Iterable[Awaitable[object]], seconds: float) -> None:
+        """Waits until all of it is done, for so many seconds at most, or until `hurry` is set."""
+        all_done: asyncio.Future[Any] = asyncio.gather(*work, return_exceptions=True)
+        waits = [all_done, asyncio.ensure_future(self.hurry.wait())]
+        await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        await _cancel(waits)
 
     async def publish(self, vector: Tensor) -> None:
         """Signs the vector and offers it to the neighbours as this round's message; unless an earlier start
@@ -347,8 +333,13 @@ class Node:
         if round <= self.signed.before:
             self.outbox.skip_to(round + 1)
             return
+
+        def sign() -> Message:
+            self.signed.add(round)
+            return self.make_message(vector)
+
         try:
-            message = await asyncio.to_thread(self._record_and_sign, vector, round)
+            message = await asyncio.to_thread(sign)
         except OSError as error:
             log.error("round is not served", extra={"round": round, "why": str(error)})
             self.outbox.skip_to(round + 1)
@@ -358,10 +349,6 @@ class Node:
         self.outbox.publish(round, lambda name: message)
         if round == self.signed.highest:  # while the neighbours' messages come
             self._spawn(asyncio.to_thread(self.signed.write_ahead, self.config.rounds - 2))
-
-    def _record_and_sign(self, vector: Tensor, round: int) -> Message:
-        self.signed.add(round)
-        return self._sign(vector, round)
 
     def make_message(self, vector: Tensor) -> Message:
         """The signed message for this round."""
@@ -411,14 +398,12 @@ class Node:
 
     def _go_on(self, peer: NeighbourState, until: float) -> _Fetch:
         """This round's fetch: the one that is still under way from the round before, or a new one."""
-        fetch = peer.fetch
-        if fetch is None:
-            fetch = peer.fetch = _Fetch(peer)
-            fetch.until = until
+        if peer.fetch is None:
+            fetch = peer.fetch = _Fetch(peer, until)
             fetch.task = asyncio.create_task(self._fetch(fetch))
             return fetch
-        fetch.until = until
-        fetch.settled = asyncio.Event()
+        fetch = peer.fetch
+        fetch.until, fetch.settled = until, asyncio.Event()
         if fetch.over:
             fetch.settled.set()
         return fetch
@@ -557,10 +542,9 @@ class Node:
         fetch.body, fetch.finite = await asyncio.to_thread(check)
         fetch.header = assembler.header
 
-    async def _collect(
-        self, fetches: list[_Fetch], round: int
-    ) -> tuple[dict[str, int], dict[str, Rejection], Tensor]:
+    async def _collect(self, fetches: list[_Fetch], started: float, patience: float) -> Exchange:
         """Checks what came, fills the other rows with NaN, and updates what is known of each neighbour."""
+        round = self.round
         rounds: dict[str, int] = {}
         missing: dict[str, Rejection] = {}
         # A message that is half received goes on into its row: the rule then gets a copy of the others.
@@ -600,7 +584,15 @@ class Node:
             if not busy:
                 row.fill_(torch.nan)
             missing[name] = reason
-        return rounds, missing, received
+        return Exchange(
+            round=round,
+            received=received,
+            weights=self.weights(),
+            rounds=rounds,
+            missing=missing,
+            seconds=_now() - started,
+            deadline=patience,
+        )
 
     def _use(self, peer: NeighbourState, fetch: _Fetch, round: int) -> None:
         assert fetch.header is not None
@@ -631,10 +623,6 @@ class Node:
         if self.config.on_conviction == "exclude":
             for name in self.convicted:
                 self.outbox.callers[name].excluded = True
-
-    async def _greet_everyone(self) -> None:
-        greetings = (self._greet_until_known(peer) for peer in self.neighbours.values())
-        await asyncio.gather(*greetings, return_exceptions=True)
 
     async def _greet_until_known(self, peer: NeighbourState) -> None:
         while not peer.greeted:
@@ -693,7 +681,7 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-async def _cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
+async def _cancel(tasks: Iterable[asyncio.Future[Any]]) -> None:
     pending = [task for task in tasks if not task.done()]
     for task in pending:
         task.cancel()

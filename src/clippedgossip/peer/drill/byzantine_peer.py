@@ -4,7 +4,7 @@ violations of the protocol that only a network has."""
 import asyncio
 import contextlib
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
 
 import networkx as nx
@@ -47,7 +47,7 @@ class ByzantinePeer(Node):
         if self.how in ATTACKS:
             messages = await self._attack(make_attack(self.how), vector)
         else:
-            messages = await _VIOLATIONS[self.how](self, vector)
+            messages = _VIOLATIONS[self.how](self, vector)
         if messages is not None:
             self.outbox.publish(self.round, messages)
         else:
@@ -63,10 +63,10 @@ class ByzantinePeer(Node):
 
             arm(self._transport)
         await super().start()
-        if self.how in _FLOODS:
+        if self.how in ("flooding", "hello-flooding"):
             for neighbour in self.neighbours.values():
                 for _ in range(_FLOOD):
-                    self._spawn(_FLOODS[self.how](self, neighbour))
+                    self._spawn(_flood(self, neighbour))
 
     async def _attack(self, attack: Attack, vector: Tensor) -> Messages:
         """The attack's messages to the neighbours that were heard; the others get this peer's own model."""
@@ -125,47 +125,39 @@ def _to_all(peer: ByzantinePeer, vector: Tensor) -> Messages:
     return lambda name: message
 
 
-async def _regular(peer: ByzantinePeer, vector: Tensor) -> Messages:
-    return _to_all(peer, vector)
-
-
-async def _nothing(peer: ByzantinePeer, vector: Tensor) -> Messages:
-    return None
-
-
-async def _wrong_shape(peer: ByzantinePeer, vector: Tensor) -> Messages:
+def _wrong_shape(peer: ByzantinePeer, vector: Tensor) -> Messages:
     expected = replace(peer._expected(), length=peer.length + 1)
     body = tensors.to_bytes(torch.zeros(peer.length + 1), peer.config.wire.dtype)
     return _signed(peer, expected, body)
 
 
-async def _replay(peer: ByzantinePeer, vector: Tensor) -> Messages:
+def _replay(peer: ByzantinePeer, vector: Tensor) -> Messages:
     """Its first message again and again; every other round the right one, but sent twice."""
     first = peer._first = peer._first or peer.make_message(vector)
     return _to_all(peer, vector) if peer.round % 2 else lambda name: first
 
 
-async def _equivocation(peer: ByzantinePeer, vector: Tensor) -> Messages:
+def _equivocation(peer: ByzantinePeer, vector: Tensor) -> Messages:
     messages = {name: peer.make_message(vector * (1 + place)) for place, name in enumerate(peer.neighbours)}
     return messages.__getitem__
 
 
-async def _oversize(peer: ByzantinePeer, vector: Tensor) -> Messages:
+def _oversize(peer: ByzantinePeer, vector: Tensor) -> Messages:
     return _signed(peer, replace(peer._expected(), dtype="float32", length=_HUGE // 4), b"")
 
 
-async def _false_round(peer: ByzantinePeer, vector: Tensor) -> Messages:
+def _false_round(peer: ByzantinePeer, vector: Tensor) -> Messages:
     """Says that it is in the far future, a little further each round."""
     body = tensors.to_bytes(vector, peer.config.wire.dtype)
     return _signed(peer, peer._expected(), body, round=10**9 + peer.round)
 
 
-async def _late_stalling(peer: ByzantinePeer, vector: Tensor) -> Messages:
+def _late_stalling(peer: ByzantinePeer, vector: Tensor) -> Messages:
     """Forty rounds as a regular peer; then it says that it is far ahead, and ends no message."""
     if peer.round < _GOOD_ROUNDS:
         return _to_all(peer, vector)
     peer.outbox._stream = _silent_stream  # type: ignore[method-assign]  # this peer breaks the protocol
-    return await _false_round(peer, vector)
+    return _false_round(peer, vector)
 
 
 def _signed(peer: ByzantinePeer, expected: wire.Expected, body: wire.Body, round: int = -1) -> Messages:
@@ -209,39 +201,32 @@ async def _silent_stream(message: Message, request: pb.PullRequest, send: Send) 
 
 
 async def _flood(peer: ByzantinePeer, neighbour: NeighbourState) -> None:
-    hello = pb.HelloRequest(terms=peer.terms().encode())
+    """Calls again and again; or hellos that do not fit, of which each is worth a line in the log."""
+    fits = peer.how == "flooding"
+    terms = peer.terms() if fits else replace(peer.terms(), rule="another")
     pull = pb.PullRequest(run=peer.config.run, round=0, hold_ms=10_000)
     while True:
         with contextlib.suppress(Rejected):
-            await neighbour.link.hello(hello)
-            async with neighbour.link.pull(pull) as parts:
-                async for _ in parts:
-                    break
+            await neighbour.link.hello(pb.HelloRequest(terms=terms.encode()))
+            if fits:
+                async with neighbour.link.pull(pull) as parts:
+                    async for _ in parts:
+                        break
         await asyncio.sleep(0)
 
 
-async def _flood_of_hellos(peer: ByzantinePeer, neighbour: NeighbourState) -> None:
-    """Hellos that do not fit, again and again: each is worth a line in the log."""
-    hello = pb.HelloRequest(terms=replace(peer.terms(), rule="another").encode())
-    while True:
-        with contextlib.suppress(Rejected):
-            await neighbour.link.hello(hello)
-        await asyncio.sleep(0)
-
-
-_FLOODS = {"flooding": _flood, "hello-flooding": _flood_of_hellos}
-_VIOLATIONS: dict[str, Callable[[ByzantinePeer, Tensor], Awaitable[Messages]]] = {
+_VIOLATIONS: dict[str, Callable[[ByzantinePeer, Tensor], Messages]] = {
     "wrong-shape": _wrong_shape,
-    "garbage": _regular,
+    "garbage": _to_all,
     "oversize": _oversize,
     "replay": _replay,
     "equivocation": _equivocation,
     "false-round": _false_round,
-    "flooding": _regular,
-    "hello-flooding": _nothing,
-    "stalling": _regular,
+    "flooding": _to_all,
+    "hello-flooding": lambda peer, vector: None,
+    "stalling": _to_all,
     "late-stalling": _late_stalling,
-    "gzip-bomb": _regular,
+    "gzip-bomb": _to_all,
 }
 _STREAMS = {
     "garbage": _garbage_stream,
