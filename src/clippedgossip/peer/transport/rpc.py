@@ -97,7 +97,7 @@ class RpcTransport:
 
     async def unlink(self, name: str) -> None:
         self.pins.unpin(name)
-        await self._links.pop(name).close()
+        await self._links.pop(name).renew()
 
     async def change_identity(self, identity: Identity) -> None:
         """The server shows it in new handshakes; connections to it stay until the neighbours renew them."""
@@ -108,13 +108,9 @@ class RpcTransport:
 
     async def close(self) -> None:
         for link in self._links.values():
-            await link.close()
+            await link.renew()
         if self._server is not None:
             await self._server.stop(grace=0.2)
-
-    def _known_anchors(self) -> bytes:
-        """The pinned certificates. gRPC needs at least one: without neighbours it is this peer's own."""
-        return self.pins.anchors() or self.identity.certificate.pem
 
     def _new_certificates(self) -> Any:
         """Asked for at every handshake, so that a neighbour is let in as soon as it is pinned.
@@ -123,7 +119,8 @@ class RpcTransport:
         """
         with self._handing_over:
             me = self.identity
-            now = (me.certificate.pem, self._known_anchors())
+            # gRPC needs at least one anchor: without neighbours it is this peer's own.
+            now = (me.certificate.pem, self.pins.anchors() or me.certificate.pem)
             if now == self._handed_over:
                 return None
             self._handed_over = now
@@ -147,22 +144,23 @@ class Handlers:
         }
 
     async def hello(self, raw: bytes, context: Any) -> bytes:
-        request = await _parse(pb.HelloRequest, raw, context)
-        name = await self._caller(context)
+        name, request = await self._asked(pb.HelloRequest, raw, context)
         return (await _answer(context, self._service.hello(name, request))).SerializeToString()
 
     async def witness(self, raw: bytes, context: Any) -> bytes:
-        request = await _parse(pb.WitnessRequest, raw, context)
-        name = await self._caller(context)
+        name, request = await self._asked(pb.WitnessRequest, raw, context)
         return (await _answer(context, self._service.witness(name, request))).SerializeToString()
 
     async def pull(self, raw: bytes, context: Any) -> None:
-        request = await _parse(pb.PullRequest, raw, context)
-        name = await self._caller(context)
+        name, request = await self._asked(pb.PullRequest, raw, context)
         await _answer(context, self._service.pull(name, request, context.write))
 
-    async def _caller(self, context: Any) -> str:
-        """The neighbour that calls. Its certificate passed the handshake; it is checked here again."""
+    async def _asked(self, kind: type[_M], raw: bytes, context: Any) -> tuple[str, _M]:
+        """Who calls, and what for. The certificate passed the handshake; it is checked here again."""
+        try:
+            request = kind.FromString(raw)
+        except DecodeError:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"not a {kind.__name__}")
         facts = context.auth_context()
         pem = next(iter(facts.get("x509_pem_cert", ())), b"")
         version = next(iter(facts.get("ssl_tls_version", ())), b"TLSv1.3")
@@ -170,7 +168,7 @@ class Handlers:
         if name is None or version != b"TLSv1.3":
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "not a neighbour")
         assert name is not None
-        return name
+        return name, request
 
 
 _R = TypeVar("_R")
@@ -181,14 +179,6 @@ async def _answer(context: Any, answer: Awaitable[_R]) -> _R:
         return await answer
     except Rejected as rejected:
         await context.abort(_CODE.get(rejected.reason, grpc.StatusCode.INTERNAL), str(rejected)[:300])
-    raise AssertionError("abort raises")
-
-
-async def _parse(kind: type[_M], raw: bytes, context: Any) -> _M:
-    try:
-        return kind.FromString(raw)
-    except DecodeError:
-        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"not a {kind.__name__}")
     raise AssertionError("abort raises")
 
 
@@ -221,13 +211,10 @@ class RpcLink:
         finally:
             call.cancel()
 
-    async def close(self) -> None:
+    async def renew(self) -> None:
         channel, self._channel = self._channel, None
         if channel is not None:
             await channel.close()
-
-    async def renew(self) -> None:
-        await self.close()
 
     async def _unary(self, method: str, request: Message, reply: type[_M]) -> _M:
         channel = await self._open()
