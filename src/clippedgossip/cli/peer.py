@@ -177,8 +177,7 @@ def up(
         try:
             if not as_json and sys.stdout.isatty():
                 watch_peers(lambda: _rows(peers), peers.alive)
-            while peers.alive():
-                peers.wait(0.5)
+            peers.wait()
         except KeyboardInterrupt:
             interrupted = True
             peers.stop()

@@ -23,13 +23,14 @@ class Deadline:
         if not self._usual:
             return self._bounds.most
         ranked = sorted(self._usual.values())
-        usual = ranked[(len(ranked) - 1) // 2]
-        return min(max(self._bounds.margin * usual, self._bounds.least), self._bounds.most)
+        return self._of(ranked[(len(ranked) - 1) // 2])
 
     def within(self, elapsed: float) -> float:
         """The deadline of a round in which half of the neighbours came within `elapsed` seconds."""
-        usual = min(max(self._bounds.margin * elapsed, self._bounds.least), self._bounds.most)
-        return usual if not self._usual else max(usual, self.seconds)
+        return max(self._of(elapsed), self.seconds) if self._usual else self._of(elapsed)
+
+    def _of(self, usual: float) -> float:
+        return min(max(self._bounds.margin * usual, self._bounds.least), self._bounds.most)
 
     def came(self, name: str, seconds: float) -> None:
         """A message came after this time; jumps up at once, comes down slowly."""

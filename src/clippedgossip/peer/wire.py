@@ -200,9 +200,9 @@ class Assembler:
         into: memoryview | None = None,
         keys: Collection[bytes] = (),
     ) -> None:
-        """`used` is the newest message used of this sender. `into`, where given, is memory of exactly the
-        model's size that receives it. `keys` are the fingerprints of all keys of the sender, while it is
-        changing its key."""
+        """`used` is the newest message used of this sender. `into` is memory of exactly the model's size that
+        receives it; not with zstd. `keys` are the fingerprints of all keys of a sender that changes its key.
+        """
         self.expected = expected
         self.certificate = certificate
         self.used = used
@@ -218,10 +218,7 @@ class Assembler:
         if self.header is None:
             self.header = self._accept(part)
             # Only here, after run, sender, dtype, length and round were checked.
-            if self._into is not None and not self.header.zstd:
-                self._buffer = self._into
-            else:
-                self._buffer = memoryview(bytearray(self.expected.size))
+            self._buffer = memoryview(bytearray(self.expected.size)) if self._into is None else self._into
             return
         chunk = read_chunk(part)
         end = self._filled + len(chunk)
@@ -235,7 +232,7 @@ class Assembler:
         if self.header is None:
             raise Rejected(Rejection.MALFORMED, "the stream ended before a header")
         if self.header.zstd:
-            target = self._into if self._into is not None else memoryview(bytearray(self.expected.size))
+            target = memoryview(bytearray(self.expected.size))
             decompress(self._buffer[: self._filled], target)
             self._buffer = target
         elif self._filled != self.expected.size:
