@@ -323,8 +323,10 @@ class Node:
         """Waits until all of it is done, for so many seconds at most, or until `hurry` is set."""
         all_done: asyncio.Future[Any] = asyncio.gather(*work, return_exceptions=True)
         waits = [all_done, asyncio.ensure_future(self.hurry.wait())]
-        await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        await _cancel(waits)
+        try:
+            await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await _cancel(waits)
 
     async def publish(self, vector: Tensor) -> None:
         """Signs the vector and offers it to the neighbours as this round's message; unless an earlier start
