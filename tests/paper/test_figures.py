@@ -407,9 +407,15 @@ def test_known_runs_are_not_done_again(tiny: str, tmp_path: Path) -> None:
         assert added.result.environments == whole.result.environments
     with pytest.raises(RunError, match="no results in"):
         reproduce(tiny, Options(out=tmp_path, known=first.out / "runs"))
-    (tmp_path / "broken.json").write_text("[")
-    with pytest.raises(RunError, match="cannot read results"):
-        reproduce(tiny, Options(out=tmp_path, known=tmp_path / "broken.json"))
+    broken = tmp_path / "broken.json"
+    for text, says in (
+        ("[", "cannot read results"),
+        ('{"format": 1, "lines": [{"runs": [{}]}]}', "cannot read results"),
+        ('{"format": 2, "lines": []}', "has format 2"),
+    ):
+        broken.write_text(text)
+        with pytest.raises(RunError, match=says):
+            reproduce(tiny, Options(out=tmp_path, known=broken))
     with pytest.raises(SystemExit, match="2"):
         main(["reproduce", "dumbbell", "--known", str(first.out), "--from", str(first.out)])
 

@@ -150,7 +150,12 @@ class Known:
             raw = _read(path)
             if path.name == "claims.json" and "experiments" in raw:
                 continue
-            lines += [_from_json(line) for name in ("lines", "tuning") for line in raw.get(name, ())]
+            if raw["format"] != FORMAT:
+                raise RunError(f"{path} has format {raw['format']}; known is {FORMAT}\ngive another file")
+            try:
+                lines += [_from_json(line) for name in ("lines", "tuning") for line in raw.get(name, ())]
+            except (ValueError, KeyError, TypeError) as error:
+                raise _unreadable(path, error) from error
             environments += [entry for entry in raw.get("environments", ()) if entry not in environments]
         runs = {(canonical(line.config), run.seed): run for line in lines for run in line.runs}
         return cls(runs, environments)
