@@ -10,7 +10,7 @@ lie (workers, channels, rows, columns, filters), and the kernels' gradient, a su
 takes images that lie (workers, rows, columns, channels, images).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,10 +20,12 @@ from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_file
 
 from clippedgossip.tasks.module_function import WIDTH
 
-aten, own = torch.ops.aten, torch.ops.clippedgossip
+aten, prims, own = torch.ops.aten, torch.ops.prims, torch.ops.clippedgossip
 COPIES = (aten.clone.default, aten.reshape.default, aten.view.default, aten._unsafe_view.default)
 FIXED = (torch.Tag.needs_fixed_stride_order,)
 """The compiler lays the operands out as the graph says, not as the kernel that writes them would like."""
+BODIES: dict[Any, Callable[..., Tensor]] = {}
+"""What each operation calls."""
 PROGRAMS = 600
 """About how many programs share the kernels' gradient; an H200 has 132 multiprocessors."""
 WEIGHTS = (64, 128, 128, 4, 3)
@@ -31,10 +33,14 @@ WEIGHTS = (64, 128, 128, 4, 3)
 stages."""
 BY_IMAGE = (128, 256, 32, 8, 3)
 """The same in TF32: the most filters and channels of a tile, images at a time, warps, stages."""
+SMALL_TILE = 64 * 64
+"""Of filters and channels: a GPU works on several smaller tiles at a time."""
 
 
 class Shape(NamedTuple):
-    """The constants of a convolution with stride 1; the kernels are compiled for each."""
+    """The constants of a convolution; the kernels are compiled for each. Output pixel (0, 0) starts `UP` rows
+    above the image. Its neighbours start `STEP` further on. `SPREAD` − 1 zeros lie between two pixels of the
+    image: so the gradient of a convolution with steps is a convolution too."""
 
     HIGH: int
     WIDE: int
@@ -44,24 +50,25 @@ class Shape(NamedTuple):
     COLUMNS: int
     UP: int
     LEFT: int
+    OUT_HIGH: int
+    OUT_WIDE: int
+    STEP: int
+    SPREAD: int = 1
 
     @classmethod
-    def of(cls, x: Tensor, w: Tensor, up: int, left: int) -> "Shape":
-        """Of images x and kernels w, with so many zeros around an image."""
-        _, _, high, wide, channels = x.shape
-        _, filters, rows, columns, _ = w.shape
-        return cls(high, wide, channels, filters, rows, columns, up, left)
-
-    @property
-    def out(self) -> tuple[int, int]:
-        """Rows and columns of the output."""
-        return self.HIGH + 2 * self.UP - self.ROWS + 1, self.WIDE + 2 * self.LEFT - self.COLUMNS + 1
+    def of(cls, x: Sequence[int], w: Sequence[int], up: int, left: int, step: int) -> "Shape":
+        """Of images x (…, rows, columns, channels) and kernels w (…, filters, rows, columns, channels), with
+        so many zeros around an image."""
+        (high, wide, channels), (filters, rows, columns, _) = x[-3:], w[-4:]
+        out = (high + 2 * up - rows) // step + 1, (wide + 2 * left - columns) // step + 1
+        return cls(high, wide, channels, filters, rows, columns, up, left, *out, step)
 
     @property
     def backwards(self) -> "Shape":
         """Of the convolution that makes the images' gradient of the output's."""
         up, left = self.ROWS - 1 - self.UP, self.COLUMNS - 1 - self.LEFT
-        return Shape(*self.out, self.FILTERS, self.CHANNELS, self.ROWS, self.COLUMNS, up, left)
+        given, made = (self.OUT_HIGH, self.OUT_WIDE, self.FILTERS), (self.HIGH, self.WIDE)
+        return Shape(*given, self.CHANNELS, self.ROWS, self.COLUMNS, up, left, *made, 1, self.STEP)
 
 
 def tile_of(size: int, most: int) -> int:
@@ -69,22 +76,33 @@ def tile_of(size: int, most: int) -> int:
     return min(size & -size, most)
 
 
-@torch.library.custom_op("clippedgossip::convolve", mutates_args=(), device_types="cuda", tags=FIXED)
-def convolve(x: Tensor, w: Tensor, up: int, left: int) -> Tensor:
+def operation(body: Callable[..., Tensor]) -> Any:
+    """An operation of PyTorch's, on a GPU, with the name and the arguments of this function."""
+    name = body.__name__
+    found = torch.library.custom_op(
+        f"clippedgossip::{name}", body, mutates_args=(), device_types="cuda", tags=FIXED
+    )
+    BODIES[getattr(own, name).default] = body
+    return found
+
+
+@operation
+def convolve(x: Tensor, w: Tensor, up: int, left: int, step: int) -> Tensor:
     """The convolution of images x and kernels w."""
     from clippedgossip.tasks import convolution_cuda as kernels
 
-    out: Tensor = _output(x, w, up, left)
-    kernels.convolve(x, w, out, Shape.of(x, w, up, left))
+    out: Tensor = _output(x, w, up, left, step)
+    kernels.convolve(x, w, out, Shape.of(x.shape, w.shape, up, left, step))
     return out
 
 
 @convolve.register_fake
-def _output(x: Tensor, w: Tensor, up: int, left: int) -> Tensor:
-    return x.new_empty(*x.shape[:2], *Shape.of(x, w, up, left).out, w.shape[1])
+def _output(x: Tensor, w: Tensor, up: int, left: int, step: int) -> Tensor:
+    shape = Shape.of(x.shape, w.shape, up, left, step)
+    return x.new_empty(*x.shape[:2], shape.OUT_HIGH, shape.OUT_WIDE, shape.FILTERS)
 
 
-@torch.library.custom_op("clippedgossip::turn", mutates_args=(), device_types="cuda", tags=FIXED)
+@operation
 def turn(w: Tensor) -> Tensor:
     """Kernels (n, filters, channels, rows, columns) turned round, as (n, channels, rows, columns, filters):
     the images' gradient is a convolution with them."""
@@ -101,62 +119,68 @@ def _turned(w: Tensor) -> Tensor:
     return w.new_empty(n, *kernel, filters)
 
 
-@torch.library.custom_op("clippedgossip::convolve_back", mutates_args=(), device_types="cuda", tags=FIXED)
-def convolve_back(x: Tensor, w: Tensor, y: Tensor, up: int, left: int) -> Tensor:
-    """The gradient of the images x, from the gradient y of the output."""
+@operation
+def convolve_back(w: Tensor, y: Tensor, size: Sequence[int], up: int, left: int, step: int) -> Tensor:
+    """The gradient of images of this size, (rows, columns, channels), from the gradient y of the output. In
+    float32 the kernels w are turned round."""
     from clippedgossip.tasks import convolution_cuda as kernels
 
-    out = torch.empty_like(x)
-    kernels.convolve(y, w, out, Shape.of(x, w, up, left).backwards, turned=True)
+    out: Tensor = _gradient(w, y, size, up, left, step)
+    turned = w.dtype == torch.float32
+    kernel = [y.shape[-1], *w.shape[2:4], size[2]]
+    kernels.convolve(y, w, out, Shape.of(size, kernel, up, left, step).backwards, turn=not turned)
     return out
 
 
 @convolve_back.register_fake
-def _gradient(x: Tensor, w: Tensor, y: Tensor, up: int, left: int) -> Tensor:
-    return torch.empty_like(x)
+def _gradient(w: Tensor, y: Tensor, size: Sequence[int], up: int, left: int, step: int) -> Tensor:
+    return y.new_empty(*y.shape[:2], *size)
 
 
-@torch.library.custom_op("clippedgossip::convolve_weights", mutates_args=(), device_types="cuda", tags=FIXED)
-def convolve_weights(x: Tensor, w: Tensor, y: Tensor, up: int, left: int) -> Tensor:
+@operation
+def convolve_weights(x: Tensor, w: Tensor, y: Tensor, up: int, left: int, step: int) -> Tensor:
     """The gradient of the kernels w from that of the output, as (parts, …): sums over some pixels."""
     from clippedgossip.tasks import convolution_cuda as kernels
 
-    out: Tensor = _parts(x, w, y, up, left)
-    kernels.weights(x, y, out, Shape.of(x, w, up, left))
+    out: Tensor = _parts(x, w, y, up, left, step)
+    kernels.weights(x, y, out, Shape.of(x.shape, w.shape, up, left, step))
     return out
 
 
 @convolve_weights.register_fake
-def _parts(x: Tensor, w: Tensor, y: Tensor, up: int, left: int) -> Tensor:
+def _parts(x: Tensor, w: Tensor, y: Tensor, up: int, left: int, step: int) -> Tensor:
     tile_p, most_f, tile_n, *_ = WEIGHTS
     n, filters = w.shape[:2]
     tiles = n * (filters // tile_of(filters, most_f)) * -(-w[0, 0].numel() // tile_n)
-    return _room(w, w.shape, tiles, y[0, ..., 0].numel() // (4 * tile_p))
+    return _room(w, w.shape, PROGRAMS // tiles, y[0, ..., 0].numel() // (4 * tile_p))
 
 
-@torch.library.custom_op("clippedgossip::weights_by_image", mutates_args=(), device_types="cuda", tags=FIXED)
-def weights_by_image(x: Tensor, y: Tensor, rows: int, columns: int, up: int, left: int) -> Tensor:
-    """The same from images and gradients (workers, rows, columns, channels, images)."""
+@operation
+def weights_by_image(x: Tensor, y: Tensor, size: Sequence[int], up: int, left: int, step: int) -> Tensor:
+    """The same from images and gradients (workers, rows, columns, channels, images), for kernels of this
+    size, (rows, columns)."""
     from clippedgossip.tasks import convolution_cuda as kernels
 
-    out: Tensor = _parts_by_image(x, y, rows, columns, up, left)
-    _, high, wide, channels, _ = x.shape
-    shape = Shape(high, wide, channels, y.shape[3], rows, columns, up, left)
+    out: Tensor = _parts_by_image(x, y, size, up, left, step)
+    shape = Shape.of(x.shape[1:4], [y.shape[3], *size, x.shape[3]], up, left, step)
     kernels.weights_by_image(x, y, out, shape)
     return out
 
 
 @weights_by_image.register_fake
-def _parts_by_image(x: Tensor, y: Tensor, rows: int, columns: int, up: int, left: int) -> Tensor:
+def _parts_by_image(x: Tensor, y: Tensor, size: Sequence[int], up: int, left: int, step: int) -> Tensor:
     (n, _, _, channels, _), (_, high, wide, filters, images) = x.shape, y.shape
-    tiles = n * rows * columns * (filters // tile_of(filters, BY_IMAGE[0]))
-    tiles *= channels // tile_of(channels, BY_IMAGE[1])
-    return _room(x, (n, filters, rows, columns, channels), tiles, high * wide * images // (8 * BY_IMAGE[2]))
+    tile_f, tile_c = tile_of(filters, BY_IMAGE[0]), tile_of(channels, BY_IMAGE[1])
+    tiles = n * size[0] * size[1] * (filters // tile_f) * (channels // tile_c)
+    programs = PROGRAMS * max(1, SMALL_TILE // (tile_f * tile_c))
+    return _room(
+        x, (n, filters, *size, channels), programs // tiles, high * wide * images // (8 * BY_IMAGE[2])
+    )
 
 
-def _room(like: Tensor, shape: tuple[int, ...], tiles: int, most: int) -> Tensor:
+def _room(like: Tensor, shape: Sequence[int], enough: int, most: int) -> Tensor:
     """For the parts of a gradient: as many as keep the GPU busy. More than one are added in float32."""
-    parts = max(1, min(PROGRAMS // tiles, most))
+    parts = max(1, min(enough, most))
     return like.new_empty(parts, *shape, dtype=torch.float32 if parts > 1 else like.dtype)
 
 
@@ -184,11 +208,13 @@ class GroupedConvolutions(CustomGraphPass):
                     self._forward(node)
                 elif node.target is aten.convolution_backward.default and self._fits(*node.args[1:10]):
                     self._backward(node)
+                elif node.target is aten.max_pool2d_with_indices_backward.default:
+                    self._pool_backward(node)
         graph.eliminate_dead_code()
 
     def _forward(self, node: fx.Node) -> None:
-        x, w, bias, _, (up, left), _, _, _, n = node.args
-        found = self._call(own.convolve.default, self._images(x, n), self._kernels(w, n), up, left)
+        x, w, bias, (step, _), (up, left), _, _, _, n = node.args
+        found = self._call(own.convolve.default, self._images(x, n), self._kernels(w, n), up, left, step)
         found = self._call(aten.permute.default, found, [1, 0, 4, 2, 3])
         found = self._call(aten.reshape.default, found, list(node.meta["val"].shape))
         if bias is not None:
@@ -196,40 +222,60 @@ class GroupedConvolutions(CustomGraphPass):
         node.replace_all_uses_with(found)
 
     def _backward(self, node: fx.Node) -> None:
-        y, x, w, _, _, (up, left), _, _, _, n, _ = node.args
+        y, x, w, _, (step, _), (up, left), _, _, _, n, _ = node.args
         for use in list(node.users):
             if use.args[1] == 0:
-                found = self._images_gradient(x, w, y, up, left, n)
+                found = self._images_gradient(x, w, y, n, (up, left, step))
                 found = self._call(aten.permute.default, found, [1, 0, 4, 2, 3])
             elif use.args[1] == 1:
-                found = self._kernels_gradient(x, w, y, up, left, n)
+                found = self._kernels_gradient(x, w, y, n, (up, left, step))
                 found = self._call(aten.permute.default, found, [0, 1, 4, 2, 3])
             else:
                 found = self._call(aten.sum.dim_IntList, y, [0, 2, 3])
             found = self._call(aten.reshape.default, found, list(use.meta["val"].shape))
             use.replace_all_uses_with(found)
 
-    def _images_gradient(self, x: fx.Node, w: fx.Node, y: fx.Node, up: int, left: int, n: int) -> fx.Node:
+    def _images_gradient(self, x: fx.Node, w: fx.Node, y: fx.Node, n: int, steps: Sequence[int]) -> fx.Node:
+        _, channels, *size = x.meta["val"].shape
         if x.meta["val"].dtype == torch.bfloat16:
-            laid = self._images(x, n), self._kernels(w, n), self._images(y, n)
-            return self._call(own.convolve_back.default, *laid, up, left)
-        rows, columns = w.meta["val"].shape[2:]
-        around = rows - 1 - up, columns - 1 - left
-        turned = self._call(own.turn.default, self._by_worker(w, n))
-        return self._call(own.convolve.default, self._images(y, n), turned, *around)
+            kernels = self._kernels(w, n)
+        else:
+            kernels = self._call(own.turn.default, self._by_worker(w, n))
+        size = [*size, channels // n]
+        return self._call(own.convolve_back.default, kernels, self._images(y, n), size, *steps)
 
-    def _kernels_gradient(self, x: fx.Node, w: fx.Node, y: fx.Node, up: int, left: int, n: int) -> fx.Node:
+    def _kernels_gradient(self, x: fx.Node, w: fx.Node, y: fx.Node, n: int, steps: Sequence[int]) -> fx.Node:
         if x.meta["val"].dtype == torch.bfloat16:
             laid = self._images(x, n), self._kernels(w, n), self._images(y, n)
-            found = self._call(own.convolve_weights.default, *laid, up, left)
+            found = self._call(own.convolve_weights.default, *laid, *steps)
         else:
             by_image = self._images(x, n, [1, 3, 4, 2, 0]), self._images(y, n, [1, 3, 4, 2, 0])
-            size = w.meta["val"].shape[2:]
-            found = self._call(own.weights_by_image.default, *by_image, *size, up, left)
+            size = list(w.meta["val"].shape[2:])
+            found = self._call(own.weights_by_image.default, *by_image, size, *steps)
         if len(found.meta["val"]) == 1:
             return self._call(aten.select.int, found, 0, 0)
         found = self._call(aten.sum.dim_IntList, found, [0])
-        return self._call(torch.ops.prims.convert_element_type.default, found, w.meta["val"].dtype)
+        return self._call(prims.convert_element_type.default, found, w.meta["val"].dtype)
+
+    def _pool_backward(self, node: fx.Node) -> None:
+        """Behind a convolution, lay out the gradient and the places of the maxima channels last too, as the
+        result will lie. Else each of its pixels reads them from all over the memory."""
+        given, source, places = node.args[0], node.args[1], node.args[7]
+        while isinstance(source, fx.Node) and source.target is not own.convolve.default:
+            source = source.args[0] if source.args else None
+        if source is None or given.meta["val"].dim() != 4:
+            return
+        node.update_arg(0, self._channels_last(given))
+        while places.target in (*COPIES, aten.permute.default):
+            places = places.args[0]
+        if places.target is prims._low_memory_max_pool_offsets_to_indices.default:
+            with self.graph.inserting_before(places):
+                places.update_arg(0, self._channels_last(places.args[0]))
+
+    def _channels_last(self, x: fx.Node) -> fx.Node:
+        _, channels, high, wide = x.meta["val"].shape
+        strides = [channels * high * wide, 1, wide * channels, channels]
+        return self._call(prims.inductor_force_stride_order.default, x, strides)
 
     def _images(self, x: fx.Node, n: int, order: Sequence[int] = (1, 0, 3, 4, 2)) -> fx.Node:
         """(b, n·c, h, w) as (n, b, h, w, c), or in another order of (b, n, c, h, w)."""
@@ -267,6 +313,8 @@ class GroupedConvolutions(CustomGraphPass):
         values = [arg.meta["val"] if isinstance(arg, fx.Node) else arg for arg in args]
         with values[0].fake_mode:
             node.meta["val"] = target(*values, **options)
+            if target in BODIES and values[0].is_cuda:
+                BODIES[target](*values)  # compiles its kernel in a thread, while the compiler goes on
         return node
 
     def _fits(
@@ -282,5 +330,5 @@ class GroupedConvolutions(CustomGraphPass):
             and padding[0] < size[0]
             and padding[1] < size[1]
             and channels % WIDTH == filters // n % WIDTH == 0
-            and set(stride) == {1}
+            and stride[0] == stride[1]
         )

@@ -1,43 +1,51 @@
 """The kernels of `convolution`: tiles of images are multiplied where they lie, without shifted copies."""
 
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
+from clippedgossip.devices import usable_cores
 from clippedgossip.tasks.convolution import BY_IMAGE, WEIGHTS, Shape, tile_of
 
-SMALL, SMALL_TURNED = (256, 64, 32, 8, 4), (128, 64, 32, 4, 4)
+SMALL, SMALL_TURN = (256, 64, 32, 8, 4), (128, 64, 32, 4, 4)
 """Pixels and the most filters of a tile, the most channels that are multiplied at a time, warps, stages."""
 LARGE = (128, 128, 64, 8, 3)
 """The same where channels and filters are multiples of 64."""
 TF32 = (128, 256, 32, 8, 3)
 """The same in TF32."""
 Tiles = tuple[int, ...]
+_THREADS = ThreadPoolExecutor(min(8, usable_cores()), "kernels")
+_AHEAD: list[Future[Any]] = []
+"""Kernels that threads compile for launches to come."""
 
 
 @triton.jit
 def _places(
-    p, HIGH: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, UP: tl.constexpr,
-    LEFT: tl.constexpr,
+    p, UP: tl.constexpr, LEFT: tl.constexpr, OUT_HIGH: tl.constexpr, OUT_WIDE: tl.constexpr,
+    STEP: tl.constexpr,
 ):  # fmt: skip
     """Of the output's pixels p: image, and row and column of the first pixel that the kernel covers."""
-    OUT_HIGH: tl.constexpr = HIGH + 2 * UP - ROWS + 1
-    OUT_WIDE: tl.constexpr = WIDE + 2 * LEFT - COLUMNS + 1
-    return p // (OUT_HIGH * OUT_WIDE), p // OUT_WIDE % OUT_HIGH - UP, p % OUT_WIDE - LEFT
+    row, column = p // OUT_WIDE % OUT_HIGH, p % OUT_WIDE
+    return p // (OUT_HIGH * OUT_WIDE), row * STEP - UP, column * STEP - LEFT
 
 
 @triton.jit
 def _convolve_kernel(
     x, w, out, images, pixels, HIGH: tl.constexpr, WIDE: tl.constexpr, CHANNELS: tl.constexpr,
     FILTERS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, UP: tl.constexpr, LEFT: tl.constexpr,
-    TURNED: tl.constexpr, TILE_P: tl.constexpr, TILE_F: tl.constexpr, TILE_C: tl.constexpr,
+    OUT_HIGH: tl.constexpr, OUT_WIDE: tl.constexpr, STEP: tl.constexpr, SPREAD: tl.constexpr,
+    TURN: tl.constexpr, TILE_P: tl.constexpr, TILE_F: tl.constexpr, TILE_C: tl.constexpr,
 ):  # fmt: skip
     worker = tl.program_id(2).to(tl.int64)
     p = tl.program_id(0) * TILE_P + tl.arange(0, TILE_P)
     f = tl.program_id(1) * TILE_F + tl.arange(0, TILE_F)
     c = tl.arange(0, TILE_C)
-    image, row, column = _places(p % pixels, HIGH, WIDE, ROWS, COLUMNS, UP, LEFT)
+    image, row, column = _places(p % pixels, UP, LEFT, OUT_HIGH, OUT_WIDE, STEP)
     x += worker * images * (HIGH * WIDE * CHANNELS)
     w += worker * (FILTERS * ROWS * COLUMNS * CHANNELS)
     first = ((image * HIGH + row) * WIDE + column) * CHANNELS
@@ -45,13 +53,20 @@ def _convolve_kernel(
     for k in range(ROWS * COLUMNS * (CHANNELS // TILE_C)):
         tap, depth = k // (CHANNELS // TILE_C), k % (CHANNELS // TILE_C) * TILE_C + c
         i, j = tap // COLUMNS, tap % COLUMNS
-        at = x + (first + (i * WIDE + j) * CHANNELS)[:, None] + depth[None, :]
-        if UP + LEFT > 0:
-            inside = (row + i >= 0) & (row + i < HIGH) & (column + j >= 0) & (column + j < WIDE)
+        if SPREAD > 1:
+            down, right = (row + i) // SPREAD, (column + j) // SPREAD
+            inside = (row + i >= 0) & (down < HIGH) & ((row + i) % SPREAD == 0)
+            inside &= (column + j >= 0) & (right < WIDE) & ((column + j) % SPREAD == 0)
+            at = x + (((image * HIGH + down) * WIDE + right) * CHANNELS)[:, None] + depth[None, :]
             seen = tl.load(at, mask=inside[:, None], other=0.0)
         else:
-            seen = tl.load(at)
-        if TURNED:  # (channels, rows, columns, filters), its taps backwards
+            at = x + (first + (i * WIDE + j) * CHANNELS)[:, None] + depth[None, :]
+            if UP + LEFT > 0:
+                inside = (row + i >= 0) & (row + i < HIGH) & (column + j >= 0) & (column + j < WIDE)
+                seen = tl.load(at, mask=inside[:, None], other=0.0)
+            else:
+                seen = tl.load(at)
+        if TURN:  # (channels, rows, columns, filters), its taps backwards
             tap = ROWS * COLUMNS - 1 - tap
             kernel = tl.load(w + ((depth[:, None] * (ROWS * COLUMNS) + tap) * FILTERS + f[None, :]))
         else:
@@ -65,6 +80,7 @@ def _convolve_kernel(
 def _weights_kernel(
     x, y, out, images, pixels, length, HIGH: tl.constexpr, WIDE: tl.constexpr, CHANNELS: tl.constexpr,
     FILTERS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, UP: tl.constexpr, LEFT: tl.constexpr,
+    OUT_HIGH: tl.constexpr, OUT_WIDE: tl.constexpr, STEP: tl.constexpr, SPREAD: tl.constexpr,
     EVEN: tl.constexpr, TILE_P: tl.constexpr, TILE_F: tl.constexpr, TILE_N: tl.constexpr,
 ):  # fmt: skip
     part, worker, workers = tl.program_id(1), tl.program_id(2).to(tl.int64), tl.num_programs(2)
@@ -79,7 +95,7 @@ def _weights_kernel(
     sums = tl.zeros((TILE_F, TILE_N), tl.float32)
     for start in range(part * length, tl.minimum((part + 1) * length, pixels), TILE_P):
         p = start + tl.arange(0, TILE_P)
-        image, row, column = _places(p, HIGH, WIDE, ROWS, COLUMNS, UP, LEFT)
+        image, row, column = _places(p, UP, LEFT, OUT_HIGH, OUT_WIDE, STEP)
         first = ((image * HIGH + row) * WIDE + column) * CHANNELS
         inside = (n < PAIRS)[None, :]
         if UP + LEFT > 0:
@@ -100,12 +116,11 @@ def _weights_kernel(
 def _weights_by_image_kernel(
     x, y, out, parts, IMAGES: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr, CHANNELS: tl.constexpr,
     FILTERS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, UP: tl.constexpr, LEFT: tl.constexpr,
+    OUT_HIGH: tl.constexpr, OUT_WIDE: tl.constexpr, STEP: tl.constexpr, SPREAD: tl.constexpr,
     TILE_F: tl.constexpr, TILE_C: tl.constexpr, TILE_I: tl.constexpr,
 ):  # fmt: skip
     """The gradient of one tap: sums over images and over the pixels that lie inside under this tap."""
     part, worker, workers = tl.program_id(1), tl.program_id(2).to(tl.int64), tl.num_programs(2)
-    OUT_HIGH: tl.constexpr = HIGH + 2 * UP - ROWS + 1
-    OUT_WIDE: tl.constexpr = WIDE + 2 * LEFT - COLUMNS + 1
     F_BLOCKS: tl.constexpr = FILTERS // TILE_F
     C_BLOCKS: tl.constexpr = CHANNELS // TILE_C
     I_BLOCKS: tl.constexpr = (IMAGES + TILE_I - 1) // TILE_I
@@ -113,18 +128,21 @@ def _weights_by_image_kernel(
     c = tl.program_id(0) // F_BLOCKS % C_BLOCKS * TILE_C + tl.arange(0, TILE_C)
     tap = tl.program_id(0) // (F_BLOCKS * C_BLOCKS)
     down, right = tap // COLUMNS - UP, tap % COLUMNS - LEFT
-    top, first = tl.maximum(-down, 0), tl.maximum(-right, 0)
-    high, wide = tl.minimum(OUT_HIGH, HIGH - down) - top, tl.minimum(OUT_WIDE, WIDE - right) - first
+    # Output pixels from the first whose place lies in the image to the last.
+    top, first = tl.cdiv(tl.maximum(-down, 0), STEP), tl.cdiv(tl.maximum(-right, 0), STEP)
+    high = tl.minimum(OUT_HIGH, tl.cdiv(tl.maximum(HIGH - down, 0), STEP)) - top
+    wide = tl.minimum(OUT_WIDE, tl.cdiv(tl.maximum(WIDE - right, 0), STEP)) - first
     x += worker * (HIGH * WIDE * CHANNELS * IMAGES)
     y += worker * (OUT_HIGH * OUT_WIDE * FILTERS * IMAGES)
-    steps = high * wide * I_BLOCKS
+    steps = tl.maximum(high, 0) * tl.maximum(wide, 0) * I_BLOCKS
     length = tl.cdiv(steps, parts)
     sums = tl.zeros((TILE_F, TILE_C), tl.float32)
     for step in range(part * length, tl.minimum((part + 1) * length, steps)):
         row, column = top + step // I_BLOCKS // wide, first + step // I_BLOCKS % wide
         image = step % I_BLOCKS * TILE_I + tl.arange(0, TILE_I)
         to = y + ((row * OUT_WIDE + column) * FILTERS + f)[:, None] * IMAGES + image[None, :]
-        at = x + (((row + down) * WIDE + column + right) * CHANNELS + c)[:, None] * IMAGES + image[None, :]
+        place = (row * STEP + down) * WIDE + column * STEP + right
+        at = x + (place * CHANNELS + c)[:, None] * IMAGES + image[None, :]
         if IMAGES % TILE_I == 0:
             given, seen = tl.load(to), tl.load(at)
         else:
@@ -152,33 +170,47 @@ def _turn_kernel(
     tl.store(to, tl.trans(tile), mask=(n < PAIRS)[:, None])
 
 
+def _launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> None:
+    """Launch a kernel. If its tensors are fake, only compile it, in a thread."""
+    if isinstance(args[0], FakeTensor):
+        kinds = [arg.dtype if isinstance(arg, Tensor) else arg for arg in args]
+        _AHEAD.append(_THREADS.submit(kernel.warmup, *kinds, grid=grid, **constants))
+        return
+    if _AHEAD:
+        wait(_AHEAD)  # what failed is compiled once more, and says why
+        _AHEAD.clear()
+    kernel[grid](*args, **constants)
+
+
 def turn(w: Tensor, out: Tensor) -> None:
     """Write the kernels w (n, filters, channels, rows, columns) turned round into `out`."""
     n, filters, _, rows, columns = w.shape
     pairs, tile_f = w[0, 0].numel(), tile_of(filters, 64)
-    _turn_kernel[(triton.cdiv(pairs, 64), filters // tile_f, n)](
-        w, out, w.stride(0), FILTERS=filters, PAIRS=pairs, TAPS=rows * columns, TILE_F=tile_f, TILE_N=64
-    )
+    _launch(
+        _turn_kernel, (triton.cdiv(pairs, 64), filters // tile_f, n), w, out, w.stride(0), FILTERS=filters,
+        PAIRS=pairs, TAPS=rows * columns, TILE_F=tile_f, TILE_N=64,
+    )  # fmt: skip
 
 
 def convolve(
-    x: Tensor, w: Tensor, out: Tensor, shape: Shape, *, turned: bool = False, tiles: Tiles | None = None
+    x: Tensor, w: Tensor, out: Tensor, shape: Shape, *, turn: bool = False, tiles: Tiles | None = None
 ) -> None:
     """Write the convolution of x with w, or with the kernels w turned round, into `out`."""
-    tile_p, most_f, most_c, warps, stages = tiles or _tiles(x.dtype, shape, turned)
+    tile_p, most_f, most_c, warps, stages = tiles or _tiles(x.dtype, shape, turn)
     tile_f, pixels = tile_of(shape.FILTERS, most_f), out[0, ..., 0].numel()
-    _convolve_kernel[(triton.cdiv(pixels, tile_p), shape.FILTERS // tile_f, len(x))](
-        x, w, out, x.shape[1], pixels, *shape, TURNED=turned, TILE_P=tile_p, TILE_F=tile_f,
+    _launch(
+        _convolve_kernel, (triton.cdiv(pixels, tile_p), shape.FILTERS // tile_f, len(x)), x, w, out,
+        x.shape[1], pixels, *shape, TURN=turn, TILE_P=tile_p, TILE_F=tile_f,
         TILE_C=tile_of(shape.CHANNELS, most_c), num_warps=warps, num_stages=stages,
     )  # fmt: skip
 
 
-def _tiles(dtype: torch.dtype, shape: Shape, turned: bool) -> Tiles:
+def _tiles(dtype: torch.dtype, shape: Shape, turn: bool) -> Tiles:
     if dtype == torch.float32:
         return TF32
     if shape.CHANNELS % 64 == shape.FILTERS % 64 == 0:
         return LARGE
-    return SMALL_TURNED if turned else SMALL
+    return SMALL_TURN if turn else SMALL
 
 
 def weights(x: Tensor, y: Tensor, out: Tensor, shape: Shape, tiles: Tiles = WEIGHTS) -> None:
@@ -187,9 +219,10 @@ def weights(x: Tensor, y: Tensor, out: Tensor, shape: Shape, tiles: Tiles = WEIG
     tile_f, pixels = tile_of(shape.FILTERS, most_f), y[0, ..., 0].numel()
     length = triton.cdiv(triton.cdiv(pixels, tile_p), len(out)) * tile_p
     blocks = shape.FILTERS // tile_f * triton.cdiv(out[0, 0, 0].numel(), tile_n)
-    _weights_kernel[(blocks, len(out), len(x))](
-        x, y, out, x.shape[1], pixels, length, *shape, EVEN=pixels % tile_p == 0, TILE_P=tile_p,
-        TILE_F=tile_f, TILE_N=tile_n, num_warps=warps, num_stages=stages,
+    _launch(
+        _weights_kernel, (blocks, len(out), len(x)), x, y, out, x.shape[1], pixels, length, *shape,
+        EVEN=pixels % tile_p == 0, TILE_P=tile_p, TILE_F=tile_f, TILE_N=tile_n, num_warps=warps,
+        num_stages=stages,
     )  # fmt: skip
 
 
@@ -199,7 +232,7 @@ def weights_by_image(x: Tensor, y: Tensor, out: Tensor, shape: Shape, tiles: Til
     tile_f, tile_c = tile_of(shape.FILTERS, most_f), tile_of(shape.CHANNELS, most_c)
     tile_i = max(16, min(most_i, triton.next_power_of_2(x.shape[-1])))
     blocks = shape.FILTERS // tile_f * (shape.CHANNELS // tile_c) * shape.ROWS * shape.COLUMNS
-    _weights_by_image_kernel[(blocks, len(out), len(x))](
-        x, y, out, len(out), x.shape[-1], *shape, TILE_F=tile_f, TILE_C=tile_c, TILE_I=tile_i,
-        num_warps=warps, num_stages=stages,
+    _launch(
+        _weights_by_image_kernel, (blocks, len(out), len(x)), x, y, out, len(out), x.shape[-1], *shape,
+        TILE_F=tile_f, TILE_C=tile_c, TILE_I=tile_i, num_warps=warps, num_stages=stages,
     )  # fmt: skip

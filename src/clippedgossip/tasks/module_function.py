@@ -32,7 +32,7 @@ REPEATS = 4096
 """The draws of a dropout layer's k-th call in one pass are those of layer (place + k · this)."""
 FEW_CHANNELS = 4
 WORD = 8  # numbers of bfloat16 that a GPU reads at a time
-WIDTH = 32
+WIDTH = 16
 """Channels and filters are multiples of it in convolutions that `convolution` has kernels for."""
 DTYPES = {"float32": torch.float32, "tf32": torch.float32, "bfloat16": torch.bfloat16}
 """Of the gradients' products, for each `training.precision`."""
@@ -93,7 +93,9 @@ class ShiftedConv(nn.Module):
         """For a convolution that it can stand for, unless `convolution` has kernels for it."""
         if not (isinstance(part, nn.Conv2d) and cls.fits(part)):
             return None
-        known = part.in_channels % WIDTH == part.out_channels % WIDTH == 0 and part.stride == (1, 1)
+        known = (
+            part.in_channels % WIDTH == part.out_channels % WIDTH == 0 and part.stride[0] == part.stride[1]
+        )
         return None if known and precision != "float32" else cls(part)
 
     @staticmethod
