@@ -189,6 +189,21 @@ def test_a_rule_that_compares_losses_takes_them_from_ones_own_samples(tmp_path: 
     assert {(round, training) for _, round, training in asked} == {(0, False)}
 
 
+def test_of_the_messages_that_mozi_drops_no_loss_is_asked_for(tmp_path: Path) -> None:
+    asked: list[float] = []
+
+    def loss(model: nn.Module, round: int) -> Tensor:
+        asked.append(float(next(model.parameters()).mean()))
+        return next(model.parameters()).mean()
+
+    with ring(tmp_path, rule={"name": "mozi", "keep": 0.5}) as peers:
+        for peer in peers:
+            peer.loss = loss
+        together(peers, [constant(value) for value in (0.0, 1.0, 3.0, 7.0)])
+    # Each tries its own model, and that of its nearest neighbour: those of 0, 1, 3 and 7 are 1, 0, 1 and 3.
+    assert sorted(asked) == [0, 0, 1, 1, 1, 3, 3, 7]
+
+
 def test_a_rule_that_compares_losses_says_what_it_lacks(tmp_path: Path) -> None:
     config = Config(name="a", run="r", rule={"name": "bucketing", "rule": {"name": "mozi"}}, folder=tmp_path)
     identity.save(identity.create(), tmp_path)

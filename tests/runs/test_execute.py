@@ -350,6 +350,9 @@ def test_the_plan_knows_the_data_and_the_formulas() -> None:
     four = plan.plan(config, ranks=4)
     assert four.models_bytes == 7 * n * d
     assert four.traffic_bytes == (2 * 5 * d * 4 + 2 * 21 * 21 * 8) * 3 // 4
+    changes = {"rule": {"name": "mozi", "keep": 0.4}}  # 4 of 10 neighbours, and the own model
+    mozi = plan.plan(RunConfig.from_mapping(config.to_mapping() | changes), ranks=4)
+    assert mozi.traffic_bytes == ((2 + 4 + 1) * 5 * d * 4 + 2 * 21 * 21 * 8) * 3 // 4
     with pytest.raises(RunError, match="1 to 20 ranks"):
         plan.plan(config, ranks=21)
 

@@ -174,6 +174,54 @@ def test_messages_tried_together_have_the_losses_they_have_one_by_one(
     assert_near(found[there].float(), torch.stack(one_by_one, 1)[there], roundings=64)
 
 
+@pytest.mark.parametrize("size", [1, 4, 1000])
+@pytest.mark.parametrize("attack", [None, "ipm", "non-finite"])
+@pytest.mark.parametrize(
+    ("rule", "graph", "schedule"),
+    [
+        (Mozi(keep=0.4), nx.lollipop_graph(7, 3), None),  # 1 to 7 neighbours
+        (Mozi(keep=0.4), nx.complete_graph(9), {"name": "churn", "leave": 0.3}),
+        (Mozi(keep=0.4), nx.complete_graph(9), {"name": "random-neighbours", "neighbours": 5}),
+        (Bucketing(Mozi(keep=0.4)), nx.circulant_graph(9, [1, 2, 4]), None),
+    ],
+    ids=["few and many", "churn", "random neighbours", "bucketing"],
+)
+def test_mozi_tries_own_and_kept_models_alone(
+    rule: Rule, graph: Any, schedule: Any, attack: str | None, size: int
+) -> None:
+    attacked = None if attack is None else make_attack(attack)
+    network = Network(graph, byzantine=[2] if attacked else [], schedule=schedule)
+    run = sample_setup(tiny_data(), rule, attacked, Training(rounds=3), network=network, model="mlp")
+    stack, passes = Stack([run]), list[torch.Tensor]()
+    (mixer,) = stack.mixers
+    losses = mixer.message_losses
+    assert isinstance(losses, MessageLosses)
+    losses.size, losses_of = size, losses._losses_of
+
+    def counted(models: torch.Tensor, *batch: Any) -> Any:
+        passes.append(models)
+        return losses_of(models, *batch)
+
+    vars(losses)["_losses_of"] = counted
+    for now in range(3):
+        passes.clear()
+        stack.advance()
+        (near,) = mixer.inbox(stack.half, now, 3).measurable().neighborhoods()
+        if isinstance(rule, Bucketing):
+            near = near.mapped(*rule.premix(near))
+        expected = []
+        for (own, *received), present in zip(near.messages().double(), near.present.tolist(), strict=True):
+            there = [message for message, is_there in zip(received, present, strict=True) if is_there]
+            there.sort(key=lambda message: float((message - own).norm()))
+            expected += [own, *there[: max(1, int(0.4 * len(there)))]]
+        assert len({len(models) for models in passes[:-1]}) <= 1
+        tried = torch.cat(passes).double()
+        assert len(tried) == len(expected)
+        # The coordinates' sum tells messages apart; averages of float32 models are rounded once each.
+        found, wanted = (rows.sum(1).sort().values for rows in (tried, torch.stack(expected)))
+        assert_near(found, wanted, roundings=run.task.layout.size, dtype=torch.float32)
+
+
 @pytest.mark.parametrize(
     ("part", "said"),
     [

@@ -242,9 +242,10 @@ class Inbox:
         output = torch.empty_like(self.models) if out is None else out
         return self._combined(coefficients, self.closed_slots, output)
 
-    def averages(self, shares: Tensor, group: slice) -> Tensor:
-        """(b, m, d) the same for a group of nodes, by m sets of coefficients each, (b, m, k+1)."""
-        slots = self.closed_slots[group].repeat_interleave(shares.shape[1], 0)
+    def averages(self, shares: Tensor, slots: Tensor) -> Tensor:
+        """(b, m, d) the same for the slots (b, k+1) of some nodes, by m sets of coefficients each,
+        (b, m, k+1)."""
+        slots = slots.repeat_interleave(shares.shape[1], 0)
         output = self.models.new_empty(len(slots), self.models.shape[1])
         return self._combined(shares.flatten(0, 1), slots, output).view(*shares.shape[:2], -1)
 
@@ -462,7 +463,7 @@ class Neighborhood:
 
     def averages(self, shares: Tensor) -> Tensor:
         """(b, m, d) Σ_j shares[i, l, j]·(message at place j); shares (b, m, k+1) sum to 1."""
-        return self.inbox.averages(shares, self.group)
+        return self.inbox.averages(shares, self.slots)
 
     def squared_to(self, coefficients: Tensor) -> Tensor:
         """(b, k+1) ‖z − x_j‖² for z = Σ_j c_j x_j with Σ c = 1: (c − 1_j) P (c − 1_j)ᵀ, P = `products`."""
@@ -479,7 +480,11 @@ class Neighborhood:
 
     def mapped(self, premix: Tensor, weights: Tensor) -> "Neighborhood":
         """The neighbourhood of premix @ messages, (b, k'+1, k+1), whose rows sum to 1."""
-        return _Mapped(self, premix, weights)
+        return Averages(self, premix, weights)
+
+    def only(self, places: Tensor, weights: Tensor) -> "Neighborhood":
+        """The neighbourhood of the messages at some places (b, m+1), own first, with weights (b, m)."""
+        return _Some(self, places, weights)
 
     def _products_of_differences(self) -> Tensor:
         used = self.inbox
@@ -505,23 +510,21 @@ class Neighborhood:
         used, (b, closed) = self.inbox, self.slots.shape
         total = torch.zeros(b, closed, dtype=torch.float64, device=self.slots.device)
         for part in kernels.message_chunks(self.slots.numel(), used.models, 16):
-            here = Neighborhood(used.part(part), self.group)
-            rows = used.rows(self.slots, part)
-            total += (rows - here.averages(coefficients[:, None])).square().sum(2)
+            average = used.part(part).averages(coefficients[:, None], self.slots)
+            total += (used.rows(self.slots, part) - average).square().sum(2)
         return used.reduce(total)
 
 
-class _Mapped(Neighborhood):
-    """A neighbourhood of averages of another's messages."""
+class _Derived(Neighborhood):
+    """A neighbourhood made from another, with weights of its own."""
 
-    def __init__(self, base: Neighborhood, premix: Tensor, weights: Tensor) -> None:
+    def __init__(self, base: Neighborhood, weights: Tensor) -> None:
         super().__init__(base.inbox, base.group)
-        self.base, self.premix, self.averaged_weights = base, premix, weights
-        self.from_own = premix - premix[:, :1]
+        self.base, self.given_weights = base, weights
 
     @cached_property
     def weights(self) -> Tensor:
-        return self.averaged_weights
+        return self.given_weights
 
     @cached_property
     def present(self) -> Tensor:
@@ -534,6 +537,35 @@ class _Mapped(Neighborhood):
     @cached_property
     def closed_present(self) -> Tensor:
         return torch.cat([self.present.new_ones(len(self.present), 1), self.present], 1)
+
+
+class _Some(_Derived):
+    """A neighbourhood of some of another's messages."""
+
+    def __init__(self, base: Neighborhood, places: Tensor, weights: Tensor) -> None:
+        super().__init__(base, weights)
+        self.places = places
+
+    @cached_property
+    def slots(self) -> Tensor:
+        return self.base.slots.gather(1, self.places)
+
+    @property
+    def senders(self) -> Tensor:
+        return self.base.senders.gather(1, self.places[:, 1:] - 1)
+
+    @property
+    def byzantine(self) -> Tensor | None:
+        known = self.base.byzantine
+        return None if known is None else known.gather(1, self.places[:, 1:] - 1)
+
+
+class Averages(_Derived):
+    """A neighbourhood of averages of another's messages."""
+
+    def __init__(self, base: Neighborhood, premix: Tensor, weights: Tensor) -> None:
+        super().__init__(base, weights)
+        self.premix, self.from_own = premix, premix - premix[:, :1]
 
     @cached_property
     def products(self) -> Tensor:
@@ -574,6 +606,9 @@ class _Mapped(Neighborhood):
 
     def averages(self, shares: Tensor) -> Tensor:
         return self.base.averages(shares @ self.premix)
+
+    def only(self, places: Tensor, weights: Tensor) -> Neighborhood:
+        return self.base.mapped(self.premix.take_along_dim(places[:, :, None], 1), weights)
 
     def squared_to(self, coefficients: Tensor) -> Tensor:
         return self._squared_by_products(coefficients)

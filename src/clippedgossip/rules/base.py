@@ -72,7 +72,8 @@ class Rule(ABC):
         return False
 
     def with_losses(self, loss_of: Loss) -> "Rule":
-        """The rule with the losses it needs: `loss_of` gives (b, k+1), own model first."""
+        """The rule with the losses it needs: `loss_of` gives (b, k+1), own model first, for a neighbourhood
+        of the k messages that the rule has to try."""
         return self
 
     @abstractmethod

@@ -162,7 +162,7 @@ def _traffic(rule: Rule, attack: Attack | None, network: Network, rows: int, sta
     while isinstance(rule, Premix):
         rule = rule.rule
     mixings = 2 + 2 * (attack.steps + attack.refinements) if isinstance(attack, Tuned) else 1
-    messages = int(network.degrees.max(initial=0)) + 1 if isinstance(rule, Mozi) else 0
+    messages = rule.kept(int(network.degrees.max(initial=0))) + 1 if isinstance(rule, Mozi) else 0
     inner_products = 2 * 8 * (rows + 1) ** 2
     return ((2 + mixings * messages) * stack + mixings * inner_products) * (ranks - 1) // ranks
 

@@ -14,7 +14,7 @@ from clippedgossip.attacks import Silence, View
 from clippedgossip.devices import CAPTURE, CapturedWork
 from clippedgossip.errors import RunError
 from clippedgossip.metrics import RunMetrics, pair_distances
-from clippedgossip.mixing.inbox import Context, Inbox, Neighborhood
+from clippedgossip.mixing.inbox import Averages, Context, Inbox, Neighborhood
 from clippedgossip.mixing.kernels import full_precision, squared_distances
 from clippedgossip.mixing.slots import RoundLayouts
 from clippedgossip.network import Network
@@ -344,13 +344,14 @@ class MessageLosses:
 
     def _passes(self, near: Neighborhood, closed: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Models, and the place of each in the flattened (b, k+1)."""
-        if type(near) is not Neighborhood:  # averages of messages, each made for one node
+        if isinstance(near, Averages):  # each made for one node
             yield from self._averages(near, closed)
             return
         inbox, group = near.inbox.explicit(), near.group
         held = torch.cat(inbox.blocks) if len(inbox.blocks) > 1 else inbox.models
         real = inbox.layout.remember(
-            f"message losses {group.start}", lambda: near.closed_present.flatten().nonzero()[:, 0]
+            f"losses of {closed} messages {group.start}",
+            lambda: near.closed_present.flatten().nonzero()[:, 0],
         )
         slots = near.slots.flatten()
         passes = -(-len(real) // self.size)

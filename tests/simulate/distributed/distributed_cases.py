@@ -46,12 +46,12 @@ RULE_CASES: dict[str, Rule] = {name: sample_rule(name) for name in RULES} | {
     "clipped-gossip": ClippedGossip(0.05),
     "bucketing": Bucketing(TrimmedMean(trim=1)),
     "nnm": NNM(Median(), faulty=1),
-    "mozi": Mozi(),  # by the losses of the engine
+    "mozi": Mozi(keep=0.5),  # by the losses of the engine
     "adaptive radius": ClippedGossip(Adaptive(delta_max=0.25)),
     "local radius": ClippedGossip(Local(faulty=1)),
     "quantile radius": ClippedGossip(Quantile(0.5)),
     "oracle radius": ClippedGossip(Oracle()),
-    "bucketing mozi": Bucketing(Mozi()),
+    "bucketing mozi": Bucketing(Mozi(keep=0.5)),
 }
 # The search keeps off ε = 1, where messages lie on opposite sides of the own model, equally far from it.
 ATTACK_CASES: dict[str, Attack] = {
@@ -279,6 +279,21 @@ def count_bytes(ranks: Ranks, shape: str, hosts: int = 1) -> dict[str, int]:
         "workers": transpose.workers,
         "parameters": transpose.size,
     }
+
+
+def count_tried(ranks: Ranks, rule: Rule) -> int:
+    """Of how many messages this rank computes the loss in a round."""
+    shard, tried = Shard(setup(rule), ranks, torch.device("cpu")), []
+    losses_of = shard.mixer._losses_of
+
+    def counted(models: torch.Tensor, *batch: Any) -> Any:
+        tried.append(len(models))
+        return losses_of(models, *batch)
+
+    vars(shard.mixer)["_losses_of"] = counted
+    shard.start(None)
+    shard.advance()
+    return sum(tried)
 
 
 def disagree(ranks: Ranks, what: dict[str, Any]) -> int | None:

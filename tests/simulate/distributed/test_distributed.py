@@ -17,6 +17,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from clippedgossip.errors import RunError
 from clippedgossip.records import RunDirectory
+from clippedgossip.rules import Mozi
 from clippedgossip.runs.config import load_config
 from clippedgossip.runs.execute import Cadence, execute
 from clippedgossip.simulate import State, Training, train
@@ -142,6 +143,12 @@ def test_bytes_sent_are_two_transposes_and_the_inner_products(
         assert count["reduced"] <= 8 * (n + 2) ** 2
     total = sum(count["exchanged"] for count in counts)
     assert total == pytest.approx(2 * n * d * 4 * (ranks - 1) / ranks, rel=0.02)
+
+
+@pytest.mark.parametrize(("keep", "each"), [(0.5, 3), (0.8, 4)])
+def test_mozi_sends_and_tries_own_and_kept_models_alone(keep: float, each: int, tmp_path: Path) -> None:
+    """Of four neighbours; nodes 0 to 2 are on one rank, 3 to 6 on the other."""
+    assert cases.together(2, cases.count_tried, Mozi(keep=keep), folder=tmp_path) == [3 * each, 4 * each]
 
 
 @pytest.mark.parametrize(
