@@ -15,6 +15,7 @@ from clippedgossip.rules import (
     GeometricMedian,
     Krum,
     MeaMed,
+    Mozi,
     WeightedTrimmedMean,
 )
 from clippedgossip.simulate import consensus
@@ -71,6 +72,15 @@ def test_the_geometric_median_beside_a_huge_message(iterations: int) -> None:
         pull = 1 / (models - z).norm(dim=1).clamp(min=0.1)
         z = (pull[:, None] * models).sum(0) / pull.sum()
     assert float((mixed - z).norm()) <= 8 * torch.finfo(torch.float32).eps * float(z.norm() + own.norm())
+
+
+def test_mozi_takes_no_dropped_message_where_no_kept_one_has_a_loss() -> None:
+    def loss(models: torch.Tensor) -> torch.Tensor:
+        return torch.where(models[..., 0] == 0, 0.0, torch.nan)
+
+    received = torch.tensor([[9.0], [1.0], [2.0], [8.0]], dtype=torch.float64)
+    own, weights = torch.zeros(1, dtype=torch.float64), torch.full((4,), 0.2, dtype=torch.float64)
+    assert float(Mozi(loss=loss, keep=0.5)(own, received, weights)) == 0
 
 
 def test_krum_takes_the_first_of_two_that_tie() -> None:

@@ -66,7 +66,7 @@ class Mozi(LinearRule):
         close = near.present & nearest(torch.where(near.present, near.squared, torch.inf), kept)
         losses = self._losses_of_close(near, close, kept).nan_to_num(nan=torch.inf)
         better = close & (losses[:, 1:] <= losses[:, :1])
-        best = nearest(torch.where(close, losses[:, 1:], torch.inf), torch.ones_like(kept)) & near.present
+        best = nearest(torch.where(close, losses[:, 1:], torch.inf), torch.ones_like(kept)) & close
         chosen = torch.where(better.any(1, keepdim=True), better, best)
         share = uniform_over(chosen).nan_to_num(nan=0.0) * (1 - self.self_weight)
         return torch.cat([1 - share.sum(1, keepdim=True), share], 1)

@@ -21,7 +21,8 @@ from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_file
 from clippedgossip.tasks.module_function import WIDTH
 
 aten, prims, own = torch.ops.aten, torch.ops.prims, torch.ops.clippedgossip
-COPIES = (aten.clone.default, aten.reshape.default, aten.view.default, aten._unsafe_view.default)
+VIEWS = (aten.reshape.default, aten.view.default, aten._unsafe_view.default)
+COPIES = (aten.clone.default, *VIEWS)
 FIXED = (torch.Tag.needs_fixed_stride_order,)
 """The compiler lays the operands out as the graph says, not as the kernel that writes them would like."""
 BODIES: dict[Any, Callable[..., Tensor]] = {}
@@ -210,16 +211,30 @@ class GroupedConvolutions(CustomGraphPass):
                     self._backward(node)
                 elif node.target is aten.max_pool2d_with_indices_backward.default:
                     self._pool_backward(node)
+        self._merge_views()
         graph.eliminate_dead_code()
+
+    def _merge_views(self) -> None:
+        """Leave out views that undo each other. `vmap` joins workers and channels for each convolution; the
+        compiler would simplify the indices of both views for every kernel, which takes seconds."""
+        for node in self.graph.nodes:
+            if node.target in VIEWS:
+                before = node
+                while before.target in VIEWS:
+                    before = before.args[0]
+                    if before.meta["val"].shape == node.meta["val"].shape:
+                        node.replace_all_uses_with(before)
+            elif node.target is aten.permute.default and node.args[0].target is aten.permute.default:
+                before, order = node.args[0].args
+                node.args = (before, [order[i] for i in node.args[1]])
 
     def _forward(self, node: fx.Node) -> None:
         x, w, bias, (step, _), (up, left), _, _, _, n = node.args
         found = self._call(own.convolve.default, self._images(x, n), self._kernels(w, n), up, left, step)
         found = self._call(aten.permute.default, found, [1, 0, 4, 2, 3])
-        found = self._call(aten.reshape.default, found, list(node.meta["val"].shape))
         if bias is not None:
-            found = self._call(aten.add.Tensor, found, self._call(aten.reshape.default, bias, [1, -1, 1, 1]))
-        node.replace_all_uses_with(found)
+            found = self._call(aten.add.Tensor, found, self._call(aten.reshape.default, bias, [n, -1, 1, 1]))
+        node.replace_all_uses_with(self._call(aten.reshape.default, found, list(node.meta["val"].shape)))
 
     def _backward(self, node: fx.Node) -> None:
         y, x, w, _, (step, _), (up, left), _, _, _, n, _ = node.args
