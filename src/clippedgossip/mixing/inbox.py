@@ -93,7 +93,7 @@ class Inbox:
             return replace(written, extra=kernels.shortened(written.extra))
         if self.linear is None or (self.by_products and self._linear_is_measured):
             return self
-        return self.explicit()
+        return (self._with_copies_named() if self.by_products else self).explicit()
 
     @property
     def _linear_is_measured(self) -> bool:
@@ -112,6 +112,17 @@ class Inbox:
         lies = (self.slots >= n) & (self.slots < n + len(self.linear))
         squared = torch.cat([near.squared for near in self.neighborhoods()])
         return bool((~lies | (squared >= 2.0**-30 * sizes[self.slots].square())).all())
+
+    def _with_copies_named(self) -> "Inbox":
+        """The same, where a linear message that is one of the models has that model's row: written out, it
+        would be another row of the same numbers, whose inner products may round differently."""
+        assert self.linear is not None
+        table, layout, n = self.linear, self.layout, len(self.models)
+        copies = (table == 1).any(1) & ((table != 0).sum(1) == 1)
+        every = torch.arange(n + len(table) + (0 if self.extra is None else len(self.extra)))
+        every[n : n + len(table)] = torch.where(copies, table.argmax(1), every[n : n + len(table)])
+        named = replace(layout, slots=every[layout.slots], like=layout.like or layout)
+        return replace(self, layout=named)
 
     def explicit(self) -> "Inbox":
         """The same messages with the linear ones written out; walks along the edges need it."""
