@@ -3,9 +3,12 @@
 import math
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 import torch
+from torch import nn
 
 from clippedgossip.attacks import Attack, Tuned
 from clippedgossip.errors import DataError, RunError
@@ -71,6 +74,15 @@ class Plan:
         return computing + self.traffic_bytes / LINK
 
 
+def _module(config: RunConfig, shape: tuple[int, ...], classes: int | None) -> nn.Module:
+    """The model without its numbers. A user's own whose constructor reads a number is made with numbers."""
+    build: Callable[[], nn.Module] = partial(config.model.thing.build, given=(shape, classes))
+    with suppress(Exception), torch.device("meta"):
+        return build()
+    with torch.random.fork_rng(devices=[]):
+        return build().to("meta")
+
+
 def plan(config: RunConfig, *, ranks: int = 1, device: str = "cpu") -> Plan:
     """Models take 6·n·d·4 bytes. Over ranks 7·n·d·4; a rank sends 2·(n/ranks)·d·4·(ranks−1)/ranks a round."""
     network = config.network.build()
@@ -92,8 +104,7 @@ def plan(config: RunConfig, *, ranks: int = 1, device: str = "cpu") -> Plan:
     train, test = config.data.samples or train, config.data.test_samples or test
     held, in_files = (train + test) * each, config.data.name == FILES
     on_host = stays_on_host(held, config.data.keep, torch.device(device), in_files=in_files)
-    with torch.device("meta"):
-        module = config.model.thing.build(given=(shape, classes))
+    module = _module(config, shape, classes)
     on_gpu = device.startswith("cuda")
     loss = usual_loss(config.training.objective()["loss"], classes, config.model.name)
     try:
