@@ -55,6 +55,19 @@ def here(*arguments: object) -> str:
     return said.getvalue()
 
 
+def test_a_config_with_byzantine_nodes_says_how_to_leave_them_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ring = Path(__file__).parents[2] / "examples" / "ring.toml"
+    with pytest.raises(SystemExit, match="2"):
+        main(["peer", "network", str(ring), "--out", str(tmp_path / "net")])
+    first, fix = capsys.readouterr().err.splitlines()
+    assert "11 Byzantine nodes" in first
+    here("network", ring, fix.split("'")[1], "--out", tmp_path / "net")
+    assert len([*tmp_path.glob("net/*/peer.toml")]) == 5
+    assert "no peer makes the attack 'ipm'" in capsys.readouterr().err
+
+
 def test_a_first_network(tmp_path: Path) -> None:
     net = tmp_path / "net"
     here("network", "ring", "--nodes", 4, "--out", net, "--model", "linear")

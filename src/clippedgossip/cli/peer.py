@@ -49,7 +49,7 @@ def network(
     nodes: Annotated[int | None, typer.Option(help="How many peers.")] = None,
     option: Annotated[list[str], typer.Option("--set", hidden=True)] = [],  # noqa: B006  # typer copies it
     task: Annotated[str | None, typer.Option(help="digits (default), mnist, fashion-mnist, cifar10.")] = None,
-    model: Annotated[str | None, typer.Option(help="linear, mlp (default), cnn, vgg11.")] = None,
+    model: Annotated[str | None, typer.Option(help="linear, mlp (default), deep-mlp, cnn, vgg11.")] = None,
     partition: Annotated[
         str | None, typer.Option(help="iid (default), sorted, clique, dirichlet, classes.")
     ] = None,
@@ -91,6 +91,9 @@ def network(
     _try_model(config)
     edges, count, template = peers_of(config, run=f"{config.network.label}-{secrets.token_hex(4)}")
     folders = write_network(edges, count, out, template)
+    if config.attack is not None:
+        idle = f"no peer makes the attack {config.attack.name!r}; `peer up --misbehave` makes one Byzantine"
+        print(f"note: {idle}", file=sys.stderr)
     print(f"{len(folders)} peers, {len(edges)} links in {out}\nstart them: clippedgossip peer up {out}")
 
 

@@ -4,7 +4,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from clippedgossip.errors import ConfigError
+from clippedgossip.errors import ConfigError, counted
 from clippedgossip.network import Network
 from clippedgossip.network.schedule import survey
 from clippedgossip.network.weights import rows_of
@@ -23,7 +23,7 @@ def peers_of(config: RunConfig, *, run: str) -> tuple[Edges, int, Config]:
     """Edges, number of nodes, and the template for `write_network`. Peers made of it train to the models that
     `simulate.train` gives, up to rounding: same shares, initial model, batches, steps and rule."""
     network = config.network.build()
-    _refuse_what_peers_lack(config, network)
+    _refuse_byzantine(network)
     refuse_disconnected(network, config.training.rounds, config.seed)
     clique = config.data.partition == "clique"
     template = Config(
@@ -57,9 +57,9 @@ def _without(section: T, name: str, **changes: Any) -> T:
     return replace(section, **defaults, **changes)
 
 
-def _refuse_what_peers_lack(config: RunConfig, network: Network) -> None:
-    if len(network.byzantine) or config.attack is not None:
+def _refuse_byzantine(network: Network) -> None:
+    if count := len(network.byzantine):
         raise ConfigError(
-            "the config has Byzantine nodes or an [attack]; drop both, all peers are regular at first\n"
-            "`clippedgossip peer up NET --misbehave 3=bit-flipping` makes one of them Byzantine"
+            f"the config has {counted(count, 'Byzantine node')}, and all peers are regular at first\n"
+            "give 'network.byzantine=[]'; `peer up NET --misbehave 3=bit-flipping` makes a peer Byzantine"
         )
