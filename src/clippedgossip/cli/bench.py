@@ -36,7 +36,7 @@ def bench(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Rank rules by their worst accuracy over attacks, beside the clean one.
+    """Rank rules by their worst accuracy over attacks, beside that without an attack (clean).
 
     Networks, data, attacks and the search for parameters are the same for all, and fixed by a version.
     Built-in rules get their best parameters by that search. A rule with parameters, or your own, is taken as

@@ -124,7 +124,7 @@ that a proxy cut or swallowed, a refused handshake, a checkpoint that failed, or
 call the port every three seconds until the end.
 
 Two models for one round can be proved only if two regular neighbours of the Byzantine peer are neighbours of
-each other. So this fault uses a ring with chords (i to i ± 1 and i ± 2) whose peers ask for witnesses. It
+each other. So this fault uses a ring with chords (i to i ± 1 and i ± 2) whose peers have `witness = true`. It
 counts if the Byzantine peer is convicted and nobody else is.
 
 - `ended badly`: regular peers with a wrong exit code. The right one is 0, or 1 for the
