@@ -1,6 +1,7 @@
 """Every tier gives the trajectory of a loop of modules in float64: 30 rounds, up to rounding."""
 
 import copy
+import random
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +9,7 @@ from types import MethodType
 from typing import Any
 
 import networkx as nx
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -268,9 +270,22 @@ class Reads(nn.Linear):
         return super().forward(x) * (1.0 if float(x.sum()) > -1e9 else 0.0)
 
 
+class Skips(nn.Linear):
+    """Stochastic depth, drawn as many write it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        skipped = self.training and (random.random() < 0.5) != (np.random.rand() < 0.5)
+        return super().forward(x * 0 if skipped else x)
+
+
 @pytest.mark.parametrize(
     ("module", "operation"),
-    [(Noisy(5, 3), "functional dropout"), (Recurrent(), "aten::"), (Reads(5, 3), "item")],
+    [
+        (Noisy(5, 3), "functional dropout"),
+        (Recurrent(), "aten::"),
+        (Reads(5, 3), "item"),
+        (Skips(5, 3), "random numbers of Python"),
+    ],
 )
 def test_what_cannot_be_batched_trains_worker_by_worker_and_says_so(
     module: nn.Module, operation: str
@@ -392,6 +407,16 @@ class Residual(nn.Sequential):
         return h + x.flatten(1)[:, :4]
 
 
+class Turned(nn.Linear):
+    """A reversed gradient, by a hook on a tensor."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = super().forward(x)
+        if h.requires_grad:
+            h.register_hook(lambda gradient: -gradient)  # type: ignore[no-untyped-call]  # of PyTorch
+        return h
+
+
 class Louder(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         return 3 * super().forward(x)
@@ -406,6 +431,8 @@ def odd_modules() -> dict[str, nn.Module]:
     tied = nn.Sequential(nn.Flatten(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.Linear(8, 4))
     tied[3].weight = tied[1].weight
     normed = nn.utils.parametrizations.weight_norm(nn.Linear(8, 4))
+    backwards = nn.Linear(8, 4)
+    backwards.register_full_backward_hook(lambda module, before, after: (before[0] / 8,))
     return {
         "an activation twice": nn.Sequential(
             nn.Flatten(), nn.Linear(8, 6), relu, nn.Linear(6, 6), relu, nn.Linear(6, 4)
@@ -415,6 +442,8 @@ def odd_modules() -> dict[str, nn.Module]:
         "a sequence of its own kind": Residual(nn.Flatten(), nn.Linear(8, 4)),
         "a layer of its own kind": nn.Sequential(nn.Flatten(), Louder(8, 4)),
         "a hook": nn.Sequential(nn.Flatten(), hooked),
+        "a backward hook": nn.Sequential(nn.Flatten(), nn.Linear(8, 8), backwards),
+        "a hook on a tensor": nn.Sequential(nn.Flatten(), Turned(8, 4)),
         "another forward": nn.Sequential(nn.Flatten(), replaced),
         "a norm of the weight": nn.Sequential(nn.Flatten(), normed),
         "features of images": nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(12, 4)),
@@ -423,10 +452,40 @@ def odd_modules() -> dict[str, nn.Module]:
     }
 
 
-@pytest.mark.parametrize("name", odd_modules())
+class Padded(nn.Module):
+    """Words with padding, by the function instead of the layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.head = nn.Parameter(torch.randn(6, 3)), nn.Linear(9, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(functional.embedding(x, self.table, padding_idx=0).flatten(1))  # type: ignore[no-any-return]
+
+
+def readers() -> dict[str, nn.Module]:
+    """Of words 0 to 5, the first or last of which is padding; most batches tried hold none."""
+    return {
+        "padding": nn.Sequential(nn.Embedding(6, 3, padding_idx=0), nn.Flatten(), nn.Linear(9, 4)),
+        "the last is padding": nn.Sequential(
+            nn.Embedding(6, 3, padding_idx=-1), nn.Flatten(), nn.Linear(9, 4)
+        ),
+        "padding by frequency": nn.Sequential(
+            nn.Embedding(6, 3, padding_idx=0, scale_grad_by_freq=True), nn.Flatten(), nn.Linear(9, 4)
+        ),
+        "padding by a function": Padded(),
+    }
+
+
+@pytest.mark.filterwarnings("ignore:the model trains worker by worker")
+@pytest.mark.parametrize("name", [*odd_modules(), *readers()])
 def test_a_module_of_ones_own_gets_its_own_gradients(name: str) -> None:
-    module = odd_modules()[name]
-    x = torch.randn(40, 2, 2, 2, generator=torch.Generator().manual_seed(0))
+    module = (odd_modules() | readers())[name]
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(40, 2, 2, 2, generator=generator)
+    if name in readers():
+        x = torch.randint(6, (40, 3), generator=generator)
+        x[:10] = x[:10].clamp(1, 4)  # what is tried first has no padding
     y = torch.arange(40) % 4
     shares = torch.arange(40).chunk(3)
     task = make_task(DataSet.of(x, y, x, y), shares, module, seed=0, batch=5)

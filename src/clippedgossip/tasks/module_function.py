@@ -5,18 +5,21 @@ drawn from go in, and the new buffers come out. What cannot be batched is found 
 """
 
 import copy
+import random
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from clippedgossip.errors import DataError
 from clippedgossip.randomness import keep_mask
@@ -145,6 +148,29 @@ def _convolution(part: nn.Module, precision: str) -> nn.Module | None:
     return PaddedConv(part) if part.in_channels % WIDTH or part.out_channels % WIDTH else None
 
 
+class PaddedEmbedding(nn.Module):
+    """An embedding whose row `padding_idx` gets no gradient. `vmap` drops that argument of PyTorch's."""
+
+    def __init__(self, layer: nn.Embedding) -> None:
+        super().__init__()
+        assert layer.padding_idx is not None
+        self.weight, self.padding = layer.weight, layer.padding_idx
+        self.by_frequency = layer.scale_grad_by_freq
+        self.train(layer.training)
+
+    @classmethod
+    def of(cls, part: nn.Module) -> "PaddedEmbedding | None":
+        """For an embedding with padding that it can stand for."""
+        fits = (
+            _is_plain(part, nn.Embedding) and isinstance(part, nn.Embedding) and "weight" in part._parameters
+        )
+        return cls(part) if fits and part.padding_idx is not None and part.max_norm is None else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = functional.embedding(x, self.weight, scale_grad_by_freq=self.by_frequency)
+        return torch.where(x.eq(self.padding).unsqueeze(-1), rows.detach(), rows)
+
+
 class ModuleFunction:
     """Losses, gradients and outputs of a module for given parameters and buffers."""
 
@@ -157,6 +183,7 @@ class ModuleFunction:
             _replace(held, lambda part, _: _convolution(part, precision))
         else:
             _arrange(held)
+        _replace(held, lambda part, _: PaddedEmbedding.of(part))
         self.objective = Objective(_with_own_dropout(held), loss).train()
         self.module = self.objective.module
         self.layout = ParameterLayout.of(module)
@@ -167,6 +194,8 @@ class ModuleFunction:
         """Those that training changes; `try_once` finds them."""
         self.random = False
         """Whether a forward pass draws random numbers of its own, such as functional dropout."""
+        self.random_of_host = False
+        """Whether they are those of Python or NumPy, which `vmap` would draw once for all workers."""
         self.obstacle: str | None = None
         """Why `vmap` cannot batch it."""
         few = any(_has_few_channels(held) for held in module.parameters())
@@ -277,24 +306,29 @@ class ModuleFunction:
         first = mapped(lambda leaf: leaf[0], (x, y))
         before = {name: held.clone() for name, held in self.module.named_buffers()}
         names = [name for name in before if f"module.{name}" not in self.keys]
-        self._find_what_changes(before, names, first)
-        if not batched:
+        with _Embeddings() as embeddings:  # type: ignore[no-untyped-call]  # of PyTorch
+            self._find_what_changes(before, names, first)
+        self.obstacle = _known_obstacle(self.module, embeddings.padded, self.random_of_host)
+        if not batched or self.obstacle is not None:
             return
         keys = torch.zeros(2, 4, dtype=torch.int64, device=next(iter(parameters.values())).device)
         start = self.initial_buffers().to(keys.device).expand(2, -1)
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             try:
-                _, *found = self.gradients(parameters, start, keys, self.constants(), x, y)
+                pieces, *found = self.gradients(parameters, start, keys, self.constants(), x, y)
             except Exception as error:  # whatever `vmap` does not know, PyTorch says in its own words
                 self.obstacle = _operation(str(error))
                 return
-        with torch.no_grad():
-            own = {name: value[0] for name, value in parameters.items()}
-            alone = self(own, start[0], keys[0], self.constants(), *first)
-        for batched_result, right in zip(found, alone, strict=True):
+        own = {name: value[0].detach().requires_grad_() for name, value in parameters.items()}
+        with torch.enable_grad(), batching():
+            loss, after = self(own, start[0], keys[0], self.constants(), *first)
+            alone = torch.autograd.grad(loss, list(own.values()), materialize_grads=True)
+        for batched_result, right in zip(found, (loss, after), strict=True):
             if not torch.allclose(batched_result[0].float(), right.float(), rtol=0.1, atol=0.05):
                 self.obstacle = "it: the result differs from that of one worker"
+        if _apart([piece[0] for piece in pieces], alone):
+            self.obstacle = "it: the gradient differs from that of one worker"
         slow = [str(entry.message) for entry in said if "batching rule" in str(entry.message)]
         self.obstacle = _operation(slow[0]) if slow else self.obstacle
 
@@ -303,9 +337,13 @@ class ModuleFunction:
         device = next(self.module.parameters()).device
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             states, start = _random_states(device), dict(self.module.named_buffers())
-            self.objective(*batch)
+            with host_randomness() as drawn:
+                self.objective(*batch)
+                self.random_of_host = drawn()
             after = _random_states(device)
-        self.random = any(not torch.equal(a, b) for a, b in zip(states, after, strict=True))
+        self.random = self.random_of_host or any(
+            not torch.equal(a, b) for a, b in zip(states, after, strict=True)
+        )
         held = dict(self.module.named_buffers())
         for name in names:
             if held[name] is not start[name]:
@@ -463,6 +501,55 @@ def _replace(module: nn.Module, other: Callable[[nn.Module, int], nn.Module | No
 def _random_states(device: torch.device) -> list[Tensor]:
     on_gpu = [torch.cuda.get_rng_state(device)] if device.type == "cuda" else []
     return [torch.get_rng_state(), *on_gpu]
+
+
+@contextmanager
+def host_randomness(seed: int | None = None) -> Iterator[Callable[[], bool]]:
+    """Python's and NumPy's global random numbers, from a seed if there is one; their states come back. Gives
+    a function that says whether any were drawn."""
+    before = random.getstate(), np.random.get_state()
+    if seed is not None:
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+    start = random.getstate(), _words(np.random.get_state())
+    try:
+        yield lambda: (random.getstate(), _words(np.random.get_state())) != start
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])
+
+
+def _words(state: Any) -> tuple[object, ...]:
+    """A state of NumPy's as something that can be compared."""
+    return tuple(part.tobytes() if isinstance(part, np.ndarray) else part for part in state)
+
+
+class _Embeddings(TorchDispatchMode):  # type: ignore[no-untyped-call]  # of PyTorch
+    """Whether an embedding with padding is computed; `vmap` would give its row of padding a gradient."""
+
+    padded = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.embedding.default and len(args) > 2 and args[2] >= 0:
+            self.padded = True
+        return func(*args, **(kwargs or {}))
+
+
+def _known_obstacle(module: nn.Module, padded: bool, random_of_host: bool) -> str | None:
+    """What `vmap` takes without an error and computes otherwise."""
+    if random_of_host:
+        return "random numbers of Python or NumPy"
+    if any(part._backward_hooks or part._backward_pre_hooks for part in module.modules()):
+        return "backward hooks"
+    return "padding_idx of functional.embedding" if padded else None
+
+
+def _apart(found: Sequence[Tensor], right: Sequence[Tensor]) -> bool:
+    """Whether gradients differ by more than rounding can explain, for a parameter that matters."""
+    wide = [(a.float(), b.float()) for a, b in zip(found, right, strict=True)]
+    whole = torch.cat([b.flatten() for _, b in wide]).norm()
+    share = 0.1 if right[0].dtype == torch.float32 else 0.5
+    return any(bool((a - b).norm() > share * b.norm() + 0.01 * whole) for a, b in wide)
 
 
 def _operation(message: str) -> str:

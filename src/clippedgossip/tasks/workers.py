@@ -33,6 +33,7 @@ from clippedgossip.tasks.module_function import (
     ModuleFunction,
     activation_cost,
     batched_on_cpu,
+    host_randomness,
     in_format,
 )
 from clippedgossip.tasks.objective import (
@@ -504,12 +505,14 @@ class Workers:
                 self._threads.objective = copy.deepcopy(self.function.objective, shared)
             objective = self._threads.objective.train(self.function.objective.training)
             return self.function(parameters, buffers, own, constants, x, y, objective=objective)
-        with torch.random.fork_rng(devices=[buffers.device] if buffers.is_cuda else []):
-            seed, node, step, _ = own.tolist()
+        seed, node, step, _ = own.tolist()
+        drawn_from = key(seed, "forward", node, step)
+        devices_used = [buffers.device] if buffers.is_cuda else []
+        with torch.random.fork_rng(devices=devices_used), host_randomness(drawn_from):
             # Not torch.manual_seed: it keeps a record of each call, for devices not yet in use.
-            torch.default_generator.manual_seed(key(seed, "forward", node, step))
+            torch.default_generator.manual_seed(drawn_from)
             if buffers.is_cuda:
-                torch.cuda.manual_seed(key(seed, "forward", node, step))
+                torch.cuda.manual_seed(drawn_from)
             return self.function(parameters, buffers, own, constants, x, y)
 
     @property
