@@ -1,5 +1,7 @@
 """Models, flat vectors, poison, augmentation, tasks and the quadratic."""
 
+from typing import Any
+
 import networkx as nx
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from clippedgossip import Network, consensus, theory
 from clippedgossip.attacks import Dissensus
@@ -268,6 +271,49 @@ class Grows(nn.Linear):
         return torch.cat([super().forward(x), x[:, : 2 * self.calls]], 1)
 
 
+class Checkpointed(nn.Linear):
+    """Computes itself again for its gradient, when its parameters are no longer in place."""
+
+    def __init__(self, reentrant: bool) -> None:
+        super().__init__(5, 3)
+        self.first, self.reentrant = nn.Linear(5, 5), reentrant
+
+    def forward(self, x: Tensor) -> Tensor:
+        return checkpoint(super().forward, self.first(x), use_reentrant=self.reentrant)  # type: ignore[no-any-return]
+
+
+class Overwrites(nn.Linear):
+    """Changes what it is given."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.mul_(0.5))
+
+
+class Renormed(nn.Module):
+    """Its embedding shrinks its own rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(20, 3, max_norm=0.1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.words(x.long().clamp(0, 19)).sum(1)  # type: ignore[no-any-return]
+
+
+class Uncopied(nn.Linear):
+    """Holds a tensor with a history, as `nn.utils.weight_norm` does."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs)
+        self.doubled = 2 * self.weight
+
+
+def hooked() -> nn.Module:
+    module = nn.Linear(5, 3)
+    module.weight.register_hook(lambda gradient: gradient * 0)  # type: ignore[no-untyped-call]  # of PyTorch
+    return module
+
+
 class Nothing:
     """A loss that is no number."""
 
@@ -284,6 +330,13 @@ class Nothing:
         ({"model": nn.Linear(5, 3).requires_grad_(False)}, "no parameters that train"),
         ({"model": nn.Embedding(5, 3, sparse=True)}, "give it sparse=False"),
         ({"model": Replaces()}, "replaces its buffer mean in training"),
+        ({"model": Checkpointed(reentrant=False)}, "computes parts of itself again"),
+        ({"model": Checkpointed(reentrant=True)}, "computes parts of itself again"),
+        ({"model": Overwrites(5, 3)}, "changes its inputs in place"),
+        ({"model": Renormed()}, "changes its parameter words.weight when it is called"),
+        ({"model": hooked()}, "weight has a hook on its gradient"),
+        ({"model": nn.LazyLinear(3)}, "weight has no shape yet"),
+        ({"model": Uncopied(5, 3)}, "cannot be copied"),
         ({"model": Grows()}, "and of \\(2, 5\\) when it is called again"),
         ({"loss": "mse"}, "outputs of shape \\(2, 3\\) for targets of shape \\(2,\\)"),
         ({"metric": "acuracy"}, "did you mean 'accuracy'"),
@@ -315,6 +368,36 @@ def test_what_does_not_fit_is_said_before_the_run(options: dict[str, object], sa
     with pytest.raises(UserError, match=says) as told:
         Workers([make_task(data, shares, model, seed=0, **options)])  # type: ignore[arg-type] # parametrised
     assert len(str(told.value).splitlines()) <= 2
+
+
+@pytest.mark.parametrize(
+    ("inputs", "targets", "says"),
+    [
+        ((torch.zeros(4, 2), torch.zeros(3, 2)), torch.zeros(4), "inputs have 3 and 4 rows"),
+        ({"a": torch.zeros(4, 2), "b": torch.zeros(5)}, torch.zeros(4), "inputs have 4 and 5 rows"),
+        (torch.zeros(0, 2), torch.zeros(0), "there are no test samples"),
+        (torch.zeros(4, 2), torch.zeros(3), "4 test inputs for 3 targets"),
+    ],
+)
+def test_what_is_wrong_with_the_number_of_rows_is_said(inputs: Any, targets: Tensor, says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        DataSet.of(torch.zeros(4, 2), torch.zeros(4), inputs, targets)
+
+
+class Counts(nn.Linear):
+    """A schedule that no worker has for itself."""
+
+    calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return super().forward(x) / self.calls
+
+
+def test_numbers_that_a_module_changes_are_said() -> None:
+    x, y = torch.randn(40, 5), torch.arange(40) % 3
+    with pytest.warns(RuntimeWarning, match="changes its attribute calls when it is called: workers share"):
+        make_task(DataSet.of(x, y, x, y), partition(y, 2, seed=0), Counts(5, 3), seed=0)
 
 
 @given(

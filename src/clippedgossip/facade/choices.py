@@ -1,6 +1,5 @@
 """The arguments of `train` and `compare`, checked before the first round: objects, or words of a config."""
 
-import copy
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from clippedgossip.settings import AttackConfig, DataConfig, ModelConfig, RuleCo
 from clippedgossip.simulate.setup import Setup, Shares, network_task
 from clippedgossip.step import SHARED, Averaged, HeavyBall, LearningRate, Optimizer, momentum_words
 from clippedgossip.tasks import SCHEMES, DataSet
+from clippedgossip.tasks.module_checks import copied
 from clippedgossip.tasks.objective import LossLike, MetricLike
 
 Words = str | Mapping[str, Any]  # a name, or a table with a name and parameters, as in a config
@@ -267,12 +267,21 @@ def _data(data: object) -> DataSet:
     )
 
 
+def _on_cpu(module: nn.Module) -> nn.Module:
+    if any(held.is_meta for held in (*module.parameters(), *module.buffers())):
+        raise DataError(
+            "the model is on the device meta, without numbers\n"
+            'give one with numbers: module.to_empty(device="cpu"), initialised'
+        )
+    return module.cpu()
+
+
 def _model(model: ModelLike, data: DataSet, seed: int) -> str | nn.Module:
     """A copy of a module; a module that a factory makes, its weights drawn from the seed."""
     if isinstance(model, str | Mapping):
         return ModelConfig.from_value(model).checked().build(data.shape, data.classes, seed=seed)
     if isinstance(model, nn.Module):
-        return copy.deepcopy(model).cpu()
+        return _on_cpu(copied(model))
     made: object = model
     if callable(model):
         with torch.random.fork_rng(devices=[]):
@@ -284,7 +293,7 @@ def _model(model: ModelLike, data: DataSet, seed: int) -> str | nn.Module:
             f"model {what} {kind_of(made)}; give a torch.nn.Module, a function that makes one,\n"
             'or a name such as "mlp"'
         )
-    return made.cpu()
+    return _on_cpu(made)
 
 
 def _called(model: Callable[[], nn.Module]) -> object:

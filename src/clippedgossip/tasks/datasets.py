@@ -64,7 +64,14 @@ class DataSet:
             raise DataError(unknown_name("keep", str(self.keep), KEEP))
         for part, x, y in (("train", self.train_x, self.train_y), ("test", self.test_x, self.test_y)):
             counts = [len(leaf) for leaf in leaves((x, y))]
-            if len(set(counts)) != 1 or not counts[0]:
+            if not all(counts):
+                raise DataError(f"{self.name}: there are no {part} samples\ngive at least one")
+            if len(inputs := {len(leaf) for leaf in leaves(x)}) > 1:
+                raise DataError(
+                    f"{self.name}: {part} inputs have {' and '.join(map(str, sorted(inputs)))} rows\n"
+                    "every tensor of a tuple or dict needs one row for each sample"
+                )
+            if len(set(counts)) != 1:
                 what = "label" if self.classes is not None else "target"
                 raise DataError(
                     f"{self.name}: {counts[0]} {part} inputs for {counts[-1]} {what}s; "

@@ -6,21 +6,48 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import disable_saved_tensors_hooks
+from torch.nn.parameter import is_lazy
 
-from clippedgossip.errors import DataError, first_line, kind_of
+from clippedgossip.errors import DataError, first_line, kind_of, warn_user
 from clippedgossip.tasks.datasets import DataSet, at, leaves, mapped
 from clippedgossip.tasks.objective import Loss, Metric, called, cross_entropy, mse, nll
 from clippedgossip.tasks.poison import Poison
 
+RECOMPUTED = (
+    "the model computes parts of itself again for the gradient (torch.utils.checkpoint), when other "
+    "parameters are in place\ncall these parts without checkpoint"
+)
 ROUNDS_TRIED = 32  # of a poison, whose labels may depend on the round
 
 
 def check_module(module: nn.Module, data: DataSet, loss: Loss, metric: Metric, batch: int) -> None:
     """Refuse a module that could not be trained on the data by this loss, or tested by this metric."""
     _check_parameters(module)
-    trial = copy.deepcopy(module)
+    trial = copied(module)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         _check_outputs(trial, data, loss, metric, batch)
+
+
+def copied(module: nn.Module) -> nn.Module:
+    """A copy of a module of the user's own."""
+    for name, held in [*module.named_parameters(), *module.named_buffers()]:
+        if is_lazy(held):
+            raise DataError(
+                f"the model's {name} has no shape yet\ncall the model once on a batch: model(x[:2])"
+            )
+        if held._backward_hooks or held._post_accumulate_grad_hooks:
+            raise DataError(
+                f"the model's {name} has a hook on its gradient, which copies do not keep\n"
+                "freeze it (requires_grad = False), or multiply it by a mask in forward"
+            )
+    try:
+        return copy.deepcopy(module)
+    except Exception as error:  # whatever a module holds
+        raise DataError(
+            f"the model cannot be copied: {first_line(error)}\n"
+            "keep only what copy.deepcopy takes; use parametrizations.weight_norm instead of weight_norm"
+        ) from error
 
 
 def _check_parameters(module: nn.Module) -> None:
@@ -75,14 +102,27 @@ def _check_outputs(module: nn.Module, data: DataSet, loss: Loss, metric: Metric,
     if not loss.of_module:
         _check_call(module, data, loss, x, y)
     value = _loss(module, loss, x, y, "eval")
+    _check_unchanged(x)
     if not isinstance(value, Tensor) or value.numel() != 1:
         shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
         raise DataError(f"the loss of a batch has shape {shape}; it must be one number\nreturn its mean")
     rows = torch.arange(max(2, batch)) % data.count
     whole = data.normalise(at(data.train_x, rows)), at(data.train_y, rows)
-    with torch.enable_grad():
-        value = _loss(module.train(), loss, *whole, "train")
-        graded = value.requires_grad and torch.autograd.grad(value.sum(), trained, allow_unused=True)
+    before, kept = _versions(module), _numbers(module.train())
+    with torch.enable_grad(), disable_saved_tensors_hooks(RECOMPUTED):
+        value = _loss(module, loss, *whole, "train")
+        graded = value.requires_grad and _gradient(value, trained)
+    _check_unchanged(whole[0])
+    if changed := [name for name, version in _versions(module).items() if version != before[name]]:
+        raise DataError(
+            f"the model changes its parameter {changed[0]} when it is called, as max_norm of an embedding "
+            "does\nlet gradients alone change it: leave max_norm out"
+        )
+    if counting := [name for name, number in _numbers(module).items() if number != kept.get(name)]:
+        warn_user(
+            f"the model changes its attribute {counting[0]} when it is called: workers share it, and a run "
+            "that is resumed starts it anew\nkeep it in a buffer, which each worker has for itself"
+        )
     if not graded or all(gradient is None for gradient in graded):
         raise DataError(
             "the loss depends on no parameter of the model, so that nothing would be learnt\n"
@@ -150,12 +190,47 @@ def _check_classes(outputs: Any, data: DataSet, y: Any) -> None:
         )
 
 
+def _check_unchanged(x: Any) -> None:
+    """These inputs were made for the trial."""
+    if any(leaf._version for leaf in leaves(x)):
+        raise DataError("the model changes its inputs in place, and so the data\nlet it work on x.clone()")
+
+
+def _versions(module: nn.Module) -> dict[str, int]:
+    """How often each parameter was changed in place."""
+    return {name: parameter._version for name, parameter in module.named_parameters()}
+
+
+def _numbers(module: nn.Module) -> dict[str, float]:
+    """The numbers that parts of a module hold as plain attributes."""
+    return {
+        f"{name}.{key}" if name else key: held
+        for name, part in module.named_modules()
+        for key, held in vars(part).items()
+        if isinstance(held, int | float) and key != "training"
+    }
+
+
+def _gradient(value: Tensor, trained: list[nn.Parameter]) -> tuple[Tensor | None, ...]:
+    try:
+        return torch.autograd.grad(value.sum(), trained, allow_unused=True)
+    except RuntimeError as error:
+        raise DataError(
+            RECOMPUTED
+            if "checkpoint" in str(error)
+            else f"the loss has no gradient: {first_line(error)}\n"
+            "compute it from the outputs by operations that PyTorch can differentiate"
+        ) from error
+
+
 def _loss(module: nn.Module, loss: Loss, x: Any, y: Any, mode: str) -> Tensor:
     try:
         return loss(module, x, y)
     except DataError:
         raise
     except Exception as error:  # and so may a loss
+        if str(error) == RECOMPUTED:
+            raise DataError(RECOMPUTED) from error
         outputs = "the module" if loss.of_module else f"outputs {_shapes(called(module.eval(), x))}"
         raise DataError(
             f"the loss cannot take {outputs} and targets {_shapes(y)} in {mode} mode: {first_line(error)}\n"
