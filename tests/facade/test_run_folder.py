@@ -89,6 +89,73 @@ def test_other_data_weights_or_code_are_another_run(tmp_path: Path) -> None:
     assert len({made.path for made in runs}) == len(runs)
 
 
+FACTOR = 1.0
+
+
+class Scaled(Net):
+    """What it computes depends on a plain attribute, on a function and on a tensor that is no buffer."""
+
+    def __init__(self, scale: float = 1.0, activation: Any = torch.tanh, shift: float = 0.0) -> None:
+        super().__init__()
+        self.scale, self.activation = scale, activation
+        self.shift = torch.full((3,), shift)
+        self.register_buffer("coarse", torch.ones(2, dtype=torch.bfloat16), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.scale * self.activation(super().forward(x)) + self.shift
+        return scores
+
+
+def weighted(factor: float) -> Any:
+    return lambda outputs, y: factor * nn.functional.cross_entropy(outputs, y)
+
+
+def by_global(outputs: Tensor, y: Tensor) -> Tensor:
+    return FACTOR * nn.functional.cross_entropy(outputs, y)
+
+
+def hooked(factor: float) -> nn.Module:
+    module = Net()
+    module.inner.register_forward_hook(lambda layer, inputs, outputs: factor * outputs)
+    return module
+
+
+def encoder(heads: int) -> nn.Module:
+    layer = nn.TransformerEncoderLayer(4, heads, 5, dropout=0.0, batch_first=True)
+    return nn.Sequential(nn.Unflatten(1, (1, 4)), layer, nn.Flatten(), nn.Linear(4, 3))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"model": lambda: Scaled(1.0)}, {"model": lambda: Scaled(2.0)}),
+        ({"model": lambda: Scaled()}, {"model": lambda: Scaled(activation=torch.relu)}),
+        (
+            {"model": lambda: Scaled(activation=lambda x: x)},
+            {"model": lambda: Scaled(activation=lambda x: -x)},
+        ),
+        ({"model": lambda: Scaled()}, {"model": lambda: Scaled(shift=1.0)}),
+        ({"model": lambda: hooked(1.0)}, {"model": lambda: hooked(2.0)}),
+        ({"model": lambda: encoder(1)}, {"model": lambda: encoder(2)}),
+        ({"loss": weighted(1.0)}, {"loss": weighted(2.0)}),
+        ({"loss": nn.CrossEntropyLoss()}, {"loss": nn.CrossEntropyLoss(label_smoothing=0.1)}),
+        ({"loss": by_global}, {"loss": by_global, "FACTOR": 2.0}),
+        ({"metric": weighted(1.0)}, {"metric": weighted(2.0)}),
+    ],
+)
+def test_what_code_holds_is_part_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one: dict[str, Any], other: dict[str, Any]
+) -> None:
+    def path(said: dict[str, Any]) -> Path | None:
+        said = dict[str, Any]({"model": Net, "FACTOR": 1.0, "rounds": 1, "progress": False}) | said
+        monkeypatch.setattr(f"{__name__}.FACTOR", said.pop("FACTOR"))
+        torch.manual_seed(1)
+        x, y, model = torch.ones(30, 4), torch.arange(30) % 3, said.pop("model")()
+        return cg.train(cg.Network(nx.cycle_graph(4)), (x, y, x, y), model, out=tmp_path, **said).path
+
+    assert path(one) == path(one) != path(other)
+
+
 def test_runs_from_python_and_from_a_config_have_the_same_columns(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(
         'network = {name = "ring", nodes = 4}\ndata = {name = "digits", samples = 80}\nmodel = "linear"\n'

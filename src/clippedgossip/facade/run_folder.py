@@ -1,14 +1,13 @@
 """The folder of a run that was given from Python: its config has names and digests of what was given."""
 
-import inspect
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType
 from typing import Any, cast
 
 import numpy as np
 
+from clippedgossip.facade.code_digest import Description
 from clippedgossip.facade.recorded_run import RecordedRun
 from clippedgossip.records import RunDirectory
 from clippedgossip.runs.config import RunConfig
@@ -44,40 +43,17 @@ def run_folder(recorded: RecordedRun, root: Path | str, device: str) -> Attempt:
 def _digests(setup: Setup) -> dict[str, str]:
     """Of all that a description only names."""
     task, network, data = setup.task, setup.network, setup.task.data
-    held, kinds = task.module.state_dict(), {type(part) for part in task.module.modules()}
-    own = [task.loss.function, task.metric.source, type(setup.rule), type(setup.attack), *kinds]
+    own = [task.loss.function, task.metric.source, type(setup.rule), type(setup.attack)]
     own += [type(network.schedule), getattr(network.schedule, "function", None), type(network.delay)]
     own += [type(setup.training.optimizer)]
     weights = [] if task.loss.weights is None else [task.loss.weights]
-    code = sorted(text for thing in own if (text := _code(thing)))
     return {
         "network": digest(network.indptr, network.indices, network.byzantine, network.edge_weights()),
         "data": digest(*leaves((data.train_x, data.train_y, data.test_x, data.test_y))),
         "shares": digest(task.nodes, task.table, task.sizes),
-        "model": digest(*held.values(), *map(_text, (repr(task.module), *held))),
-        "code": digest(*map(_text, code), *weights),
+        "model": digest(*map(_text, (repr(task.module), Description().of(task.module)))),
+        "code": digest(*(_text(Description().of(thing)) for thing in own), *weights),
     }
-
-
-def _code(thing: Any) -> str:
-    """The source of a function or class of the user's own."""
-    module = str(getattr(thing, "__module__", ""))
-    if not callable(thing) or module.partition(".")[0] in ("clippedgossip", "torch", "builtins"):
-        return ""
-    name, compiled = getattr(thing, "__qualname__", thing), getattr(thing, "__code__", None)
-    try:
-        source = inspect.getsource(thing)
-    except (OSError, TypeError):  # typed at a prompt
-        source = f"{module}.{name}"
-    else:
-        if "<lambda>" not in str(name):  # the lines of one may hold others
-            return source
-    return f"{source} {'' if compiled is None else _compiled(compiled)}"
-
-
-def _compiled(code: CodeType) -> str:
-    inner = [_compiled(part) if isinstance(part, CodeType) else repr(part) for part in code.co_consts]
-    return f"{code.co_code.hex()} {code.co_names} {inner}"
 
 
 def _text(words: str) -> np.ndarray:
