@@ -14,6 +14,7 @@ from clippedgossip.mixing.slots import Layout
 from clippedgossip.paper.as_released import (
     DEVIATIONS,
     IMAGES,
+    UNCHANGED,
     WORDS,
     AlternatingBitFlipping,
     AsReleased,
@@ -24,7 +25,7 @@ from clippedgossip.paper.as_released import (
     released_cnn,
     with_deviations,
 )
-from clippedgossip.paper.base import load
+from clippedgossip.paper.base import Options, load, prepare
 from clippedgossip.paper.results import Results
 from clippedgossip.paper.training_figure import MNIST, TrainingExperiment
 from clippedgossip.rules import ClippedGossip, Gossip, Rule, TrimmedMean
@@ -160,3 +161,13 @@ def test_unknown_deviations_and_figures_without_runs_are_refused() -> None:
         with_deviations(["dumbbell"], ["bucketings"])
     with pytest.raises(ConfigError, match="trains nothing"):
         with_deviations(["consensus"], [])
+
+
+def test_deviations_that_change_nothing_say_so(tmp_path: Path) -> None:
+    """No line of this figure has buckets."""
+    (same,) = with_deviations(["weaker-topology"], ["bucketing"])
+    (made,) = prepare([same], Options(out=tmp_path, device="cpu"), lambda *_: None)
+    done = made.judge(lambda *_: None)
+    assert not done.result.lines
+    assert UNCHANGED in done.path.read_text()
+    assert UNCHANGED in str(same.table(done.result).caption)

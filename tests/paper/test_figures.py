@@ -4,7 +4,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -21,7 +21,7 @@ from clippedgossip.paper import base as base_module
 from clippedgossip.paper import cifar, delta_max, dumbbell, no_honest_majority
 from clippedgossip.paper.base import EXPERIMENTS, SETS, Options, load, prepare
 from clippedgossip.paper.overview import write_overview
-from clippedgossip.paper.results import DISTANCE, Line, Results, RunResult
+from clippedgossip.paper.results import DISTANCE, Known, Line, Results, RunResult
 from clippedgossip.paper.training_figure import (
     CIFAR,
     MNIST,
@@ -418,6 +418,69 @@ def test_known_runs_are_not_done_again(tiny: str, tmp_path: Path) -> None:
             reproduce(tiny, Options(out=tmp_path, known=broken))
     with pytest.raises(SystemExit, match="2"):
         main(["reproduce", "dumbbell", "--known", str(first.out), "--from", str(first.out)])
+
+
+def written(root: Path, tiny: str) -> dict[str, Any]:
+    reproduce(tiny, Options(seeds=2, device="cpu", workers=1, out=root))
+    raw: dict[str, Any] = json.loads((root / "tiny" / "results.json").read_text())
+    return raw
+
+
+def places(raw: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Where a value lies in nested lists and tables; of a list, the first."""
+    yield path
+    for key in raw if isinstance(raw, dict) else range(min(len(raw), 1)) if isinstance(raw, list) else ():
+        if key != "config":
+            yield from places(raw[key], (*path, key))
+
+
+def edited(raw: Any, path: tuple[Any, ...], value: Any) -> Any:
+    if not path:
+        return value
+    copied = dict(raw) if isinstance(raw, dict) else list(raw)
+    copied[path[0]] = edited(raw[path[0]], path[1:], value)
+    return copied
+
+
+def test_a_damaged_file_of_results_gives_two_lines_or_a_page(tiny: str, tmp_path: Path) -> None:
+    """Every value of the file is replaced by values of other types and sizes; both who read it refuse it, or
+    draw from it."""
+    raw, path = written(tmp_path / "first", tiny), tmp_path / "results.json"
+    wrong: tuple[Any, ...] = (None, "x", -1, 1.5, True, [], {}, [None], 10**400, math.nan, math.inf, 1e308)
+    texts = [json.dumps(edited(raw, place, value)) for place in places(raw) for value in wrong]
+    refused: list[str] = []
+    for text in [*texts, "", "[" * 100_000, json.dumps(raw)[:-200]]:
+        path.write_text(text)
+        experiment = load(tiny)
+        try:
+            result = experiment.needs(Options(source=path)).read(lambda label, done, total: None)
+            experiment.rows(result)
+            experiment.claims(result)
+            experiment.page(result, experiment.claims(result), {})
+            Known.load(path)
+        except RunError as error:
+            refused.append(str(error))
+    assert len(refused) > len(texts) / 2
+    assert {len(said.splitlines()) for said in refused} == {2}
+
+
+def test_contradictions_in_a_file_of_results_are_refused(tiny: str, tmp_path: Path) -> None:
+    raw, path = written(tmp_path / "first", tiny), tmp_path / "results.json"
+    line = raw["lines"][0]
+    run = line["runs"][0]
+    longer = {**run, "rounds": [*run["rounds"], run["rounds"][-1] + 1]}
+    for changed, says in (
+        ({"lines": [line, *raw["lines"]]}, "two lines of one setting"),
+        ({"lines": [{**line, "runs": [run, run]}]}, "each must be there once"),
+        ({"lines": [{**line, "runs": [{**run, "seed": 2}]}]}, "seed above 1"),
+        ({"lines": [{**line, "runs": [longer]}]}, "curves of other lengths"),
+        ({"seeds": 0}, "0 seeds"),
+        ({"scale": "large"}, "scale 'large'"),
+    ):
+        path.write_text(json.dumps(raw | changed))
+        for read in (lambda: Known.load(path), lambda: reproduce(tiny, Options(source=path, out=tmp_path))):
+            with pytest.raises(RunError, match=says):
+                read()
 
 
 def test_results_that_are_not_there_or_of_another_figure(tiny: str, tmp_path: Path) -> None:

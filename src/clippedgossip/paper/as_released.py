@@ -178,6 +178,9 @@ WORDS: Mapping[str, str] = {
 }
 
 
+UNCHANGED = "No line of this figure changes with these deviations at this scale."
+
+
 def deviating(case: Case, names: Sequence[str]) -> Case:
     """The case with these deviations; the same object if they change nothing."""
 
@@ -228,7 +231,7 @@ class AsReleased(TrainingExperiment):
 
     def figures(self, result: Results) -> Mapping[str, PagePart]:
         if not result.lines:
-            return {"Accuracies": Text("No line of this figure changes with these deviations at this scale.")}
+            return {"Accuracies": Text(UNCHANGED)}
         return {"Accuracies": self.comparison(result)}
 
     def table(self, result: Results) -> Table:
@@ -256,6 +259,8 @@ class AsReleased(TrainingExperiment):
                 cells = [None if point is None else point.text(scale=100) for point in found.values()]
                 rows.append([setting, rule, None if known is None else f"{known:.1f}", *cells, _why(found)])
         caption = f"{self.title}\naccuracy in %, {self.whom()}. {drawing.ends(result)}"
+        if not result.lines:
+            caption = f"{self.title}\n{UNCHANGED}"
         return Table(["setting", "rule", "released", OURS, RELEASED, *shown, "explained by"], rows, caption)
 
 

@@ -27,6 +27,7 @@ from clippedgossip.errors import RunError
 from clippedgossip.files import write
 from clippedgossip.network import Network
 from clippedgossip.paper.base import Experiment, Needs, Options, Progress, load
+from clippedgossip.paper.kept import checked, read_json, unreadable, value
 from clippedgossip.paper.results import found, rounded
 from clippedgossip.report.claims import Floats
 from clippedgossip.rules import Rule
@@ -83,15 +84,14 @@ class ManyNetworks(Experiment[list[Case]], Generic[Case]):
 
     def read(self, path: Path) -> list[Case]:
         """What `write` wrote."""
+        raw = read_json(path)
         try:
-            raw = json.loads(path.read_text(encoding="utf-8"))
             if raw["format"] != FORMAT or raw["experiment"] != self.name:
-                raise KeyError(f"it holds results of {raw['experiment']!r}")
-            return [self.case(**row) for row in raw["cases"]]  # type: ignore[misc]  # a subclass's dataclass, with its own fields
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise RunError(
-                f"cannot read results of {self.name!r} from {path}: {error}\ngive a results.json of reproduce"
-            ) from error
+                raise ValueError(f"it holds results of {raw['experiment']!r}, not of {self.name!r}")
+            rows = value(list[Any], raw["cases"], "cases")
+            return [checked(self.case, row, f"cases[{i}]") for i, row in enumerate(rows)]  # type: ignore[misc]  # a subclass's dataclass, with its own fields
+        except (ValueError, KeyError) as error:
+            raise unreadable(path, error) from error
 
     def _done(self, options: Options, progress: Progress) -> list[Case]:
         """Each seed in a process of its own, as many at a time as there are cores."""

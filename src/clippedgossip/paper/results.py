@@ -25,6 +25,7 @@ from clippedgossip.devices import find_device, usable_cores
 from clippedgossip.errors import RunError, UserError
 from clippedgossip.files import canonical, write
 from clippedgossip.paper.base import Progress
+from clippedgossip.paper.kept import checked, read_json, unreadable
 from clippedgossip.records import RunDirectory
 from clippedgossip.report.claims import Floats
 from clippedgossip.report.statistics import Estimate, Series, estimate, over_seeds
@@ -34,6 +35,11 @@ from clippedgossip.runs.fill import run_unfinished
 FORMAT = 1
 DIGITS = 5  # significant ones in the file
 DISTANCE = "consensus_distance"
+LARGEST = 1e150  # of a Ξ: its square is a number too. That of float32 models is below 1e90
+SCALES = ("quick", "paper")
+MOST_SEEDS = 100_000  # of a file, whose pages have room for all of them
+TABLES = ("network", "data", "rule", "training")
+"""Of a run's config, those that pages read."""
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -76,6 +82,19 @@ class RunResult:
             diverged=diverged,
         )
 
+    def check(self, where: str, rounds: int) -> None:
+        """Raise ValueError where numbers cannot be those of a run of so many rounds."""
+        if DISTANCE not in self.final or any(
+            len(curve) != len(self.rounds) for curve in self.curves.values()
+        ):
+            raise ValueError(f"{where} has no {DISTANCE}, or curves of other lengths than its rounds")
+        if list(self.rounds) != sorted({at for at in self.rounds if 0 <= at <= rounds}):
+            raise ValueError(f"the rounds of {where} do not grow, or are not within {rounds}")
+        for name, curve in [*self.curves.items(), *((name, [end]) for name, end in self.final.items())]:
+            most = LARGEST if name == DISTANCE else 1
+            if wrong := [held for held in curve if held is not None and not 0 <= held <= most]:
+                raise ValueError(f"{where} has {wrong[0]} as {name}; it must be from 0 to {most}")
+
     def end(self, measure: str) -> float:
         """The mean over the last rounds. A run that diverged ends with accuracy 0 and an infinite Ξ."""
         if self.diverged:
@@ -85,7 +104,7 @@ class RunResult:
 
     def last(self, measure: str) -> float:
         """After the last round."""
-        value = self.curves[measure][-1]
+        value = (self.curves.get(measure) or [None])[-1]
         return self.end(measure) if self.diverged or value is None else value
 
     def by_round(self, measure: str) -> dict[int, float | None]:
@@ -96,8 +115,10 @@ class RunResult:
 
     def mean(self, measure: str) -> float:
         """The mean over the whole run: the area under its curve, divided by its length."""
-        points = zip(self.rounds, self.curves[measure], strict=True)
-        at, curve = np.array([point for point in points if point[1] is not None], dtype=np.float64).T
+        points = zip(self.rounds, self.curves.get(measure, [None] * len(self.rounds)), strict=True)
+        if not (known := [point for point in points if point[1] is not None]):
+            return math.nan
+        at, curve = np.array(known, dtype=np.float64).T
         area = float(((curve[1:] + curve[:-1]) / 2 * np.diff(at)).sum())
         return area / float(at[-1] - at[0]) if len(at) > 1 else float(curve[0])
 
@@ -117,6 +138,20 @@ class Line:
     def tuned(self) -> tuple[str, str]:
         """One value of the parameter is chosen for each network and rule."""
         return json.dumps(self.config["network"], sort_keys=True), self.rule
+
+    def check(self) -> None:
+        """Raise ValueError where it is no line of a figure."""
+        where = f"{self.rule} in {self.setting}"
+        if not all(isinstance(self.config.get(name), Mapping) for name in TABLES):
+            raise ValueError(f"the config of {where} lacks one of {', '.join(TABLES)}")
+        seeds = [run.seed for run in self.runs]
+        if len(set(seeds)) < len(seeds) or any(seed < 0 for seed in seeds):
+            raise ValueError(f"the seeds of {where} are {seeds}; each must be there once, and at least 0")
+        last = self.config["training"].get("rounds")
+        if type(last) is not int or last < 1:
+            raise ValueError(f"the config of {where} has {last!r} rounds")
+        for run in self.runs:
+            run.check(f"{where}, seed {run.seed}", last)
 
     def read(self, seeds: Iterable[int], root: Path, known: "Known") -> "tuple[Line, list[RunDirectory]]":
         """The line with its known runs and the finished ones under `root`, and the folders of all of them."""
@@ -147,16 +182,12 @@ class Known:
         lines: list[Line] = []
         environments: list[Mapping[str, Any]] = []
         for path in files:
-            raw = _read(path)
-            if path.name == "claims.json" and "experiments" in raw:
-                continue
-            if raw["format"] != FORMAT:
-                raise RunError(f"{path} has format {raw['format']}; known is {FORMAT}\ngive another file")
-            try:
-                lines += [_from_json(line) for name in ("lines", "tuning") for line in raw.get(name, ())]
-            except (ValueError, KeyError, TypeError) as error:
-                raise _unreadable(path, error) from error
-            environments += [entry for entry in raw.get("environments", ()) if entry not in environments]
+            raw = read_json(path)
+            if "cases" in raw or (path.name == "claims.json" and "experiments" in raw):
+                continue  # of networks without training, or of claims
+            results = Results.from_json(raw, path)
+            lines += [*results.lines, *results.tuning]
+            environments += [entry for entry in results.environments if entry not in environments]
         runs = {(canonical(line.config), run.seed): run for line in lines for run in line.runs}
         return cls(runs, environments)
 
@@ -272,41 +303,41 @@ class Results:
     @classmethod
     def load(cls, path: Path, experiment: str) -> "Results":
         """Read what `save` wrote."""
-        raw = _read(path)
-        if raw.pop("format") != FORMAT or raw.get("experiment") != experiment:
+        raw = read_json(path)
+        if raw.get("experiment") != experiment:
             raise RunError(
                 f"{path} holds results of {raw.get('experiment')!r}, not of {experiment!r}\ngive another file"
             )
+        return cls.from_json(raw, path)
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any], path: Path) -> "Results":
+        """The content of a file, checked."""
+        if type(raw["format"]) is not int or raw["format"] != FORMAT:
+            raise RunError(f"{path} has format {raw['format']}; known is {FORMAT}\ngive another file")
         try:
-            lines: dict[str, Any] = {
-                name: [_from_json(line) for line in raw.pop(name, ())] for name in ("lines", "tuning")
-            }
-            return cls(**raw, **lines)
-        except (ValueError, KeyError, TypeError) as error:
-            raise _unreadable(path, error) from error
+            results = checked(cls, {name: held for name, held in raw.items() if name != "format"}, "it")
+            results.check()
+        except ValueError as error:
+            raise unreadable(path, error) from error
+        return results
 
-
-def _read(path: Path) -> dict[str, Any]:
-    """The content of a file of results."""
-    try:
-        raw: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        raw["format"]
-        return raw
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise _unreadable(path, error) from error
-
-
-def _unreadable(path: Path, error: Exception) -> RunError:
-    return RunError(f"cannot read results from {path}: {error}\ngive a results.json of reproduce")
+    def check(self) -> None:
+        """Raise ValueError where numbers cannot be those of a figure."""
+        if self.scale not in SCALES or not 1 <= self.seeds <= MOST_SEEDS or not 0 < self.length <= 1:
+            raise ValueError(f"scale {self.scale!r}, {self.seeds} seeds and length {self.length} cannot be")
+        if len(self._index) < len(self.lines):
+            raise ValueError("it has two lines of one setting and rule")
+        for line in (*self.lines, *self.tuning):
+            line.check()
+        for line in self.lines:
+            if any(run.seed >= self.seeds for run in line.runs):
+                raise ValueError(f"{line.rule} in {line.setting} has a seed above {self.seeds - 1}")
 
 
 def _to_json(line: Line) -> dict[str, Any]:
     runs = [vars(run) | {"final": rounded(run.final), "curves": rounded(run.curves)} for run in line.runs]
     return vars(line) | {"runs": runs}
-
-
-def _from_json(raw: Mapping[str, Any]) -> Line:
-    return Line(**{**raw, "runs": [RunResult(**run) for run in raw["runs"]]})
 
 
 def rounded(value: Any) -> Any:

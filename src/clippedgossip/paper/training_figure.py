@@ -288,6 +288,8 @@ class TrainingExperiment(Experiment[Results]):
         if options.source is not None:
             return Needs(lambda progress: self._loaded(options))
         cases = self._cases(options)
+        if not cases:  # deviations that change no line of the figure
+            return Needs(lambda progress: self._empty(cases, options))
         data = cases[0].config.data.name
         try:
             load_data(data)
