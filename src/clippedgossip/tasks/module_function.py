@@ -19,7 +19,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.overrides import TorchFunctionMode
 
 from clippedgossip.errors import DataError
 from clippedgossip.randomness import keep_mask
@@ -306,7 +306,7 @@ class ModuleFunction:
         first = mapped(lambda leaf: leaf[0], (x, y))
         before = {name: held.clone() for name, held in self.module.named_buffers()}
         names = [name for name in before if f"module.{name}" not in self.keys]
-        with _Embeddings() as embeddings:  # type: ignore[no-untyped-call]  # of PyTorch
+        with _Embeddings() as embeddings:
             self._find_what_changes(before, names, first)
         self.obstacle = _known_obstacle(self.module, embeddings.padded, self.random_of_host)
         if not batched or self.obstacle is not None:
@@ -524,15 +524,17 @@ def _words(state: Any) -> tuple[object, ...]:
     return tuple(part.tobytes() if isinstance(part, np.ndarray) else part for part in state)
 
 
-class _Embeddings(TorchDispatchMode):  # type: ignore[no-untyped-call]  # of PyTorch
+class _Embeddings(TorchFunctionMode):
     """Whether an embedding with padding is computed; `vmap` would give its row of padding a gradient."""
 
     padded = False
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.ops.aten.embedding.default and len(args) > 2 and args[2] >= 0:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = kwargs or {}
+        none = {functional.embedding: None, torch.embedding: -1}
+        if func in none and given.get("padding_idx", [*args, *[none[func]] * 3][2]) != none[func]:
             self.padded = True
-        return func(*args, **(kwargs or {}))
+        return func(*args, **given)
 
 
 def _known_obstacle(module: nn.Module, padded: bool, random_of_host: bool) -> str | None:
