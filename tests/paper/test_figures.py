@@ -464,6 +464,15 @@ def test_a_damaged_file_of_results_gives_two_lines_or_a_page(tiny: str, tmp_path
     assert {len(said.splitlines()) for said in refused} == {2}
 
 
+def test_one_damaged_file_among_several_is_refused(tiny: str, tmp_path: Path) -> None:
+    """A figure without a file counts as not run; a file that cannot be read is no such figure."""
+    lenient = Options(source=tmp_path, out=tmp_path / "out", lenient=True)
+    assert "no results of 'tiny'" in reproduce(tiny, lenient).result.troubles[0]
+    (tmp_path / "tiny.json").write_text('{"format": 1')
+    with pytest.raises(RunError, match="cannot read results from"):
+        reproduce(tiny, lenient)
+
+
 def test_contradictions_in_a_file_of_results_are_refused(tiny: str, tmp_path: Path) -> None:
     raw, path = written(tmp_path / "first", tiny), tmp_path / "results.json"
     line = raw["lines"][0]

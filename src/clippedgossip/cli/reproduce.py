@@ -85,7 +85,8 @@ def reproduce(
     Finished runs are not run again. Stopped runs resume. Each figure has a
     folder with a page (index.html), its claims (claims.json) and its numbers
     (results.json). From these numbers --from draws the page again, and --known
-    adds what is missing. Several figures also have a page in common.
+    adds what is missing; consensus keeps none and is computed each time, in
+    seconds. Several figures also have a page in common.
     """
     from clippedgossip.paper.base import Options, resolve
 

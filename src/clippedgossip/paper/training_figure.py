@@ -398,11 +398,13 @@ class TrainingExperiment(Experiment[Results]):
     def _loaded(self, options: Options) -> Results:
         assert options.source is not None
         try:
-            return Results.load(found(options.source, self.name), self.name)
-        except RunError:
+            path = found(options.source, self.name)
+        except RunError as error:
             if not options.lenient:
                 raise
-        return replace(self._empty(self._cases(options), options), troubles=["not run"])
+            why = str(error).splitlines()[0]
+            return replace(self._empty(self._cases(options), options), troubles=[why])
+        return Results.load(path, self.name)
 
     def _empty(self, cases: Sequence[Case], options: Options) -> Results:
         """Without runs."""
