@@ -139,27 +139,27 @@ def _gradient(w: Tensor, y: Tensor, size: Sequence[int], up: int, left: int, ste
 
 
 @operation
-def convolve_weights(x: Tensor, w: Tensor, y: Tensor, up: int, left: int, step: int) -> Tensor:
-    """The gradient of the kernels w from that of the output, as (parts, …): sums over some pixels."""
+def convolve_weights(x: Tensor, y: Tensor, size: Sequence[int], up: int, left: int, step: int) -> Tensor:
+    """The gradient of kernels of this size, (rows, columns), from that of the output, as (parts, …): sums
+    over some pixels."""
     from clippedgossip.tasks import convolution_cuda as kernels
 
-    out: Tensor = _parts(x, w, y, up, left, step)
-    kernels.weights(x, y, out, Shape.of(x.shape, w.shape, up, left, step))
+    out: Tensor = _parts(x, y, size, up, left, step)
+    kernels.weights(x, y, out, Shape.of(x.shape, out.shape, up, left, step))
     return out
 
 
 @convolve_weights.register_fake
-def _parts(x: Tensor, w: Tensor, y: Tensor, up: int, left: int, step: int) -> Tensor:
+def _parts(x: Tensor, y: Tensor, size: Sequence[int], up: int, left: int, step: int) -> Tensor:
     tile_p, most_f, tile_n, *_ = WEIGHTS
-    n, filters = w.shape[:2]
-    tiles = n * (filters // tile_of(filters, most_f)) * -(-w[0, 0].numel() // tile_n)
-    return _room(w, w.shape, PROGRAMS // tiles, y[0, ..., 0].numel() // (4 * tile_p))
+    n, channels, filters = len(x), x.shape[-1], y.shape[-1]
+    tiles = n * (filters // tile_of(filters, most_f)) * -(-size[0] * size[1] * channels // tile_n)
+    return _room(x, (n, filters, *size, channels), PROGRAMS // tiles, y[0, ..., 0].numel() // (4 * tile_p))
 
 
 @operation
 def weights_by_image(x: Tensor, y: Tensor, size: Sequence[int], up: int, left: int, step: int) -> Tensor:
-    """The same from images and gradients (workers, rows, columns, channels, images), for kernels of this
-    size, (rows, columns)."""
+    """The same from images and gradients (workers, rows, columns, channels, images)."""
     from clippedgossip.tasks import convolution_cuda as kernels
 
     out: Tensor = _parts_by_image(x, y, size, up, left, step)
@@ -260,12 +260,12 @@ class GroupedConvolutions(CustomGraphPass):
         return self._call(own.convolve_back.default, kernels, self._images(y, n), size, *steps)
 
     def _kernels_gradient(self, x: fx.Node, w: fx.Node, y: fx.Node, n: int, steps: Sequence[int]) -> fx.Node:
+        size = list(w.meta["val"].shape[2:])
         if x.meta["val"].dtype == torch.bfloat16:
-            laid = self._images(x, n), self._kernels(w, n), self._images(y, n)
-            found = self._call(own.convolve_weights.default, *laid, *steps)
+            laid = self._images(x, n), self._images(y, n)
+            found = self._call(own.convolve_weights.default, *laid, size, *steps)
         else:
             by_image = self._images(x, n, [1, 3, 4, 2, 0]), self._images(y, n, [1, 3, 4, 2, 0])
-            size = list(w.meta["val"].shape[2:])
             found = self._call(own.weights_by_image.default, *by_image, size, *steps)
         if len(found.meta["val"]) == 1:
             return self._call(aten.select.int, found, 0, 0)
@@ -289,8 +289,7 @@ class GroupedConvolutions(CustomGraphPass):
 
     def _channels_last(self, x: fx.Node) -> fx.Node:
         _, channels, high, wide = x.meta["val"].shape
-        strides = [channels * high * wide, 1, wide * channels, channels]
-        return self._call(prims.inductor_force_stride_order.default, x, strides)
+        return self._in_order(x, [channels * high * wide, 1, wide * channels, channels])
 
     def _images(self, x: fx.Node, n: int, order: Sequence[int] = (1, 0, 3, 4, 2)) -> fx.Node:
         """(b, n·c, h, w) as (n, b, h, w, c), or in another order of (b, n, c, h, w)."""
@@ -320,8 +319,13 @@ class GroupedConvolutions(CustomGraphPass):
         if name not in self.held:
             value = self._call(aten.reshape.default, value, shape)
             value = self._call(aten.permute.default, value, order)
-            self.held[name] = self._call(aten.clone.default, value, memory_format=torch.contiguous_format)
+            value = self._call(aten.clone.default, value, memory_format=torch.contiguous_format)
+            self.held[name] = self._in_order(value, value.meta["val"].stride())
         return self.held[name]
+
+    def _in_order(self, x: fx.Node, strides: Sequence[int]) -> fx.Node:
+        """Lay it out once. Of a `clone` alone, the compiler makes one for each operation that uses it."""
+        return self._call(prims.inductor_force_stride_order.default, x, list(strides))
 
     def _call(self, target: Any, *args: Any, **options: Any) -> fx.Node:
         node = self.graph.call_function(target, args, options)

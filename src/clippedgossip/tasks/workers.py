@@ -56,7 +56,9 @@ Take = Callable[[int, Sequence[Tensor]], None]
 Tier = Literal["vmap", "each"]
 CALLS = (called.__code__, Loss.of_outputs.__code__, Loss.__call__.__code__)
 """What calls a user's model and loss."""
-COMPILER = {"keep_output_stride": False}  # gradients of kernels may lie as they were computed
+COMPILER = {"keep_output_stride": False, "triton.autotune_pointwise": False}
+"""Gradients of kernels may lie as they were computed. One form of a kernel is compiled where PyTorch would
+compile several and time them: a ResNet's first round came 7 s sooner, and its rounds took as long."""
 STATISTICS = 8  # batches from which the statistics of an averaged model's batch normalisation are estimated
 
 
