@@ -34,6 +34,7 @@ parameters, 680 and 510 for a transformer of 285,504, 17 and 29 for 407,050 of l
 REPEATS = 4096
 """The draws of a dropout layer's k-th call in one pass are those of layer (place + k · this)."""
 FEW_CHANNELS = 4
+WORD = 8  # numbers of bfloat16 that a GPU reads at a time
 WIDTH = 16
 """Channels and filters are multiples of it in convolutions that `convolution` has kernels for."""
 DTYPES = {"float32": torch.float32, "tf32": torch.float32, "bfloat16": torch.bfloat16}
@@ -106,17 +107,26 @@ class ShiftedConv(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         (up, left), (down, right) = self.around, self.stride
         h = functional.pad(x.permute(0, 2, 3, 1), (0, 0, left, left, up, up))
-        if h.shape[-1] <= FEW_CHANNELS:
+        few = h.shape[-1] <= FEW_CHANNELS
+        if few:
             # PyTorch 2.11 compiles views of few images of one channel into a kernel that reads some of them
             # from the wrong place. A copy avoids it.
             h = h.clone(memory_format=torch.contiguous_format)
-        filters, _, rows, columns = self.weight.shape
+        filters, channels, rows, columns = self.weight.shape
         high, wide = (h.shape[1] - rows) // down * down + 1, (h.shape[2] - columns) // right * right + 1
         shifts = [
             h[:, i : i + high : down, j : j + wide : right] for i in range(rows) for j in range(columns)
         ]
         kernel = self.weight.permute(2, 3, 1, 0).reshape(-1, filters)
-        shifted = torch.cat(shifts, -1)
+        if few:
+            # In one compiled kernel, where `cat` has one for each shift, and so wide that its products are
+            # read by whole words.
+            wider = -len(kernel) % WORD
+            kernel, ends = functional.pad(kernel, (0, 0, 0, wider)), len(kernel) + wider - channels
+            padded = [functional.pad(s, (i * channels, ends - i * channels)) for i, s in enumerate(shifts)]
+            shifted = sum(padded[1:], padded[0])
+        else:
+            shifted = torch.cat(shifts, -1)
         product = shifted.flatten(0, 2) @ kernel
         product = product if self.bias is None else product + self.bias
         return product.view(*shifted.shape[:3], filters).permute(0, 3, 1, 2)
@@ -143,8 +153,8 @@ def _convolution(part: nn.Module, precision: str) -> nn.Module | None:
     """What a GPU computes sooner than this part of a module, if it is a plain convolution."""
     if not (isinstance(part, nn.Conv2d) and ShiftedConv.fits(part)):
         return None
-    if precision == "float32" or part.stride[0] != part.stride[1]:
-        return ShiftedConv(part)
+    if precision == "float32" or part.stride[0] != part.stride[1] or part.in_channels <= FEW_CHANNELS:
+        return ShiftedConv(part)  # of few channels, the shifted images are small
     return PaddedConv(part) if part.in_channels % WIDTH or part.out_channels % WIDTH else None
 
 
