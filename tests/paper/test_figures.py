@@ -457,11 +457,25 @@ def test_a_damaged_file_of_results_gives_two_lines_or_a_page(tiny: str, tmp_path
             experiment.rows(result)
             experiment.claims(result)
             experiment.page(result, experiment.claims(result), {})
-            Known.load(path)
+            Known.load(path, tiny)
         except RunError as error:
             refused.append(str(error))
     assert len(refused) > len(texts) / 2
     assert {len(said.splitlines()) for said in refused} == {2}
+
+
+def test_a_figure_s_own_file_comes_before_others_that_share_its_runs(tiny: str, tmp_path: Path) -> None:
+    raw = written(tmp_path / "first", tiny)
+    line = raw["lines"][0]
+    run = line["runs"][0]
+    other = raw | {"lines": [line | {"runs": [run | {"final": dict.fromkeys(run["final"], 0.5)}]}]}
+    for names in (("a", "b"), ("b", "a")):
+        for name, held in zip(names, (raw, other | {"experiment": "another"}), strict=True):
+            (tmp_path / f"{name}.json").write_text(json.dumps(held))
+        for experiment, final in ((tiny, run["final"]), ("another", dict.fromkeys(run["final"], 0.5))):
+            known = Known.load(tmp_path, experiment).run(line["config"], run["seed"])
+            assert known is not None
+            assert known.final == final
 
 
 def test_one_damaged_file_among_several_is_refused(tiny: str, tmp_path: Path) -> None:
@@ -487,7 +501,10 @@ def test_contradictions_in_a_file_of_results_are_refused(tiny: str, tmp_path: Pa
         ({"scale": "large"}, "scale 'large'"),
     ):
         path.write_text(json.dumps(raw | changed))
-        for read in (lambda: Known.load(path), lambda: reproduce(tiny, Options(source=path, out=tmp_path))):
+        for read in (
+            lambda: Known.load(path, tiny),
+            lambda: reproduce(tiny, Options(source=path, out=tmp_path)),
+        ):
             with pytest.raises(RunError, match=says):
                 read()
 

@@ -172,24 +172,25 @@ class Known:
     environments: Sequence[Mapping[str, Any]]
 
     @classmethod
-    def load(cls, source: Path | None) -> "Known":
-        """Of a file of results, or of all such files in a folder."""
+    def load(cls, source: Path | None, experiment: str) -> "Known":
+        """Of a file of results, or of all such files in a folder. Figures share runs, which differ by
+        rounding if they are of different versions: those in the experiment's own file come first."""
         files = [] if source is None else [source]
         if source is not None and source.is_dir():
             files = [*sorted(source.glob("*.json")), *sorted(source.glob("*/results.json"))]
             if not files:
                 raise RunError(f"there are no results in {source}\ngive a results.json, or a folder of them")
-        lines: list[Line] = []
-        environments: list[Mapping[str, Any]] = []
+        found: list[Results] = []
         for path in files:
             raw = read_json(path)
             if "cases" in raw or (path.name == "claims.json" and "experiments" in raw):
                 continue  # of networks without training, or of claims
-            results = Results.from_json(raw, path)
-            lines += [*results.lines, *results.tuning]
-            environments += [entry for entry in results.environments if entry not in environments]
+            found.append(Results.from_json(raw, path))
+        found.sort(key=lambda results: results.experiment == experiment)  # what comes later counts
+        lines = [line for results in found for line in (*results.lines, *results.tuning)]
         runs = {(canonical(line.config), run.seed): run for line in lines for run in line.runs}
-        return cls(runs, environments)
+        places = {canonical(place): place for results in found for place in results.environments}
+        return cls(runs, list(places.values()))
 
     def run(self, config: Mapping[str, Any], seed: int) -> RunResult | None:
         """The run of a config (without its seed) and a seed."""

@@ -299,7 +299,7 @@ class TrainingExperiment(Experiment[Results]):
             empty = replace(self._empty(cases, options), troubles=[f"{data} is not here"])
             return Needs(lambda progress: empty)
         fixed, tuned = ([case for case in cases if bool(case.tries) is chosen] for chosen in (False, True))
-        known = Known.load(options.known)
+        known = Known.load(options.known, self.name)
 
         def configs(some: Iterable[Case], seeds: Iterable[int]) -> list[RunConfig]:
             wanted = [(case, seed) for seed in seeds for case in some]
