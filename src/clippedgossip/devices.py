@@ -145,7 +145,8 @@ def compiled(
 
     With `dynamic`, sizes are symbolic from the start; if it is None, a size becomes symbolic when it changes.
     PyTorch keeps compiled code in a folder, for other runs and processes. A user who waits for what is
-    compiled anew is `told` its name. `options` are those of PyTorch's compiler.
+    compiled anew is `told` its name. `options` are those of PyTorch's compiler. It takes the forms of sums by
+    rule. If it timed several, another process could take another form, whose sums are rounded otherwise.
     """
     if kind in _DISTRUST:
         return function
@@ -159,7 +160,8 @@ def compiled(
         logging.getLogger("torch.utils._sympy.interp").setLevel(logging.ERROR)  # of no use to a user
         if told and os.environ.get("RANK", "0") == "0":
             print(f"compiling {told} for the GPU: {WAIT}", file=sys.stderr, flush=True)
-        _COMPILED[kind] = torch.compile(function, dynamic=dynamic, options=options)
+        by_rule = {"deterministic": True} if hasattr(torch._inductor.config, "deterministic") else {}
+        _COMPILED[kind] = torch.compile(function, dynamic=dynamic, options={**by_rule, **(options or {})})
     return _COMPILED[kind]
 
 
