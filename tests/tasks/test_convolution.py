@@ -1,6 +1,9 @@
 """Convolutions of all workers without shifted copies: on a CPU with plain bodies in place of the kernels."""
 
+import os
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, wait
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -211,13 +214,32 @@ def test_the_compiler_lays_images_out_as_the_kernels_read_them(precision: str) -
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that PyTorch can use")
 @every_precision
-def test_the_kernels_agree_with_float64_and_give_the_same_bytes(precision: str) -> None:
+def test_the_kernels_agree_with_float64_and_give_the_same_bytes(
+    precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from clippedgossip.tasks import convolution_cuda as kernels
+
+    ahead: list[Future[Any]] = []
+    then: list[Path] = []
+
+    def kept() -> list[Path]:
+        return sorted(Path(os.environ[kernels.CACHE]).glob("*/_convolve_kernel.json"))
+
+    def waited(jobs: list[Future[Any]]) -> None:
+        wait(jobs)
+        ahead.extend(jobs)
+        then[:] = kept()
+
+    monkeypatch.setattr(kernels, "wait", waited)
     set_product_precision(precision)
     function, call = compiled(precision, net().cuda())
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
         found = gradients(function, call, PRECISIONS[precision])
     ran = {event.key for event in seen.key_averages()}
     assert ran >= KERNELS[precision]
+    assert ahead
+    assert all(job.exception() is None for job in ahead)
+    assert kept() == then  # what was compiled ahead was found when it was launched
     again = gradients(function, call, PRECISIONS[precision])
     assert all(torch.equal(one, other) for one, other in zip(found, again, strict=True))
     assert_right(found, gradients(function, function.gradients, torch.float64), precision)

@@ -333,7 +333,7 @@ class GroupedConvolutions(CustomGraphPass):
         with values[0].fake_mode:
             node.meta["val"] = target(*values, **options)
             if target in BODIES and values[0].is_cuda:
-                BODIES[target](*values)  # compiles its kernel in a thread, while the compiler goes on
+                BODIES[target](*values)  # compiles its kernel elsewhere, while the compiler goes on
         return node
 
     def _fits(

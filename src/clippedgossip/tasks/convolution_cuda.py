@@ -1,15 +1,18 @@
 """The kernels of `convolution`: tiles of images are multiplied where they lie, without shifted copies."""
 
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+import os
+from concurrent.futures import Future, wait
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch._inductor.async_compile import AsyncCompile, get_compile_threads
 from torch._subclasses.fake_tensor import FakeTensor
+from triton.compiler import make_backend
+from triton.runtime import driver
 
-from clippedgossip.devices import usable_cores
 from clippedgossip.tasks.convolution import BY_IMAGE, WEIGHTS, Shape, tile_of
 
 SMALL, SMALL_TURN = (256, 64, 32, 8, 4), (128, 64, 32, 4, 4)
@@ -19,9 +22,9 @@ LARGE = (128, 128, 64, 8, 3)
 TF32 = (128, 256, 32, 8, 3)
 """The same in TF32."""
 Tiles = tuple[int, ...]
-_THREADS = ThreadPoolExecutor(min(8, usable_cores()), "kernels")
+CACHE = "TRITON_CACHE_DIR"  # where Triton keeps kernels; PyTorch's compiler sets it
 _AHEAD: list[Future[Any]] = []
-"""Kernels that threads compile for launches to come."""
+"""Kernels that other processes compile for launches to come."""
 
 
 @triton.jit
@@ -170,11 +173,43 @@ def _turn_kernel(
     tl.store(to, tl.trans(tile), mask=(n < PAIRS)[:, None])
 
 
+class _Target:
+    """Stands for a GPU in a process that only compiles for it."""
+
+    def __init__(self, target: Any) -> None:
+        self.target = target
+
+    def get_current_target(self) -> Any:
+        return self.target
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+
+def compile_ahead(
+    name: str, target: Any, compiler: str, cache: str | None, kinds: list[Any], constants: dict[str, Any]
+) -> None:
+    """Compile the kernel of this name for arguments of these kinds, and keep it on disk. The process that
+    launches it finds it by the compiler's name, which must be the same here: PyTorch changes it."""
+    if cache is not None:
+        os.environ[CACHE] = cache
+    driver.set_active(_Target(target))
+    type(make_backend(target)).hash = lambda self: compiler
+    globals()[name].warmup(*kinds, grid=(1,), **constants)
+
+
 def _launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> None:
-    """Launch a kernel. If its tensors are fake, only compile it, in a thread."""
+    """Launch a kernel. If its tensors are fake, only compile it, in one of the processes that compile for
+    PyTorch: a thread would take turns with PyTorch's compiler."""
     if isinstance(args[0], FakeTensor):
-        kinds = [arg.dtype if isinstance(arg, Tensor) else arg for arg in args]
-        _AHEAD.append(_THREADS.submit(kernel.warmup, *kinds, grid=grid, **constants))
+        if get_compile_threads() > 1:
+            kinds = [arg.dtype if isinstance(arg, Tensor) else arg for arg in args]
+            target = driver.active.get_current_target()
+            given = kernel.__name__, target, make_backend(target).hash(), os.environ.get(CACHE)
+            _AHEAD.append(AsyncCompile.process_pool().submit(compile_ahead, *given, kinds, constants))
         return
     if _AHEAD:
         wait(_AHEAD)  # what failed is compiled once more, and says why
