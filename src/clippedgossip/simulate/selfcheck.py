@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from clippedgossip.devices import CAPTURE, aligned_zeros, distrust
+from clippedgossip.devices import CAPTURE, aligned_zeros, distrust, uncollected
 from clippedgossip.errors import MiscompiledError, RunError, first_line, warn_user
 from clippedgossip.step import LocalStep
 from clippedgossip.tasks.datasets import at, leaves
@@ -66,10 +66,11 @@ def check_compiled(workers: Workers, models: Tensor) -> None:
     while reference is not None:
         name = "draw"
         try:
-            found = reference.wrong_batch()
-            if found is None:
-                name = "gradients"
-                found = reference.wrong_compiled_gradients(models)
+            with uncollected():
+                found = reference.wrong_batch()
+                if found is None:
+                    name = "gradients"
+                    found = reference.wrong_compiled_gradients(models)
         except Exception as error:
             if not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
                 raise
