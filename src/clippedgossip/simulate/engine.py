@@ -349,6 +349,7 @@ class MessageLosses:
             return
         inbox, group = near.inbox.explicit(), near.group
         held = torch.cat(inbox.blocks) if len(inbox.blocks) > 1 else inbox.models
+        held = held.to(self.workers.dtype_of_tests(held))  # before each is copied for every receiver
         real = inbox.layout.remember(
             f"losses of {closed} messages {group.start}",
             lambda: near.closed_present.flatten().nonzero()[:, 0],

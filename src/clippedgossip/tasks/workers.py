@@ -403,7 +403,7 @@ class Workers:
     def losses_of(self, shares: WorkerShares, models: Tensor, x: Any, y: Any) -> Tensor:
         """(m,) loss of each of the models (m, d) on inputs (m, batch, *shape), without dropout. Batch
         normalisation takes the statistics of the batch."""
-        views = self.task.layout.views(models.to(self._dtype_of_tests(models)))
+        views = self.task.layout.views(models.to(self.dtype_of_tests(models)))
         buffers = self.function.initial_buffers().to(models.device).expand(len(models), -1)
         keys = torch.zeros(len(models), 4, dtype=torch.int64, device=models.device)
         with self.function.evaluating(batch_statistics=True):
@@ -426,7 +426,7 @@ class Workers:
         a few batches of the training data: an average of models needs its own.
         """
         on_gpu = self.stacks and models.is_cuda
-        sums, dtype = self.compiled("sums") if on_gpu else self.sums, self._dtype_of_tests(models)
+        sums, dtype = self.compiled("sums") if on_gpu else self.sums, self.dtype_of_tests(models)
         found: list[Tensor | float] = [0.0] * len(models)
         if buffers is None:
             buffers = torch.stack([self._estimated(model) for model in models])
@@ -437,7 +437,7 @@ class Workers:
                 found[place] += sums(self.shares, model.to(dtype), buffers[place], x, targets).double()
         return torch.stack([torch.as_tensor(one) for one in found])
 
-    def _dtype_of_tests(self, models: Tensor) -> torch.dtype:
+    def dtype_of_tests(self, models: Tensor) -> torch.dtype:
         """Of forward passes alone: on a GPU that of the gradients' products, whose kernels are fast."""
         return self.dtype if self.stacks and models.is_cuda else models.dtype
 
