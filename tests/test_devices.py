@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -95,6 +96,14 @@ def test_a_user_who_waits_for_the_compiler_is_told_once(
             compiled(("of this test", rank), abs, told="Net")
     compiled(("of this test", "unnamed"), abs)
     assert capsys.readouterr().err == f"compiling Net for the GPU: {WAIT}\n"
+
+
+def test_the_compiler_chooses_sums_by_rule_not_by_timing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a process whose cache is empty could choose another form, rounded otherwise."""
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(torch, "compile", lambda function, **how: given.update(how) or function)
+    compiled(("of this test", "by rule"), abs, options={"keep_output_stride": False})
+    assert given["options"] == {"deterministic": True, "keep_output_stride": False}
 
 
 COMPILE = """

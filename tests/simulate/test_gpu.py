@@ -1,8 +1,12 @@
 """The GPU gives what the CPU gives. Skipped where there is none."""
 
+import os
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import networkx as nx
@@ -261,6 +265,18 @@ def test_two_gpu_runs_give_the_same_bytes() -> None:
     assert isinstance(rule, CoordinateRule)
     first, second = (list(train(setup(rule, "alie", "cnn", "bfloat16"), device="cuda")) for _ in range(2))
     assert [str(moment.record) for moment in first] == [str(moment.record) for moment in second]
+
+
+def test_a_process_that_compiles_anew_writes_the_same_bytes(tmp_path: Path) -> None:
+    """No form of a kernel is chosen by timing it."""
+    changes = ["model=cnn", "training.precision=bfloat16", "training.rounds=12", "device=cuda"]
+    found = []
+    for place in (tmp_path / "first", tmp_path / "second"):
+        empty = {"TORCHINDUCTOR_CACHE_DIR": f"{place}/code", "TRITON_CACHE_DIR": f"{place}/kernels"}
+        command = [sys.executable, "-m", "clippedgossip", "run", "examples/ring.toml", *changes]
+        subprocess.run([*command, "--out", f"{place}/runs"], check=True, env={**os.environ, **empty})
+        found.append([path.read_bytes() for path in place.glob("runs/*/records.jsonl")])
+    assert found[0] == found[1] != []
 
 
 DRAWN = {"name": "random-neighbours", "neighbours": 4}
