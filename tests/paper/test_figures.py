@@ -377,6 +377,16 @@ def test_a_run_that_was_stopped_is_done_again(tiny: str, tmp_path: Path) -> None
     assert run.records_path.read_bytes() == whole
 
 
+def test_records_of_a_finished_run_that_are_cut_off_are_refused(tiny: str, tmp_path: Path) -> None:
+    options = Options(seeds=1, device="cpu", workers=1, out=tmp_path)
+    reproduce(tiny, options)
+    records = next(tmp_path.rglob("records.jsonl"))
+    for lines, last in ((records.read_bytes().splitlines(keepends=True)[:-1], 4), ([b'{"round": 2'], 0)):
+        records.write_bytes(b"".join(lines))
+        with pytest.raises(RunError, match=f"ends at round {last}, but the run ended at round 6\ndelete"):
+            reproduce(tiny, options)
+
+
 def test_a_page_is_drawn_again_from_its_results(tiny: str, tmp_path: Path) -> None:
     options = Options(seeds=2, device="cpu", workers=1, out=tmp_path / "there")
     first = reproduce(tiny, options)

@@ -68,6 +68,11 @@ class RunResult:
         }
         curves[DISTANCE] = [record.consensus_distance for record in records]
         at = [record.round for record in records]
+        if (last := at[-1] if at else 0) != summary["rounds"]:
+            raise RunError(
+                f"{run.records_path} ends at round {last}, but the run ended at round {summary['rounds']}\n"
+                f"delete {run.path} and run it again"
+            )
         diverged = "diverged" in summary
         if diverged and at[-1] < rounds:
             at.append(rounds)
