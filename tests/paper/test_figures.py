@@ -574,6 +574,27 @@ def test_data_that_is_not_there(tiny: str, tmp_path: Path, monkeypatch: pytest.M
     assert "mnist is not here" in done.path.read_text(encoding="utf-8")
 
 
+def test_figures_without_results_are_an_error_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of several figures the others are drawn first."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty"))
+    monkeypatch.delenv("CLIPPEDGOSSIP_DATA", raising=False)
+    figures = ["weaker-topology", "precision"]
+    with pytest.raises(SystemExit, match="2"):
+        main(["reproduce", *figures, "--scale", "paper", "--device", "cpu", "--out", str(tmp_path)])
+    error = capsys.readouterr().err.splitlines()
+    assert error[:2] == [f"{name}: mnist is not here" for name in figures]
+    assert error[-2] == "error: weaker-topology, precision could not be judged: mnist is not here"
+    results = filled(training("weaker-topology"), lambda *_: 0.5)
+    results.save(tmp_path / "kept" / "weaker-topology.json")
+    with pytest.raises(SystemExit, match="2"):
+        main(["reproduce", *figures, "--from", str(tmp_path / "kept"), "--out", str(tmp_path)])
+    out, err = capsys.readouterr()
+    assert "page: " in out
+    assert "error: precision could not be judged: there are no results of 'precision' at " in err
+
+
 def test_a_worker_that_dies_is_said_so(tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(RunError, match="worker process ended early"):

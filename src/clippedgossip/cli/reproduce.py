@@ -77,7 +77,8 @@ def reproduce(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Draw figures of the paper and check every claim. Exit code 1 if a claim does not hold.
+    """Draw figures of the paper and check every claim. Exit code 1 if a claim does not hold, 2 if a figure
+    has no results.
 
     A claim holds, does not hold or is undecided by the 95 % confidence interval
     over the seeds. One seed decides nothing.
@@ -117,7 +118,8 @@ def reproduce(
 
 
 def run(experiments: "Sequence[str | Experiment[Any]]", options: "Options", *, as_json: bool) -> None:
-    """Do all runs, then judge and show each experiment. Exit code 1 if a claim does not hold."""
+    """Do all runs, then judge and show each experiment. Exit code 1 if a claim does not hold, 2 if there
+    are no results of a figure."""
     from clippedgossip.paper.base import prepare
     from clippedgossip.report.terminal import claims_table, progress, show, table
 
@@ -142,7 +144,25 @@ def run(experiments: "Sequence[str | Experiment[Any]]", options: "Options", *, a
         page = write_overview(done, options)
         if not as_json:
             print(f"all figures: {page}")
+    say_missing(done)
     verdict(done)
+
+
+def say_missing(done: "Sequence[Reproduction]") -> None:
+    """Say which results are missing and why. A figure without any is an error: its claims have no verdict."""
+    without = {}
+    for part in done:
+        troubles = getattr(part.result, "troubles", ())
+        for trouble in troubles:
+            print(f"{part.experiment.name}: {trouble}", file=sys.stderr)
+        if troubles and not any(line.runs for line in part.result.lines):
+            without[part.experiment.name] = troubles[0]
+    if without:
+        why = "; ".join(dict.fromkeys(without.values()))
+        raise UserError(
+            f"{', '.join(without)} could not be judged: {why}\n"
+            "run `clippedgossip data fetch` for missing data, or leave out these figures"
+        )
 
 
 def verdict(done: "Sequence[Reproduction]") -> None:
