@@ -36,6 +36,15 @@ def test_columns_that_do_not_fit_stand_below() -> None:
     assert max(map(len, lines)) <= 80
     assert sum(line.startswith("a setting") for line in lines) == 3
     assert sum(line.count("96.4 ± 0.3") for line in lines) == 12
+    both = Table(["setting", "rule", *wide.header[1:]], [["IID", "GM", *["96.4 ± 0.3"] * 12]], keys=2)
+    lines = table(both).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert sum(line.split()[:2] == ["IID", "GM"] for line in lines) == 3
+    assert sum(line.count("96.4 ± 0.3") for line in lines) == 12
+    assert table(Table(["rule"], [], "No rule. " * 20)).splitlines() == [
+        *["No rule. No rule. " * 4 + "No rule."] * 2,
+        "No rule. No rule.",
+    ]
     narrow = Table(["rule", "accuracy"], [["a rule whose name is long " * 4, None], ["GM", 0.5]])
     assert table(narrow).splitlines()[-1].split() == ["GM", "0.5"]
     assert max(map(len, table(narrow).splitlines())) <= 80

@@ -84,6 +84,8 @@ class Table:
     caption: str = ""
     headings: Mapping[int, str] = field(default_factory=dict)
     """Row -> a heading above it, for this row and those that follow."""
+    keys: int = 1
+    """Columns that name a row. A terminal repeats them where the others need a further table."""
 
     @property
     def texts(self) -> list[list[str]]:

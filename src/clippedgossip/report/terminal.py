@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import zip_longest
-from textwrap import TextWrapper, wrap
+from textwrap import TextWrapper, fill, wrap
 from typing import TYPE_CHECKING, Any
 
 from clippedgossip.records import ACCURACY
@@ -113,18 +113,21 @@ def status(text: str) -> AbstractContextManager[object]:
 
 def table(content: Table) -> str:
     """At most 80 columns wide. Columns that do not fit stand in a further table below."""
+    caption = "\n".join(fill(line, WIDTH) for line in content.caption.splitlines())
+    if not content.rows and caption:
+        return caption
     rows = [[cell.split("\n") for cell in row] for row in content.texts]
     header = [name.split("\n") if "\n" in name else name.split(" ") for name in content.header]
     header[0] = [content.header[0]]
     columns = list(zip(header, *rows, strict=True))
     widths = [max(len(line) for cell in column for line in cell) for column in columns]
     left = WIDTH - sum(len(GAP) + width for width in widths[1:])
-    groups = [range(1, len(widths))]
+    groups = [list(range(1, len(widths)))]
     if left >= min(LEAST, widths[0]):
         widths[0] = min(widths[0], left)
     else:
-        groups = list(_fitting(widths, WIDTH - widths[0]))
-    parts = [content.caption] if content.caption else []
+        groups = list(_fitting(widths, content.keys))
+    parts = [caption] if caption else []
     for group in groups:
         shown = [0, *group]
         part = list(_row([header[i] for i in shown], [widths[i] for i in shown], bottom=True))
@@ -250,16 +253,18 @@ def _row(
         yield GAP.join(aligned).rstrip()
 
 
-def _fitting(widths: Sequence[int], room: int) -> Iterator[range]:
-    """Columns, as many side by side as there is room for."""
-    start, used = 1, 0
-    for place in range(1, len(widths)):
+def _fitting(widths: Sequence[int], keys: int) -> Iterator[list[int]]:
+    """Columns after the first, as many side by side as there is room for; the other keys in every part."""
+    again = list(range(1, keys))
+    room = WIDTH - widths[0] - sum(len(GAP) + widths[place] for place in again)
+    start, used = keys, 0
+    for place in range(keys, len(widths)):
         need = len(GAP) + widths[place]
         if place > start and used + need > room:
-            yield range(start, place)
+            yield [*again, *range(start, place)]
             start, used = place, 0
         used += need
-    yield range(start, len(widths))
+    yield [*again, *range(start, len(widths))]
 
 
 def _wrapped(claim: "Claim", width: int) -> list[str]:
