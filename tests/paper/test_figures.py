@@ -113,6 +113,36 @@ def test_the_papers_numbers_are_kept_at_its_scale() -> None:
 
 
 @pytest.mark.parametrize("name", TRAINING)
+def test_the_miniature_is_what_its_words_say(name: str) -> None:
+    experiment = training(name)
+    scale = experiment.scales["quick"]
+    cases = list(experiment.cases(scale))
+    words = f"{scale.about} {experiment.remarks}"
+    models = {"one hidden layer of 64": "mlp", "six hidden layers of 32": "deep-mlp"}
+    assert {case.config.model.name for case in cases} <= {
+        how for said, how in models.items() if said in words
+    }
+    for case in cases:
+        trains = case.config.training
+        assert f"{trains.rounds * trains.local_steps} rounds" in words
+        assert trains.lr == 0.01 or f"learning rate of {trains.lr:g}" in words
+
+
+@pytest.mark.parametrize("name", TRAINING)
+def test_a_page_says_its_scale_and_what_it_leaves_out(name: str) -> None:
+    experiment = training(name)
+    results = filled(experiment, lambda *_: 0.5, seeds=1)
+    assert "Run at the quick scale." in experiment.intro(results)
+    assert experiment.table(results).caption.startswith(f"{experiment.title}, quick scale\n")
+    part = replace(results, length=0.1)
+    assert "quick scale, 0.1 of its rounds" in experiment.table(part).caption
+    for case in experiment.cases(experiment.scales["paper"]):
+        for said, here in ((case.setting, results.settings), (case.rule, results.rules)):
+            assert said in here or said in experiment.left_out(results)
+    assert experiment.left_out(replace(results, scale="paper")) == ""
+
+
+@pytest.mark.parametrize("name", TRAINING)
 def test_claims_are_unique_and_not_run_without_runs(name: str) -> None:
     experiment = training(name)
     results = filled(experiment, lambda *_: None, seeds=1)
@@ -539,6 +569,10 @@ def test_the_page_for_all_shows_every_claim(tiny: str, tmp_path: Path) -> None:
     text = write_overview([done, done], options).read_text(encoding="utf-8")
     assert 'href="tiny/index.html"' in text
     assert text.count("it learns") == 2
+    assert "2 figures at the quick scale. " in text
+    other = replace(done, result=replace(done.result, scale="paper"))  # of --from
+    text = write_overview([other, other], options).read_text(encoding="utf-8")
+    assert "2 figures at the paper&#x27;s scale. " in text
     assert not re.search(r"https?://(?!www\.w3\.org)", text)
 
 

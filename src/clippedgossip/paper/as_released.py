@@ -226,6 +226,13 @@ class AsReleased(TrainingExperiment):
                 for name, arm in arms.items():
                     yield replace(arm, rule=_arm(case.rule, name))
 
+    def left_out(self, result: Results) -> str:
+        """The deviations that no line shows."""
+        shown = {line.rule.rpartition(" | ")[2] for line in result.lines}
+        idle = [name for name in self.deviations if name not in shown]
+        some = "Without effect on this figure at this scale: "
+        return f"{some}{', '.join(idle)}." if idle and result.lines else ""
+
     def findings(self, result: Results) -> Iterable[Claim]:
         return ()
 
@@ -258,10 +265,10 @@ class AsReleased(TrainingExperiment):
                 known = self.figure.released(setting, rule)
                 cells = [None if point is None else point.text(scale=100) for point in found.values()]
                 rows.append([setting, rule, None if known is None else f"{known:.1f}", *cells, _why(found)])
-        caption = f"{self.title}\naccuracy in %, {self.whom()}. {drawing.ends(result)}"
-        if not result.lines:
-            caption = f"{self.title}\n{UNCHANGED}"
-        return Table(["setting", "rule", "released", OURS, RELEASED, *shown, "explained by"], rows, caption)
+        words = f"accuracy in %, {self.whom()}. {drawing.ends(result)} {self.left_out(result)}"
+        caption = f"{self.title}, {result.size}\n{words.rstrip() if result.lines else UNCHANGED}"
+        header = ["setting", "rule", "released", OURS, RELEASED, *shown, "explained by"]
+        return Table(header, rows, caption, keys=2)
 
 
 def _why(found: Mapping[str, Estimate | None]) -> str:
@@ -296,6 +303,6 @@ def with_deviations(names: Iterable[str], deviations: Sequence[str]) -> list[AsR
     for figure in map(load, names):
         if not isinstance(figure, TrainingExperiment):
             why = f"{figure.name!r} trains nothing, so that no deviation changes it"
-            raise ConfigError(f"{why}\nleave it out of --as-released")
+            raise ConfigError(f"{why}\nleave it out, or --as-released and --deviation")
         found.append(AsReleased(figure, deviations or list(DEVIATIONS)))
     return found

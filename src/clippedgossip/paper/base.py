@@ -103,6 +103,10 @@ class Experiment(ABC, Generic[Result]):
     def table(self, result: Result) -> Table:
         """The numbers that matter most, for a terminal."""
 
+    def intro(self, result: Result) -> str:
+        """The lead of its page."""
+        return self.lead
+
     def save(self, result: Result, folder: Path) -> None:
         """Keep the result in the folder of the experiment, to draw from later."""
 
@@ -123,7 +127,7 @@ class Experiment(ABC, Generic[Result]):
             for title, apart in (("Claims", False), ("By construction", True))
             if (part := [c for c in claims.claims if (c.verdict == "by construction") is apart])
         ]
-        return page(self.title, self.lead, [*drawn, *judged, *self.notes(result)])
+        return page(self.title, self.intro(result), [*drawn, *judged, *self.notes(result)])
 
 
 SETS: Mapping[str, Mapping[str, str]] = {

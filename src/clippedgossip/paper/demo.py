@@ -54,6 +54,12 @@ class Demo(figure.TrainingExperiment):
     values per side; weights are lazy; ALIE has z = 10. To save time the ring leaves out gossip, which fails,
     and Mozi, which does well, as in the paper (clippedgossip reproduce no-honest-majority)."""
 
+    def intro(self, result: Results) -> str:
+        return self.lead
+
+    def left_out(self, result: Results) -> str:
+        return ""
+
     def cases(self, scale: figure.Scale) -> Iterator[figure.Case]:
         wide = figure.paper_rules(scale.radius, trim=1)
         dumbbell = {"name": "dumbbell", "clique": 5}

@@ -34,11 +34,15 @@ def write_overview(done: Sequence[Reproduction], options: Options) -> Path:
         link = PageLink("The page of this figure: more plots, networks, configs", target)
         first = list(part.figures.values())[:1]
         sections.append(
-            Section(part.experiment.title, [Text(part.experiment.lead), *first, link, part.claims])
+            Section(
+                part.experiment.title,
+                [Text(part.experiment.intro(part.result)), *first, link, part.claims],
+            )
         )
+    sizes = dict.fromkeys(part.result.size for part in done if hasattr(part.result, "size"))
     lead = (
-        f"Every figure at the {options.scale} scale. Every finding of the text is a number beside ours. "
-        f"Of {len(everything.claims)} claims {everything.tally}."
+        f"{len(done)} figures{' at the ' * bool(sizes)}{' and the '.join(sizes)}. What the paper says stands "
+        f"beside what was seen. Of {len(everything.claims)} claims {everything.tally}."
     )
     judged = {part.experiment.name: (part.length, part.claims) for part in done}
     write_claims(options.out / "claims.json", judged)

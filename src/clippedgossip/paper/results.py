@@ -232,6 +232,12 @@ class Results:
             troubles=[*self.troubles, *troubles],
         )
 
+    @property
+    def size(self) -> str:
+        """`quick scale`, `paper's scale`, or how much of it was run."""
+        named = "quick scale" if self.scale == "quick" else "paper's scale"
+        return named if self.length == 1 else f"{named}, {self.length:.3g} of its rounds"
+
     @cached_property
     def _index(self) -> Mapping[tuple[str, str], Line]:
         return {(line.setting, line.rule): line for line in self.lines}

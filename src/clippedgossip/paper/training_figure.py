@@ -200,7 +200,8 @@ MNIST: Mapping[ScaleName, Scale] = {
         training={"batch": 32, "lr": 0.01, "momentum": 0.9, **often(240, 15)},
         radius=1.0,
         about="The miniature: scikit-learn's 1,797 digits in place of MNIST, one hidden layer of 64 in place "
-        "of the CNN, 240 rounds in place of 900. Batch, learning rate, momentum and τ are the paper's.",
+        "of the CNN, 240 rounds in place of 900. Batch, learning rate and momentum are the paper's, and τ "
+        "unless it is searched for.",
     ),
     "paper": Scale(
         name="paper",
@@ -316,6 +317,10 @@ class TrainingExperiment(Experiment[Results]):
             lambda: configs(self._tuned(tuned, options, known)[0], seeds),
         )
 
+    def intro(self, result: Results) -> str:
+        small = " This is a miniature: verdicts can differ from those at the paper's scale."
+        return f"{self.lead} Run at the {result.size}.{small if result.scale == 'quick' else ''}"
+
     def save(self, result: Results, folder: Path) -> None:
         result.save(folder / "results.json")
 
@@ -351,17 +356,26 @@ class TrainingExperiment(Experiment[Results]):
         ]
 
     def table(self, result: Results) -> Table:
-        title = f"{self.title}\naccuracy in %, {self.whom()}"
+        title = f"{self.title}, {result.size}\naccuracy in %, {self.whom()}"
         return drawing.short_table(result, self.reported, title)
 
     def notes(self, result: Results) -> Sequence[Section]:
+        remarks = " ".join(part for part in (self.remarks, self.left_out(result)) if part)
         tuning = [Section("How parameters were chosen", [drawing.tuning(result, self.reported)])]
         return [
             Section("Accuracies", [drawing.page_table(result)]),
             *(tuning if result.tuning else []),
             Section("Networks", [drawing.networks(result)]),
-            Section("How it was run", drawing.how(result, self.scales, self.remarks, self.command(result))),
+            Section("How it was run", drawing.how(result, self.scales, remarks, self.command(result))),
         ]
+
+    def left_out(self, result: Results) -> str:
+        """What the paper's scale has and this one has not."""
+        whole = list(self.cases(self.scales["paper"])) if result.scale == "quick" else []
+        settings = dict.fromkeys(c.setting for c in whole if c.setting not in result.settings)
+        rules = dict.fromkeys(c.rule for c in whole if c.rule not in result.rules)
+        names = "; ".join([*settings, *rules])
+        return f"At the paper's scale only: {names}." if names else ""
 
     def command(self, result: Results) -> str:
         part = "" if result.length == 1 else f" --length {result.length:g}"
