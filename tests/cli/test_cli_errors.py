@@ -57,6 +57,8 @@ WRONG: dict[str, tuple[str, ...]] = {  # the command -> what its error must say
     f"run {EXAMPLE} network.byzantine=[1,2": ("[1,2", "Unclosed", "close every {"),
     f"run {EXAMPLE} training.lr_factor=0.5": ("training.lr_factor", "no effect without training.lr_drops"),
     "consensus ring --rule-option radius=1 --rule-option radius=2": ("radius", "twice"),
+    "reproduce dumbbell --from . --seeds 2": ("--from draws what is in .", "leave --seeds out"),
+    "reproduce dumbbell --from . --precision tf32 --length 0.5": ("leave --precision and --length out",),
     "reproduce consensus --from nowhere": ("nowhere", "does not exist", "results.json"),
     "examples nothing.toml": ("nothing.toml", "dumbbell.toml"),
     "audit asymmetric.csv": ("1–0", "0.2", "0.3", "symmetric"),

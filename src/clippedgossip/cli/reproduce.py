@@ -97,6 +97,12 @@ def reproduce(
             raise UserError(f"{option} {path} does not exist\ngive a results.json, or a folder of them")
     if source is not None and known is not None:
         raise UserError("--known adds runs, and --from runs nothing\ngive one of them")
+    given = {"--seeds": seeds is not None, "--precision": precision is not None, "--length": length < 1}
+    if source is not None and (idle := [option for option, is_given in given.items() if is_given]):
+        raise UserError(
+            f"--from draws what is in {source}, whatever {' and '.join(idle)} may be\n"
+            f"leave {' and '.join(idle)} out, or give --known in place of --from"
+        )
     options = Options(
         scale=scale,
         seeds=seeds,
