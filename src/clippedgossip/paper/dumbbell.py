@@ -186,7 +186,7 @@ def _buckets(result: Results) -> Iterator[Claim]:
             final(BUCKETS, rule) - final(PLAIN, rule),
             must,
             paper=f"{PUBLISHED[rule][2] - PUBLISHED[rule][1]:+.1f} points",
-            source=f"{source}; {NOISE}.",
+            source=f"{source}; the bound is ours.",
         )
 
 
