@@ -502,7 +502,7 @@ def test_a_damaged_file_of_results_gives_two_lines_or_a_page(tiny: str, tmp_path
     wrong: tuple[Any, ...] = (None, "x", -1, 1.5, True, [], {}, [None], 10**400, math.nan, math.inf, 1e308)
     texts = [json.dumps(edited(raw, place, value)) for place in places(raw) for value in wrong]
     refused: list[str] = []
-    for text in [*texts, "", "[" * 100_000, json.dumps(raw)[:-200]]:
+    for text in [*texts, "", "[]", "[" * 100_000, json.dumps(raw)[:-200]]:
         path.write_text(text)
         experiment = load(tiny)
         try:
@@ -515,6 +515,7 @@ def test_a_damaged_file_of_results_gives_two_lines_or_a_page(tiny: str, tmp_path
             refused.append(str(error))
     assert len(refused) > len(texts) / 2
     assert {len(said.splitlines()) for said in refused} == {2}
+    assert any("it is []; it must be a table" in said for said in refused)
 
 
 def test_a_figure_s_own_file_comes_before_others_that_share_its_runs(tiny: str, tmp_path: Path) -> None:

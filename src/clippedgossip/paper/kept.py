@@ -24,9 +24,11 @@ def read_json(path: Path) -> dict[str, Any]:
     """The content of a file of results."""
     try:
         raw: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(raw, dict):
+            raise ValueError(f"it is {_shown(raw)}; it must be a table")
         raw["format"]
         return raw
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, RecursionError) as error:
         raise unreadable(path, error) from error
 
 
