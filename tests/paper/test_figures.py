@@ -678,6 +678,7 @@ def test_a_run_that_diverged_counts_as_diverged() -> None:
     assert shown is not None
     assert shown.text(scale=100) == "diverged"
     assert results.final("s", "r", DISTANCE).tolist() == [math.inf]
+    assert results.wholes("all")("s", "r").tolist() == [0.0]
     assert np.isnan(results.final("s", "other", "all")).all()
 
 

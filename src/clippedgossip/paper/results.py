@@ -119,7 +119,10 @@ class RunResult:
         return {at: gap if value is None else value for at, value in zip(self.rounds, curve, strict=False)}
 
     def mean(self, measure: str) -> float:
-        """The mean over the whole run: the area under its curve, divided by its length."""
+        """The mean over the whole run: the area under its curve, divided by its length. A run that diverged
+        counts as at its end."""
+        if self.diverged:
+            return self.end(measure)
         points = zip(self.rounds, self.curves.get(measure, [None] * len(self.rounds)), strict=True)
         if not (known := [point for point in points if point[1] is not None]):
             return math.nan
