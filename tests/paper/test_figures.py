@@ -299,6 +299,15 @@ def test_the_ring_loses_its_majority_at_one_node() -> None:
         ]
         assert max(neighbours) == most
         assert len(network.regular) == 5
+    plain = NetworkConfig.from_value(
+        {**no_honest_majority.ring([0]), "weights": "metropolis-hastings"}
+    ).build()
+    assert network.delta_max == pytest.approx(1 / 4)
+    assert plain.delta_max == pytest.approx(1 / 2)
+    assert (
+        "1/4 of a node's weight. Plain Metropolis–Hastings weights give them 1/2"
+        in training("no-honest-majority").remarks
+    )
 
 
 @pytest.mark.parametrize(
