@@ -10,7 +10,7 @@ from typing import Any
 
 from clippedgossip.paper import page_parts
 from clippedgossip.paper.as_released import DEVIATIONS, AsReleased
-from clippedgossip.paper.base import SETS, load
+from clippedgossip.paper.base import SETS, Options, load
 from clippedgossip.paper.many_networks import ManyNetworks
 from clippedgossip.paper.results import DISTANCE, Results
 from clippedgossip.paper.training_figure import TrainingExperiment
@@ -41,7 +41,7 @@ CLIQUES = {"cifar": ("all", "clique A", "clique B"), "delta-max": ("all", "cliqu
 def tables() -> str:
     """All figures, and how many of their claims hold."""
     judged: dict[str, Claims] = {}
-    parts = ["\n".join(_figure(name, judged)) for name in FIGURES]
+    parts = ["\n".join(_consensus(judged)), *("\n".join(_figure(name, judged)) for name in FIGURES)]
     everything = Claims([claim for claims in judged.values() for claim in claims.claims])
     rows: list[list[Cell]] = [
         [f"`{name}`", *(claims.count(verdict) or "" for verdict in PLURALS)]
@@ -51,11 +51,24 @@ def tables() -> str:
     return "\n\n".join([f"\nOf the claims below {everything.tally}.", glance, *parts]) + "\n"
 
 
+def _consensus(judged: dict[str, Claims]) -> Iterator[str]:
+    """It trains nothing, and is computed here."""
+    experiment = load("consensus")
+    result = experiment.needs(Options()).read(lambda label, done, total: None)
+    judged[experiment.name] = experiment.claims(result)
+    table = experiment.table(result)
+    yield f"## {experiment.title} (`{experiment.name}`)\n"
+    yield f"{experiment.lead} It has no seeds and takes seconds: `clippedgossip reproduce consensus`.\n"
+    yield f"{table.caption}:\n\n{_table(table)}"
+    yield from _claims(judged[experiment.name])
+
+
 def _figure(name: str, judged: dict[str, Claims]) -> Iterator[str]:
     experiment, result = load(name), Results.load(HERE / "h200" / f"{name}.json", name)
     assert isinstance(experiment, TrainingExperiment)
     judged[name] = experiment.claims(result)
     yield f"## {experiment.title} (`{name}`)\n"
+    yield f"{experiment.remarks}\n"
     whose = "the nodes named" if name in CLIQUES else experiment.whom()
     yield f"Accuracy in %, of the model averaged over {whose}; Ξ is the consensus distance.\n"
     yield from _numbers(experiment, result)
@@ -66,17 +79,19 @@ def _figure(name: str, judged: dict[str, Claims]) -> Iterator[str]:
             yield f"\nAccuracy in % with deviations of the authors' released code, at the {scale} scale:\n"
             yield _table(compared.comparison(Results.load(released, compared.name)))
             break
-    yield "\n| claim | where it is from | paper | here | verdict |\n|---|---|---|---|---|"
-    for claim in judged[name].claims:
-        verdict = f"**{claim.verdict}**" if claim.verdict == "does not hold" else claim.verdict
-        yield (
-            f"| {claim.text} ({claim.note}) | {claim.source} | {claim.paper or '–'} | {claim.seen} "
-            f"| {verdict} |"
-        )
+    yield from _claims(judged[name])
     if (small := HERE / "quick" / f"{name}.json").exists():
         yield "\n### The same at the quick scale\n"
         yield from _numbers(experiment, seen := Results.load(small, name))
         yield f"\n{_judged(experiment.claims(seen))}"
+
+
+def _claims(claims: Claims) -> Iterator[str]:
+    yield "\n| claim | where it is from | paper | here | verdict |\n|---|---|---|---|---|"
+    for claim in claims.claims:
+        verdict = f"**{claim.verdict}**" if claim.verdict == "does not hold" else claim.verdict
+        text = f"{claim.text} ({claim.note})" if claim.note else claim.text
+        yield f"| {text} | {claim.source} | {claim.paper or '–'} | {claim.seen} | {verdict} |"
 
 
 def _numbers(experiment: TrainingExperiment, result: Results) -> Iterator[str]:
