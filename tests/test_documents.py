@@ -12,6 +12,7 @@ from clippedgossip.attacks import ATTACKS
 from clippedgossip.cli import main, networks
 from clippedgossip.cli.app import COMMANDS, app
 from clippedgossip.paper.base import EXPERIMENTS
+from clippedgossip.paper.results import Results
 from clippedgossip.peer.local_network import free_ports
 from clippedgossip.rules import RULES
 
@@ -135,6 +136,70 @@ def test_the_results_say_what_their_files_hold() -> None:
     assert (place / "README.md").read_text().endswith(made["MARK"] + made["tables"]())
     for page in map(place.parent.joinpath, made["PAGES"]):
         assert made["blocks"](page) == page.read_text(), page
+
+
+def test_the_short_form_says_what_the_results_hold() -> None:
+    """Numbers of its sentences, taken from the files."""
+    place = ROOT / "docs" / "results"
+    held = {
+        path.stem: Results.load(path, path.stem)
+        for path in (place / "h200").glob("*.json")
+        if "bfloat16" not in path.stem
+    }
+
+    def mean(figure: str, setting: str, rule: str, group: str = "all") -> float:
+        return 100 * float(held[figure].final(setting, rule, group).mean())
+
+    def known(figure: str, setting: str, rule: str, group: str = "all") -> str:
+        found = held[figure].estimate(setting, rule, group)
+        assert found is not None
+        return found.text(scale=100)
+
+    def tried(figure: str, setting: str, rule: str, value: str) -> float:
+        (line,) = (
+            line
+            for line in held[figure].tuning
+            if (line.setting, line.rule, line.value) == (setting, rule, value)
+        )
+        return 100 * line.runs[0].end("all")
+
+    attacks = ("IPM", "ALIE z=10", "dissensus")
+    ring = [mean("no-honest-majority", f"{attack}, no majority", "ClippedGossip") for attack in attacks]
+    radii = ("τ = 0.1", "τ = 1", "τ = 10")
+    lost = dict.fromkeys(radii, 0.0)
+    for setting in held["adaptive-radius"].settings:
+        means = [mean("adaptive-radius", setting, radius) for radius in radii]
+        for radius, one in zip(radii, means, strict=True):
+            lost[radius] = max(lost[radius], max(means) - one)
+    flipped = [mean("clipping-radius", "BF", radius) for radius in radii]
+    chosen = {"BALANCE": "γ = 0.3", "CS+": "δ = 0.2", "ClippedGossip": "τ = 0.1"}
+    chosen |= {"adaptive": "δ = 0.2", "NNA": "b = 1"}  # on the torus
+    moved = {
+        rule: (tried("newer-rules", "ring, IPM", rule, v) + tried("newer-rules", "ring, dissensus", rule, v))
+        / 2
+        for rule, v in chosen.items()
+    }
+    small, calm, both = "small world, IPM", "non-IID", "non-IID, both"
+    dumbbell = {rule: known("dumbbell", calm, rule, "clique A") for rule in ("ClippedGossip", "Gossip")}
+    apart = {rule: known("weaker-topology", calm, rule, "clique A") for rule in ("ClippedGossip", "GM", "TM")}
+    said = " ".join((place / "learnt.md").read_text(encoding="utf-8").split())
+    for words in (
+        f"keeps {min(ring):.0f} to {max(ring):.0f} % under IPM, ALIE and dissensus",
+        f"Mozi keeps {mean('no-honest-majority', 'IPM, no majority', 'Mozi'):.0f} % under IPM",
+        f"({dumbbell['ClippedGossip']} against {dumbbell['Gossip']})",
+        f"{apart['ClippedGossip']} with ClippedGossip, {apart['GM']} with GM and {apart['TM']} with TM",
+        f"has {tried('more-topologies', small, 'ClippedGossip', 'τ = 1'):.0f} % under IPM on the small world",
+        f"and GM {mean('more-topologies', small, 'GM'):.0f} %",
+        "{:.0f} % with τ = 0.1, {:.0f} % with 1, {:.0f} % with 10".format(*flipped),
+        f"τ = 1 loses up to {lost['τ = 1']:.0f} points, τ = 10 up to {lost['τ = 10']:.0f}.",
+        f"GM over half of the digits ({known('dumbbell', both, 'GM', 'clique A')})",
+        f"({known('dumbbell', both, 'TM', 'clique A')} each; released",
+        f"ClippedGossip ({known('newer-rules', 'dumbbell', 'ClippedGossip', 'clique A')}) and BALANCE",
+        f"BALANCE, CS+ and ClippedGossip keep {moved['ClippedGossip']:.0f} to {moved['BALANCE']:.0f} %",
+        f"the adaptive radius {moved['adaptive']:.0f} %, NNA {moved['NNA']:.0f} %",
+    ):
+        assert words in said
+    assert lost["τ = 0.1"] < 2, "good under all twelve"
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
