@@ -616,7 +616,8 @@ def test_claims_are_judged_once_and_written_down(
     assert judged == [done.result]
     for path in (tmp_path / "tiny" / "claims.json", tmp_path / "claims.json"):
         written = json.loads(path.read_text(encoding="utf-8"))
-        assert written["experiments"]["tiny"] == {"length": 1.0, "claims": done.claims.to_json()}
+        about = {"scale": "quick", "length": 1.0, "missing": []}
+        assert written["experiments"]["tiny"] == {**about, "claims": done.claims.to_json()}
         assert written["experiments"]["tiny"]["claims"][0]["verdict"] == "undecided"
 
 
@@ -629,6 +630,8 @@ def test_data_that_is_not_there(tiny: str, tmp_path: Path, monkeypatch: pytest.M
     done = reproduce(tiny, options)
     assert verdicts(done.claims) == {"it learns": "not run"}
     assert "mnist is not here" in done.path.read_text(encoding="utf-8")
+    written = json.loads(done.path.with_name("claims.json").read_text(encoding="utf-8"))
+    assert written["experiments"]["tiny"]["missing"] == ["mnist is not here"]
 
 
 def test_figures_without_results_are_an_error_at_the_end(

@@ -174,7 +174,7 @@ class Prepared:
         experiment.save(result, folder)
         claims = experiment.claims(result)
         length = float(getattr(result, "length", 1.0))
-        write_claims(folder / "claims.json", {experiment.name: (length, claims)})
+        write_claims(folder / "claims.json", {experiment.name: (result, claims)})
         progress(f"drawing {experiment.name}", 0, 1)
         figures = experiment.figures(result)
         path = write(folder / "index.html", experiment.page(result, claims, figures))
@@ -235,13 +235,20 @@ def prepare(
     ]
 
 
-def write_claims(path: Path, judged: Mapping[str, tuple[float, Claims]]) -> None:
-    """Every claim with its verdict, by experiment, as JSON, and the fraction of the rounds that was run."""
+def write_claims(path: Path, judged: Mapping[str, tuple[Any, Claims]]) -> None:
+    """Every claim with its verdict, by experiment, as JSON: also the scale (null: there is but one), the
+    fraction of the rounds that was run, and why results are missing."""
     content = {
         "format": CLAIMS_FORMAT,
         "tally": Claims([claim for _, claims in judged.values() for claim in claims.claims]).tally,
         "experiments": {
-            name: {"length": length, "claims": claims.to_json()} for name, (length, claims) in judged.items()
+            name: {
+                "scale": getattr(result, "scale", None),
+                "length": float(getattr(result, "length", 1.0)),
+                "missing": list(getattr(result, "troubles", ())),
+                "claims": claims.to_json(),
+            }
+            for name, (result, claims) in judged.items()
         },
     }
     write(path, json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n")

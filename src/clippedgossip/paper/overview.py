@@ -44,6 +44,6 @@ def write_overview(done: Sequence[Reproduction], options: Options) -> Path:
         f"{len(done)} figures{' at the ' * bool(sizes)}{' and the '.join(sizes)}. What the paper says stands "
         f"beside what was seen. Of {len(everything.claims)} claims {everything.tally}."
     )
-    judged = {part.experiment.name: (part.length, part.claims) for part in done}
+    judged = {part.experiment.name: (part.result, part.claims) for part in done}
     write_claims(options.out / "claims.json", judged)
     return write(options.out / "index.html", page("ClippedGossip: the paper's figures", lead, sections))
