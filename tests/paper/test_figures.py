@@ -689,6 +689,10 @@ def test_a_run_that_diverged_counts_as_diverged() -> None:
     shown = results.estimate("s", "r", "all")
     assert shown is not None
     assert shown.text(scale=100) == "diverged"
+    good = replace(run, seed=1, final={"all": 0.9, DISTANCE: 1.0}, diverged=False)
+    two = replace(results, seeds=2, lines=[replace(line, runs=[run, good])]).estimate("s", "r", "all")
+    assert two is not None
+    assert re.fullmatch(r"45\.0 ± \d+\.\d \(1 of 2 diverged\)", two.text(scale=100))
     assert results.final("s", "r", DISTANCE).tolist() == [math.inf]
     assert results.wholes("all")("s", "r").tolist() == [0.0]
     assert np.isnan(results.final("s", "other", "all")).all()

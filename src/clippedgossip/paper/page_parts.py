@@ -128,7 +128,8 @@ def short_table(result: Results, measure: Measure, title: str) -> Table:
     for name in down:
         pairs = [(other, name) if turned else (name, other) for other in across]
         found = [result.estimate(setting, rule, measure(setting)) for setting, rule in pairs]
-        rows.append([name, *(None if one is None else one.text(scale=100) for one in found)])
+        texts = [None if one is None else one.text(scale=100).replace(" (", "\n(") for one in found]
+        rows.append([name, *texts])
     return Table(["", *across], rows, title)
 
 

@@ -32,11 +32,13 @@ class Estimate:
         return max(self.high - self.mean, self.mean - self.low)
 
     def text(self, *, scale: float = 1.0, digits: int = 1) -> str:
-        """`96.4 ± 0.3`, for one seed `96.4`; or `2 of 3 diverged`."""
-        if self.diverged:
-            return f"{self.diverged} of {self.count} diverged" if self.count > 1 else "diverged"
+        """`96.4 ± 0.3`, for one seed `96.4`; or `3 of 3 diverged`, with the mean if some did not and it has
+        one: `64.3 ± 138.3 (1 of 3 diverged)`."""
+        lost = f"{self.diverged} of {self.count} diverged" if self.count > 1 else "diverged"
+        if self.diverged and (self.diverged == self.count or not math.isfinite(self.mean)):
+            return lost
         margin = "" if self.margin is None else f" ± {self.margin * scale:.{digits}f}"
-        return f"{self.mean * scale:.{digits}f}{margin}"
+        return f"{self.mean * scale:.{digits}f}{margin}" + (f" ({lost})" if self.diverged else "")
 
 
 @dataclass(frozen=True, kw_only=True)
