@@ -627,7 +627,8 @@ def test_data_that_is_not_there(tiny: str, tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(DataError, match="mnist"):
         reproduce(tiny, Options(scale="paper", seeds=1, device="cpu", out=tmp_path))
     options = Options(scale="paper", seeds=1, device="cpu", out=tmp_path, lenient=True)
-    done = reproduce(tiny, options)
+    with pytest.warns(RuntimeWarning, match="tiny will have no results: mnist is not here"):
+        done = reproduce(tiny, options)
     assert verdicts(done.claims) == {"it learns": "not run"}
     assert "mnist is not here" in done.path.read_text(encoding="utf-8")
     written = json.loads(done.path.with_name("claims.json").read_text(encoding="utf-8"))
@@ -644,7 +645,8 @@ def test_figures_without_results_are_an_error_at_the_end(
     with pytest.raises(SystemExit, match="2"):
         main(["reproduce", *figures, "--scale", "paper", "--device", "cpu", "--out", str(tmp_path)])
     error = capsys.readouterr().err.splitlines()
-    assert error[:2] == [f"{name}: mnist is not here" for name in figures]
+    early = [f"note: {name} will have no results: mnist is not here" for name in figures]
+    assert error[:4] == [*early, *(f"{name}: mnist is not here" for name in figures)]
     assert error[-2] == "error: weaker-topology, precision could not be judged: mnist is not here"
     results = filled(training("weaker-topology"), lambda *_: 0.5)
     results.save(tmp_path / "kept" / "weaker-topology.json")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from clippedgossip.errors import DataError, RunError
+from clippedgossip.errors import DataError, RunError, warn_user
 from clippedgossip.files import canonical
 from clippedgossip.paper import page_parts as drawing
 from clippedgossip.paper.base import Experiment, Needs, Options
@@ -297,6 +297,7 @@ class TrainingExperiment(Experiment[Results]):
         except DataError:
             if not options.lenient:
                 raise
+            warn_user(f"{self.name} will have no results: {data} is not here")  # before others run for hours
             empty = replace(self._empty(cases, options), troubles=[f"{data} is not here"])
             return Needs(lambda progress: empty)
         fixed, tuned = ([case for case in cases if bool(case.tries) is chosen] for chosen in (False, True))
