@@ -58,7 +58,7 @@ class Optimizer(ABC):
         """
         start = 0
         for piece in self.clipped(gradients):
-            flat = piece.flatten(1)
+            flat = rows_of(piece)
             part = slice(start, start + flat.shape[1])
             start += flat.shape[1]
             held = [slot[:, part] for slot in state]
@@ -74,7 +74,7 @@ class Optimizer(ABC):
         """The gradients, clipped if that was asked for."""
         if self.clip_gradient is None:
             return gradients
-        squares = [piece.flatten(1).float().square().sum(1) for piece in gradients]
+        squares = [rows_of(piece).float().square().sum(1) for piece in gradients]
         # 1e-6 as in torch.nn.utils.clip_grad_norm_: a gradient of zero stays zero.
         scale = (self.clip_gradient / (sum(squares[1:], squares[0]).sqrt() + 1e-6)).clamp_max(1.0)
         return [piece * scale.view(-1, *[1] * (piece.dim() - 1)).to(piece.dtype) for piece in gradients]
@@ -259,6 +259,11 @@ class LearningRate:
         return float(self.initial * self.factor ** sum(round >= drop for drop in self.drops))
 
 
+def rows_of(piece: "Tensor") -> "Tensor":
+    """A gradient's piece (n, …) as rows (n, size); of a parameter that is one number it is (n,)."""
+    return piece.unsqueeze(-1).flatten(1)
+
+
 def half_step(
     models: "Tensor",
     momentum: "Tensor",
@@ -280,7 +285,7 @@ def half_step(
         return
     start, (keep, take), rate = 0, (float(gain[0]), float(gain[1])), float(lr)
     for piece in gradients:
-        flat = piece.flatten(1)
+        flat = rows_of(piece)
         part = slice(start, start + flat.shape[1])
         start += flat.shape[1]
         moved = momentum[:, part]

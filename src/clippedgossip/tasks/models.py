@@ -179,7 +179,7 @@ class ParameterLayout:
 
     def flatten(self, tensors: Mapping[str, Tensor], lead: int = 0) -> Tensor:
         """One vector (*lead, d) from tensors of shape (*lead, *shape), such as stacked gradients."""
-        return torch.cat([tensors[name].flatten(lead) for name in self.names], dim=-1)
+        return torch.cat([tensors[name].unsqueeze(-1).flatten(lead) for name in self.names], dim=-1)
 
 
 def flatten(module: nn.Module) -> Tensor:
