@@ -52,7 +52,10 @@ class Objective(nn.Module):
         self.module, self.loss = module, loss
 
     def forward(self, x: Any, y: Any = None) -> Any:
-        return called(self.module, x) if y is None else self.loss(self.module, x, y)
+        if y is None:
+            return called(self.module, x)
+        found = self.loss(self.module, x, y)
+        return found.reshape(()) if isinstance(found, Tensor) else found  # a loss of shape (1,) is a number
 
 
 class WorkerDropout(nn.Module):
