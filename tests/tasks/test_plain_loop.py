@@ -76,9 +76,24 @@ class Temperature(Body):
         return super().forward(x) * self.temperature.exp()
 
 
+class TwoNames(Body):
+    """A normalisation that is a part twice."""
+
+    def __init__(self, convolution: bool) -> None:
+        super().__init__(convolution)
+        self.norm = nn.BatchNorm1d(6)
+        self.norms = nn.ModuleList([self.norm, self.norm])
+
+    def forward(self, x: Tensor) -> Tensor:
+        for norm in self.norms:
+            x = torch.tanh(norm(x))
+        return super().forward(x)
+
+
 MODELS: dict[str, Callable[[bool], nn.Module]] = {
     "plain": Body,
     "a number": Temperature,
+    "two names": TwoNames,
 }
 """Each in both tiers."""
 

@@ -203,6 +203,8 @@ class ModuleFunction:
         self.keys = [
             f"module.{name}.key" for name, part in held.named_modules() if isinstance(part, WorkerDropout)
         ]
+        self.ties = _ties(self.objective)
+        """Other names of a tensor that has several: tied weights."""
         self.buffers = ParameterLayout(names=(), shapes=())
         """Those that training changes; `try_once` finds them."""
         self.random = False
@@ -253,7 +255,9 @@ class ModuleFunction:
         after = self._own(buffers, dtype)
         given |= {f"module.{name}": value for name, value in after.items()}
         x = mapped(lambda leaf: cast(leaf, dtype), x)
-        found = functional_call(objective or self.objective, given, (x, y))
+        given |= {other: given[name] for name, others in self.ties.items() for other in others}
+        # PyTorch's own way with ties leaves the worker's tensors in a part that has two names.
+        found = functional_call(objective or self.objective, given, (x, y), tie_weights=False)
         held = [value.to(buffers.dtype).flatten() for value in after.values()]
         return found, torch.cat(held) if held else buffers
 
@@ -503,12 +507,14 @@ def _with_own_dropout(module: nn.Module) -> nn.Module:
 
 
 def _replace(module: nn.Module, other: Callable[[nn.Module, int], nn.Module | None]) -> None:
-    """Put other parts into the places of some parts of a module."""
-    for place, (name, part) in enumerate(list(module.named_modules())):
-        found = other(part, place) if name else None
-        if found is not None:
+    """Put other parts into the places of some parts of a module, in all places of a part that has several."""
+    parts = {id(part): (part, place) for place, part in enumerate(module.modules())}
+    found = {key: other(part, place) for key, (part, place) in parts.items() if part is not module}
+    for name, part in list(module.named_modules(remove_duplicate=False)):
+        made = found.get(id(part))
+        if made is not None:
             owner, _, own = name.rpartition(".")
-            setattr(module.get_submodule(owner), own, found)
+            setattr(module.get_submodule(owner), own, made)
 
 
 def _random_states(device: torch.device) -> list[Tensor]:
@@ -557,6 +563,22 @@ def _known_obstacle(module: nn.Module, padded: bool, random_of_host: bool) -> st
     if any(part._backward_hooks or part._backward_pre_hooks for part in module.modules()):
         return "backward hooks"
     return "padding_idx of functional.embedding" if padded else None
+
+
+def _ties(module: nn.Module) -> dict[str, list[str]]:
+    """The other names of tensors that several parts hold, by the first. A part with two names counts once."""
+    first: dict[int, tuple[str, Tensor]] = {}
+    others: dict[str, list[str]] = {}
+    for prefix, part in module.named_modules():
+        held_by_part = (
+            *part.named_parameters(prefix, recurse=False, remove_duplicate=False),
+            *part.named_buffers(prefix, recurse=False, remove_duplicate=False),
+        )
+        for name, held in held_by_part:
+            known, _ = first.setdefault(id(held), (name, held))
+            if known != name:
+                others.setdefault(known, []).append(name)
+    return others
 
 
 def _apart(found: Sequence[Tensor], right: Sequence[Tensor]) -> bool:
