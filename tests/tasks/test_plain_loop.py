@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import clippedgossip as cg
+from clippedgossip.errors import UserError
 from clippedgossip.facade import TrainingRun
 from clippedgossip.tasks.objective import called, cross_entropy
 from clippedgossip.tasks.workers import Workers
@@ -90,10 +91,53 @@ class TwoNames(Body):
         return super().forward(x)
 
 
+class Short(Body):
+    """A frozen base in few bits, as of a large model that is fine-tuned."""
+
+    scale: Tensor
+
+    def __init__(self, convolution: bool, dtype: torch.dtype) -> None:
+        super().__init__(convolution)
+        self.base, self.dtype = nn.Linear(6, 6).to(dtype).requires_grad_(False), dtype
+        self.register_buffer("scale", torch.full((6,), 1.5, dtype=dtype))
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert self.scale.dtype == self.base.weight.dtype == self.dtype
+        return super().forward(x + (self.base(x.to(self.dtype)) * self.scale).float())
+
+
+class Counts(Body):
+    """Buffers of numbers that float32 cannot hold, and of other kinds."""
+
+    long: Tensor
+    whole: Tensor
+    short: Tensor
+    odd: Tensor
+
+    def __init__(self, convolution: bool) -> None:
+        super().__init__(convolution)
+        self.register_buffer("long", torch.tensor(2.0**40, dtype=torch.float64))
+        self.register_buffer("whole", torch.tensor(2**40))
+        self.register_buffer("short", torch.tensor(1.0, dtype=torch.bfloat16))
+        self.register_buffer("odd", torch.tensor(False))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            assert (self.long.dtype, self.short.dtype) == (torch.float64, torch.bfloat16)
+            self.long.add_(1)
+            self.whole.add_(1)
+            self.short.mul_(1.1)
+            self.odd.logical_not_()
+        return super().forward(x) * self.short.float()
+
+
 MODELS: dict[str, Callable[[bool], nn.Module]] = {
     "plain": Body,
     "a number": Temperature,
     "two names": TwoNames,
+    "bfloat16": lambda convolution: Short(convolution, torch.bfloat16),
+    "float64": lambda convolution: Short(convolution, torch.float64),
+    "buffers": Counts,
 }
 """Each in both tiers."""
 
@@ -114,3 +158,29 @@ def test_a_model_trains_as_in_a_plain_loop(kind: str, convolution: bool) -> None
         for name, right in module.state_dict().items():
             exact = not right.is_floating_point() or right.dtype == torch.float64
             assert torch.allclose(mine[name], right, rtol=0 if exact else within, atol=0 if exact else within)
+
+
+class Complex(Body):
+    wave: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("wave", torch.zeros(2, dtype=torch.complex64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.wave.add_(1j)
+        return super().forward(x)
+
+
+@pytest.mark.parametrize(
+    ("model", "loss", "told"),
+    [
+        (Complex(), None, "buffer wave of torch.complex64"),
+        (nn.Unflatten(1, (3, 2)), "cross-entropy", "no parameters"),
+    ],
+)
+def test_what_could_not_train_as_in_a_plain_loop_is_refused(model: Any, loss: Any, told: str) -> None:
+    with pytest.raises(UserError, match=told) as caught:
+        run(model, loss=loss).finish()
+    assert len(str(caught.value).splitlines()) <= 2

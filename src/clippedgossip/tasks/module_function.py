@@ -207,6 +207,8 @@ class ModuleFunction:
         """Other names of a tensor that has several: tied weights."""
         self.buffers = ParameterLayout(names=(), shapes=())
         """Those that training changes; `try_once` finds them."""
+        self.wide = False
+        """Whether float32 cannot hold them: numbers of float64, and whole numbers of 32 or 64 bits."""
         self.random = False
         """Whether a forward pass draws random numbers of its own, such as functional dropout."""
         self.random_of_host = False
@@ -228,9 +230,10 @@ class ModuleFunction:
         }
 
     def initial_buffers(self) -> Tensor:
-        """(B,) the changing buffers of the module, as one vector of float32."""
-        named = dict(self.module.named_buffers())
-        held = [named[name].detach().flatten().float() for name in self.buffers.names]
+        """(B,) the changing buffers of the module, as one vector of float32, or of float64 where they need
+        it."""
+        named, dtype = dict(self.module.named_buffers()), torch.float64 if self.wide else torch.float32
+        held = [named[name].detach().flatten().to(dtype) for name in self.buffers.names]
         return torch.cat(held) if held else torch.zeros(0)
 
     def __call__(
@@ -246,10 +249,13 @@ class ModuleFunction:
     ) -> tuple[Any, Tensor]:
         """Of one worker: the loss of its batch (its outputs, without y), and its buffers afterwards.
 
-        All is computed in the dtype of the parameters.
+        All that is float32 in the module is computed in the dtype of the parameters.
         """
         dtype = next(iter(parameters.values())).dtype
-        given = {name: cast(value, dtype) for name, value in constants.items()}
+        given = {
+            name: value.to(dtype) if value.dtype == torch.float32 else value
+            for name, value in constants.items()
+        }
         given |= {f"module.{name}": value for name, value in parameters.items()}
         given |= {name: key.clone() for name in self.keys}
         after = self._own(buffers, dtype)
@@ -266,7 +272,7 @@ class ModuleFunction:
         `vmap` writes into no part of a whole."""
         kinds = dict(self.module.named_buffers()) if self.buffers.names else {}
         return {
-            name: view.to(dtype if kinds[name].is_floating_point() else kinds[name].dtype).clone(
+            name: view.to(dtype if kinds[name].dtype == torch.float32 else kinds[name].dtype).clone(
                 memory_format=torch.contiguous_format
             )
             for name, view in self.buffers.views(buffers).items()
@@ -369,6 +375,13 @@ class ModuleFunction:
                     f"change it in place: self.{name.rpartition('.')[2]}.copy_(…)"
                 )
         changed = [name for name in names if not torch.equal(held[name], before[name])]
+        for name in changed:
+            if held[name].is_complex():
+                raise DataError(
+                    f"training changes the model's buffer {name} of {held[name].dtype}, but workers keep "
+                    "real numbers\nkeep torch.view_as_real(…) of it"
+                )
+        self.wide = any(_needs_float64(name, held[name].dtype) for name in changed)
         for name, value in before.items():
             held[name].copy_(value)
         shapes = tuple(held[name].shape for name in changed)
@@ -563,6 +576,12 @@ def _known_obstacle(module: nn.Module, padded: bool, random_of_host: bool) -> st
     if any(part._backward_hooks or part._backward_pre_hooks for part in module.modules()):
         return "backward hooks"
     return "padding_idx of functional.embedding" if padded else None
+
+
+def _needs_float64(name: str, dtype: torch.dtype) -> bool:
+    """Whether float32 is too short for a buffer. It counts the batches of 16 million steps."""
+    whole = dtype in (torch.int32, torch.int64) and not name.endswith("num_batches_tracked")
+    return whole or dtype == torch.float64
 
 
 def _ties(module: nn.Module) -> dict[str, list[str]]:

@@ -229,12 +229,29 @@ def run_cases(ranks: Ranks, chosen: Sequence[tuple[str, str]], device: str = "cp
     return {name: outcome(list(train_distributed(case, ranks=ranks, device=device))) for name, case in each}
 
 
+class Counts(nn.Module):
+    """Counts its steps from a number at which float32 would not."""
+
+    steps: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("steps", torch.tensor(2.0**40, dtype=torch.float64))
+        torch.manual_seed(0)
+        self.layers = nn.Sequential(nn.Linear(6, 64), nn.ReLU(), nn.Linear(64, 3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.steps.add_(1)
+        return self.layers(x)  # type: ignore[no-any-return]  # a module's call
+
+
 def long_run() -> Setup:
     return setup(
         "clipped-gossip",
         "label-flipping",
         network=Network(nx.complete_graph(7), byzantine=[2, 5], **CHANGING["random neighbours, late links"]),
-        model="mlp",
+        model=Counts(),
         rounds=6,
         evaluate_every=1,
         evaluate_nodes=False,

@@ -116,6 +116,8 @@ def test_a_run_goes_on_with_another_number_of_ranks(tmp_path: Path) -> None:
     parts += cases.together(4, cases.run_from, third, str(tmp_path / "end"), 6, folder=tmp_path)[0]
     assert len(parts) == 6
     assert all(near(part, record) for part, record in zip(parts, whole, strict=True))
+    steps = State.load(tmp_path / "end").tensors["buffers"] - 2**40
+    assert steps.flatten().tolist() == [6] * 7
 
 
 @pytest.mark.parametrize(

@@ -238,7 +238,7 @@ class Shard:
             if self.ranks.rank:
                 self.ranks.send(own.contiguous(), 0)
                 continue
-            found[name] = torch.empty(self.transpose.workers, own.shape[1])
+            found[name] = torch.empty(self.transpose.workers, own.shape[1], dtype=own.dtype)
             found[name][self.transpose.own_rows] = own.cpu()
             for source, rows in enumerate(self.transpose.rows[1:], 1):
                 self.ranks.receive(found[name][rows], source)
@@ -255,12 +255,12 @@ class Shard:
     def _scatter(self, whole: Tensor | None, own: Tensor) -> None:
         """Rank 0's rows of all workers -> each rank's own rows."""
         if whole is None:
-            held = torch.empty(own.shape)
+            held = torch.empty(own.shape, dtype=own.dtype)
             self.ranks.receive(held, 0)
             own.copy_(held)
             return
         for to, rows in enumerate(self.transpose.rows[1:], 1):
-            self.ranks.send(whole[rows], to)
+            self.ranks.send(whole[rows].to(own.dtype), to)
         own.copy_(whole[self.transpose.own_rows])
 
 
