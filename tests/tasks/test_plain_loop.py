@@ -131,6 +131,20 @@ class Counts(Body):
         return super().forward(x) * self.short.float()
 
 
+class Viewed(nn.Module):
+    """Sees how images lie in memory: by a view, or by asking."""
+
+    def __init__(self, asks: bool) -> None:
+        super().__init__()
+        self.convolution, self.last, self.asks = nn.Conv2d(2, 4, 3), nn.Linear(64, 3), asks
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.convolution(x)
+        if self.asks and not h.is_contiguous():
+            h = h.permute(0, 2, 3, 1)
+        return self.last(h.reshape(len(x), -1) if self.asks else h.view(len(x), -1))  # type: ignore[no-any-return]  # a module's call
+
+
 MODELS: dict[str, Callable[[bool], nn.Module]] = {
     "plain": Body,
     "a number": Temperature,
@@ -138,6 +152,7 @@ MODELS: dict[str, Callable[[bool], nn.Module]] = {
     "bfloat16": lambda convolution: Short(convolution, torch.bfloat16),
     "float64": lambda convolution: Short(convolution, torch.float64),
     "buffers": Counts,
+    "a view": lambda asks: Viewed(asks),
 }
 """Each in both tiers."""
 
@@ -150,7 +165,7 @@ def test_a_model_trains_as_in_a_plain_loop(kind: str, convolution: bool) -> None
 
     torch.manual_seed(0)
     model = MODELS[kind](convolution)
-    found = run(model, loss=loss).finish()
+    found = run(model, IMAGES if isinstance(model, Viewed) else ROWS, loss=loss).finish()
     # A rounding of bfloat16 is 2⁻⁸; batched products of it round in another order.
     within = 2e-3 if "bfloat16" in kind else 2e-5
     for node, module in enumerate(loop(found, model, loss)):

@@ -10,6 +10,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -332,28 +333,66 @@ class ModuleFunction:
         with _Embeddings() as embeddings:
             self._find_what_changes(before, names, first)
         self.obstacle = _known_obstacle(self.module, embeddings.padded, self.random_of_host)
-        if not batched or self.obstacle is not None:
+        loss = self.objective.loss
+        untouched = copy.deepcopy(self.objective, {id(loss): loss})
+        if batched and self.obstacle is None:
+            self._try_batched(parameters, x, y)
+        if batched and self.obstacle is None:
             return
+        if not next(iter(parameters.values())).is_cuda:
+            self._find_format({name: value[0] for name, value in parameters.items()}, first)
+        # What it keeps from call to call may be a tensor of `vmap`, or one that no thread can copy.
+        self.objective, self.module = untouched, untouched.module
+
+    def _try_batched(self, parameters: Dict, x: Any, y: Any) -> None:
+        first = mapped(lambda leaf: leaf[0], (x, y))
         keys = torch.zeros(2, 4, dtype=torch.int64, device=next(iter(parameters.values())).device)
         start = self.initial_buffers().to(keys.device).expand(2, -1)
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             try:
                 pieces, *found = self.gradients(parameters, start, keys, self.constants(), x, y)
+                own = {name: value[0] for name, value in parameters.items()}
+                alone, *right = self._alone(own, start[0], first)
             except Exception as error:  # whatever `vmap` does not know, PyTorch says in its own words
                 self.obstacle = _operation(str(error))
                 return
-        own = {name: value[0].detach().requires_grad_() for name, value in parameters.items()}
-        with torch.enable_grad(), batching():
-            loss, after = self(own, start[0], keys[0], self.constants(), *first)
-            alone = torch.autograd.grad(loss, list(own.values()), materialize_grads=True)
-        for batched_result, right in zip(found, (loss, after), strict=True):
-            if not torch.allclose(batched_result[0].float(), right.float(), rtol=0.1, atol=0.05):
+        for batched_result, one in zip(found, right, strict=True):
+            if not torch.allclose(batched_result[0].float(), one.float(), rtol=0.1, atol=0.05):
                 self.obstacle = "it: the result differs from that of one worker"
         if _apart([piece[0] for piece in pieces], alone):
             self.obstacle = "it: the gradient differs from that of one worker"
         slow = [str(entry.message) for entry in said if "batching rule" in str(entry.message)]
         self.obstacle = _operation(slow[0]) if slow else self.obstacle
+
+    def _alone(self, parameters: Dict, buffers: Tensor, batch: Any) -> tuple[list[Tensor], Tensor, Tensor]:
+        """Gradient, loss and buffers of one worker."""
+        own = {name: value.detach().requires_grad_() for name, value in parameters.items()}
+        key = torch.zeros(4, dtype=torch.int64, device=buffers.device)
+        with torch.enable_grad(), batching():
+            loss, after = self(own, buffers, key, self.constants(), *batch)
+            found = torch.autograd.grad(loss, list(own.values()), materialize_grads=True)
+        return list(found), loss.detach(), after.detach()
+
+    def _find_format(self, parameters: Dict, batch: Any) -> None:
+        """Images stay as they are given where a model can see how they lie in memory: by `view`, `stride`."""
+        if self.memory_format != torch.channels_last or not any(
+            leaf.dim() == 4 for leaf in (*parameters.values(), *leaves(batch[0]))
+        ):
+            return
+        start, found = self.initial_buffers(), []
+        for held in (torch.contiguous_format, torch.channels_last):
+            put = partial(in_format, memory_format=held)
+            own, given = {name: put(value) for name, value in parameters.items()}, mapped(put, batch[0])
+            with torch.random.fork_rng(devices=[]), host_randomness(0):
+                torch.default_generator.manual_seed(0)
+                try:
+                    found.append(self._alone(own, start, (given, batch[1]))[0])
+                except Exception:
+                    if held == torch.contiguous_format:
+                        raise
+        if len(found) < 2 or _apart(found[1], found[0]):
+            self.memory_format = torch.contiguous_format
 
     @torch.no_grad()
     def _find_what_changes(self, before: Mapping[str, Tensor], names: list[str], batch: Any) -> None:
