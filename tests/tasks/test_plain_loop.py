@@ -199,3 +199,22 @@ def test_what_could_not_train_as_in_a_plain_loop_is_refused(model: Any, loss: An
     with pytest.raises(UserError, match=told) as caught:
         run(model, loss=loss).finish()
     assert len(str(caught.value).splitlines()) <= 2
+
+
+class Words(nn.Module):
+    def __init__(self, hot: bool) -> None:
+        super().__init__()
+        self.words, self.last, self.hot = nn.Embedding(5, 4), nn.Linear(5 if hot else 4, 3), hot
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = functional.one_hot(x, 5).float() if self.hot else self.words(x)
+        return self.last(h.mean(1))  # type: ignore[no-any-return]  # a module's call
+
+
+@pytest.mark.parametrize("hot", [False, True])
+@pytest.mark.parametrize("word", [5, -1])
+def test_a_word_that_has_no_row_is_told(hot: bool, word: int) -> None:
+    x = torch.arange(24 * 3).view(24, 3) % 5
+    x[10:20] = word  # not among those tried first
+    with pytest.raises(UserError, match=f"index {word} is out of range: rows go from 0 to 4"):
+        run(Words(hot), x, rounds=30).finish()

@@ -9,7 +9,7 @@ import random
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -210,6 +210,8 @@ class ModuleFunction:
         """Those that training changes; `try_once` finds them."""
         self.wide = False
         """Whether float32 cannot hold them: numbers of float64, and whole numbers of 32 or 64 bits."""
+        self.looks_up = False
+        """Whether it looks rows up by their numbers, which `vmap` does not check."""
         self.random = False
         """Whether a forward pass draws random numbers of its own, such as functional dropout."""
         self.random_of_host = False
@@ -284,7 +286,8 @@ class ModuleFunction:
     ) -> tuple[Tensor, Tensor]:
         """Losses (n,) and buffers (n, B) of all workers at once, as the module's mode says; everything has a
         leading dimension."""
-        with batching():
+        checked = self.looks_up and not buffers.is_cuda
+        with batching(), _RowsExist() if checked else nullcontext():
             found: tuple[Tensor, Tensor] = vmap(self, in_dims=(0, 0, 0, None, 0, 0))(
                 parameters, buffers, keys, constants, x, y
             )
@@ -330,9 +333,10 @@ class ModuleFunction:
         first = mapped(lambda leaf: leaf[0], (x, y))
         before = {name: held.clone() for name, held in self.module.named_buffers()}
         names = [name for name in before if f"module.{name}" not in self.keys]
-        with _Embeddings() as embeddings:
+        with _LooksUp() as lookups:
             self._find_what_changes(before, names, first)
-        self.obstacle = _known_obstacle(self.module, embeddings.padded, self.random_of_host)
+        self.looks_up = lookups.seen
+        self.obstacle = _known_obstacle(self.module, lookups.padded, self.random_of_host)
         loss = self.objective.loss
         untouched = copy.deepcopy(self.objective, {id(loss): loss})
         if batched and self.obstacle is None:
@@ -595,17 +599,62 @@ def _words(state: Any) -> tuple[object, ...]:
     return tuple(part.tobytes() if isinstance(part, np.ndarray) else part for part in state)
 
 
-class _Embeddings(TorchFunctionMode):
-    """Whether an embedding with padding is computed; `vmap` would give its row of padding a gradient."""
+class _LooksUp(TorchFunctionMode):
+    """Whether rows are looked up by their numbers; `vmap` does not check these, and would give the row of an
+    embedding's padding a gradient."""
 
-    padded = False
+    seen = padded = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = kwargs or {}
         none = {functional.embedding: None, torch.embedding: -1}
         if func in none and given.get("padding_idx", [*args, *[none[func]] * 3][2]) != none[func]:
             self.padded = True
+        self.seen = self.seen or func in none or func is functional.one_hot
         return func(*args, **given)
+
+
+class _RowsExist(TorchFunctionMode):
+    """An error as PyTorch's for a number that no row has: `vmap` would take a row of the next worker."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = kwargs or {}
+        if func is functional.embedding:
+            named = dict(zip(("input", "weight"), args, strict=False)) | given
+            _check_rows(named["input"], named["weight"].shape[0])
+        elif func is functional.one_hot:
+            named = dict(zip(("input", "num_classes"), args, strict=False)) | given
+            _check_rows(named["input"], named.get("num_classes", -1))
+        return func(*args, **given)
+
+
+class _InRange(torch.autograd.Function):
+    """Reads the numbers of all workers, which `vmap` hides from what it batches."""
+
+    @staticmethod
+    def forward(ids: Tensor, bound: int) -> Tensor:
+        low, high = (int(ids.min()), int(ids.max())) if ids.numel() else (0, 0)
+        if low < 0 or high >= bound > 0:
+            raise IndexError(
+                f"index {low if low < 0 else high} is out of range: rows go from 0 to {bound - 1}"
+            )
+        return ids.new_zeros(())
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.mark_non_differentiable(output)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, ids: Tensor, bound: int) -> tuple[Any, None]:
+        return _check_rows(ids, bound), None
+
+
+def _check_rows(ids: Tensor, bound: int) -> Any:
+    return _InRange.apply(ids, bound)  # type: ignore[no-untyped-call]  # of PyTorch
 
 
 def _known_obstacle(module: nn.Module, padded: bool, random_of_host: bool) -> str | None:
