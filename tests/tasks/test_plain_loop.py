@@ -175,6 +175,34 @@ def test_a_model_trains_as_in_a_plain_loop(kind: str, convolution: bool) -> None
             assert torch.allclose(mine[name], right, rtol=0 if exact else within, atol=0 if exact else within)
 
 
+class Listed(Body):
+    def __init__(self) -> None:
+        super().__init__()
+        self.held = [self.last.weight]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.linear(x, self.held[0], self.last.bias)
+
+
+class Closed(Body):
+    def __init__(self) -> None:
+        super().__init__()
+        weight = self.last.weight
+        self.apply_to: Any = lambda x: functional.linear(x, weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.apply_to(x) + self.last.bias  # type: ignore[no-any-return]  # a module's call
+
+
+class Sparse(Body):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(9, 6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(functional.embedding((x[:, 0] > 0).long(), self.table, sparse=True))
+
+
 class Complex(Body):
     wave: Tensor
 
@@ -188,9 +216,20 @@ class Complex(Body):
         return super().forward(x)
 
 
+BODY = Body()
+
+
+def decayed(outputs: Tensor, y: Tensor) -> Tensor:
+    return functional.cross_entropy(outputs, y) + BODY.last.weight.square().sum()
+
+
 @pytest.mark.parametrize(
     ("model", "loss", "told"),
     [
+        (Listed(), None, "reads the parameter last.weight past the copy"),
+        (Closed(), None, "reads the parameter last.weight past the copy"),
+        (BODY, decayed, "reads the parameter last.weight past the copy"),
+        (Sparse(), None, "the gradient of table is sparse"),
         (Complex(), None, "buffer wave of torch.complex64"),
         (nn.Unflatten(1, (3, 2)), "cross-entropy", "no parameters"),
     ],

@@ -2,15 +2,19 @@
 
 import copy
 import sys
+from collections.abc import Iterator
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import disable_saved_tensors_hooks
+from torch.func import functional_call
 from torch.nn.parameter import is_lazy
 
 from clippedgossip.errors import DataError, first_line, kind_of, warn_user
 from clippedgossip.tasks.datasets import DataSet, at, leaves, mapped
+from clippedgossip.tasks.module_function import Objective
 from clippedgossip.tasks.objective import Loss, Metric, called, cross_entropy, mse, nll
 from clippedgossip.tasks.poison import Poison
 
@@ -18,6 +22,8 @@ RECOMPUTED = (
     "the model computes parts of itself again for the gradient (torch.utils.checkpoint), when other "
     "parameters are in place\ncall these parts without checkpoint"
 )
+ORIGINALS: WeakKeyDictionary[nn.Module, nn.Module] = WeakKeyDictionary()
+"""What a module is a copy of: a loss or hook may refer to that one."""
 ROUNDS_TRIED = 32  # of a poison, whose labels may depend on the round
 
 
@@ -42,12 +48,22 @@ def copied(module: nn.Module) -> nn.Module:
                 "freeze it (requires_grad = False), or multiply it by a mask in forward"
             )
     try:
-        return copy.deepcopy(module)
+        made = copy.deepcopy(module)
     except Exception as error:  # whatever a module holds
         raise DataError(
             f"the model cannot be copied: {first_line(error)}\n"
             "keep only what copy.deepcopy takes; use parametrizations.weight_norm instead of weight_norm"
         ) from error
+    ORIGINALS[made] = module
+    return made
+
+
+def _originals(module: nn.Module) -> Iterator[nn.Module]:
+    """The module, what it is a copy of, and so on."""
+    found: nn.Module | None = module
+    while found is not None:
+        yield found
+        found = ORIGINALS.get(found)
 
 
 def _check_parameters(module: nn.Module) -> None:
@@ -95,7 +111,6 @@ def check_poison(poison: Poison, data: DataSet) -> None:
 
 
 def _check_outputs(module: nn.Module, data: DataSet, loss: Loss, metric: Metric, batch: int) -> None:
-    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     count = 3 if data.classes == 2 else 2  # not the number of classes, so that swapped dimensions are noticed
     rows = torch.arange(count) % data.count
     x, y = data.normalise(at(data.train_x, rows)), at(data.train_y, rows)
@@ -108,16 +123,20 @@ def _check_outputs(module: nn.Module, data: DataSet, loss: Loss, metric: Metric,
         raise DataError(f"the loss of a batch has shape {shape}; it must be one number\nreturn its mean")
     rows = torch.arange(max(2, batch)) % data.count
     whole = data.normalise(at(data.train_x, rows)), at(data.train_y, rows)
-    before, kept = _versions(module), _numbers(module.train())
+    kept = _numbers(module.train())
+    own = {name: held.detach().clone().requires_grad_() for name, held in _trained(module).items()}
+    past = [pair for one in _originals(module) for pair in _trained(one).items()]
     with torch.enable_grad(), disable_saved_tensors_hooks(RECOMPUTED):
-        value = _loss(module, loss, *whole, "train")
-        graded = value.requires_grad and _gradient(value, trained)
+        value = _loss(module, loss, *whole, "train", own)
+        graded = value.requires_grad and _gradient(value, [*own.values(), *(held for _, held in past)])
     _check_unchanged(whole[0])
-    if changed := [name for name, version in _versions(module).items() if version != before[name]]:
+    if changed := [name for name, held in own.items() if held._version]:
         raise DataError(
             f"the model changes its parameter {changed[0]} when it is called, as max_norm of an embedding "
             "does\nlet gradients alone change it: leave max_norm out"
         )
+    if graded:
+        _check_gradient([*own, *(name for name, _ in past)], graded, len(own))
     if counting := [name for name, number in _numbers(module).items() if number != kept.get(name)]:
         warn_user(
             f"the model changes its attribute {counting[0]} when it is called: workers share it, and a run "
@@ -196,9 +215,21 @@ def _check_unchanged(x: Any) -> None:
         raise DataError("the model changes its inputs in place, and so the data\nlet it work on x.clone()")
 
 
-def _versions(module: nn.Module) -> dict[str, int]:
-    """How often each parameter was changed in place."""
-    return {name: parameter._version for name, parameter in module.named_parameters()}
+def _trained(module: nn.Module) -> dict[str, nn.Parameter]:
+    return {name: held for name, held in module.named_parameters() if held.requires_grad}
+
+
+def _check_gradient(names: list[str], found: tuple[Tensor | None, ...], own: int) -> None:
+    """Only the first `own` are given to the model; the others are what it would read past them."""
+    for place, (name, gradient) in enumerate(zip(names, found, strict=True)):
+        if gradient is not None and place >= own:
+            raise DataError(
+                f"the model or its loss reads the parameter {name} past the copy that a worker trains\n"
+                "read it as an attribute of the module, not from a list or a closure; a loss that needs the "
+                "model is cg.tasks.of_module(f), of f(module, x, y)"
+            )
+        if gradient is not None and gradient.layout != torch.strided:
+            raise DataError(f"the gradient of {name} is sparse; give its embedding sparse=False")
 
 
 def _numbers(module: nn.Module) -> dict[str, float]:
@@ -211,7 +242,7 @@ def _numbers(module: nn.Module) -> dict[str, float]:
     }
 
 
-def _gradient(value: Tensor, trained: list[nn.Parameter]) -> tuple[Tensor | None, ...]:
+def _gradient(value: Tensor, trained: list[Tensor]) -> tuple[Tensor | None, ...]:
     try:
         return torch.autograd.grad(value.sum(), trained, allow_unused=True)
     except RuntimeError as error:
@@ -223,9 +254,16 @@ def _gradient(value: Tensor, trained: list[nn.Parameter]) -> tuple[Tensor | None
         ) from error
 
 
-def _loss(module: nn.Module, loss: Loss, x: Any, y: Any, mode: str) -> Tensor:
+def _loss(
+    module: nn.Module, loss: Loss, x: Any, y: Any, mode: str, own: dict[str, Tensor] | None = None
+) -> Tensor:
+    """Of a batch, with parameters in the place of the module's own if there are any."""
     try:
-        return loss(module, x, y)
+        if own is None:
+            return loss(module, x, y)
+        given = {f"module.{name}": value for name, value in own.items()}
+        found: Tensor = functional_call(Objective(module, loss), given, (x, y))
+        return found
     except DataError:
         raise
     except Exception as error:  # and so may a loss
