@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import networkx as nx
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -257,3 +258,40 @@ def test_a_word_that_has_no_row_is_told(hot: bool, word: int) -> None:
     x[10:20] = word  # not among those tried first
     with pytest.raises(UserError, match=f"index {word} is out of range: rows go from 0 to 4"):
         run(Words(hot), x, rounds=30).finish()
+
+
+class Remembers(Body):
+    """Adds what it computed before, or multiplies by numbers of a generator of its own."""
+
+    def __init__(self, convolution: bool, generator: Any = None) -> None:
+        super().__init__(convolution)
+        self.generator = generator
+        self.last_mean: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = super().forward(x)
+        if isinstance(self.generator, torch.Generator):
+            return h * torch.randn(3, generator=self.generator)
+        if self.generator is not None:
+            return h * float(self.generator.random())
+        h = h if self.last_mean is None else h + 0.1 * self.last_mean
+        self.last_mean = h.detach().mean(0)
+        return h
+
+
+class CountingLoss:
+    calls = 0
+
+    def __call__(self, outputs: Tensor, y: Tensor) -> Tensor:
+        self.calls += 1
+        return functional.cross_entropy(outputs, y) * self.calls
+
+
+@pytest.mark.filterwarnings("ignore:the model trains worker by worker")
+@pytest.mark.parametrize("convolution", [False, True])
+@pytest.mark.parametrize("kind", ["torch", "numpy", "value", "loss"])
+def test_what_a_model_remembers_between_calls_is_told(kind: str, convolution: bool) -> None:
+    generators = {"torch": torch.Generator().manual_seed(0), "numpy": np.random.default_rng(0)}
+    model = Body(convolution) if kind == "loss" else Remembers(convolution, generators.get(kind))
+    with pytest.warns(RuntimeWarning, match="gives another loss when it is called again"):
+        run(model, loss=CountingLoss() if kind == "loss" else None).finish()

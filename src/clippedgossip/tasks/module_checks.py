@@ -14,7 +14,7 @@ from torch.nn.parameter import is_lazy
 
 from clippedgossip.errors import DataError, first_line, kind_of, warn_user
 from clippedgossip.tasks.datasets import DataSet, at, leaves, mapped
-from clippedgossip.tasks.module_function import Objective
+from clippedgossip.tasks.module_function import Objective, host_randomness
 from clippedgossip.tasks.objective import Loss, Metric, called, cross_entropy, mse, nll
 from clippedgossip.tasks.poison import Poison
 
@@ -123,10 +123,11 @@ def _check_outputs(module: nn.Module, data: DataSet, loss: Loss, metric: Metric,
         raise DataError(f"the loss of a batch has shape {shape}; it must be one number\nreturn its mean")
     rows = torch.arange(max(2, batch)) % data.count
     whole = data.normalise(at(data.train_x, rows)), at(data.train_y, rows)
-    kept = _numbers(module.train())
+    kept, drawn = _numbers(module.train()), torch.get_rng_state()
+    start = {name: held.clone() for name, held in module.named_buffers()}
     own = {name: held.detach().clone().requires_grad_() for name, held in _trained(module).items()}
     past = [pair for one in _originals(module) for pair in _trained(one).items()]
-    with torch.enable_grad(), disable_saved_tensors_hooks(RECOMPUTED):
+    with torch.enable_grad(), disable_saved_tensors_hooks(RECOMPUTED), host_randomness(0):
         value = _loss(module, loss, *whole, "train", own)
         graded = value.requires_grad and _gradient(value, [*own.values(), *(held for _, held in past)])
     _check_unchanged(whole[0])
@@ -141,6 +142,12 @@ def _check_outputs(module: nn.Module, data: DataSet, loss: Loss, metric: Metric,
         warn_user(
             f"the model changes its attribute {counting[0]} when it is called: workers share it, and a run "
             "that is resumed starts it anew\nkeep it in a buffer, which each worker has for itself"
+        )
+    elif not _same_again(module, loss, whole, start, drawn, value):
+        warn_user(
+            "the model or its loss gives another loss when it is called again on the same batch: workers "
+            "share what it remembers, and a run that is resumed starts it anew\n"
+            "keep it in a buffer, which each worker has for itself, and draw without a generator of your own"
         )
     if not graded or all(gradient is None for gradient in graded):
         raise DataError(
@@ -230,6 +237,24 @@ def _check_gradient(names: list[str], found: tuple[Tensor | None, ...], own: int
             )
         if gradient is not None and gradient.layout != torch.strided:
             raise DataError(f"the gradient of {name} is sparse; give its embedding sparse=False")
+
+
+def _same_again(
+    module: nn.Module,
+    loss: Loss,
+    batch: tuple[Any, Any],
+    start: dict[str, Tensor],
+    drawn: Tensor,
+    value: Tensor,
+) -> bool:
+    """Whether the loss of a batch is what it was, with the same buffers and random numbers."""
+    for name, held in module.named_buffers():
+        if name in start and held.shape == start[name].shape:
+            held.copy_(start[name])
+    torch.set_rng_state(drawn)
+    with host_randomness(0):
+        again = _loss(module, loss, *batch, "train")
+    return torch.allclose(again.reshape(()), value.detach(), rtol=1e-3, equal_nan=True)
 
 
 def _numbers(module: nn.Module) -> dict[str, float]:
