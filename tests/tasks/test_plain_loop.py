@@ -295,3 +295,22 @@ def test_what_a_model_remembers_between_calls_is_told(kind: str, convolution: bo
     model = Body(convolution) if kind == "loss" else Remembers(convolution, generators.get(kind))
     with pytest.warns(RuntimeWarning, match="gives another loss when it is called again"):
         run(model, loss=CountingLoss() if kind == "loss" else None).finish()
+
+
+class Noisy(Body):
+    """Draws also when it is tested."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x + torch.randn_like(x))
+
+
+def test_a_test_draws_the_same_numbers_and_none_of_the_callers() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(Noisy(convolution=True), nn.BatchNorm1d(3))
+    scores = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        state = torch.get_rng_state()
+        scores.append([record.metrics["test_loss"] for record in run(model, metric="loss")])
+        assert torch.equal(torch.get_rng_state(), state)
+    assert scores[0] == scores[1]

@@ -430,11 +430,12 @@ class Workers:
         found: list[Tensor | float] = [0.0] * len(models)
         if buffers is None:
             buffers = torch.stack([self._estimated(model) for model in models])
-        for part in chunks((self.data.test_x, self.data.test_y), 5000 if on_gpu else 1000):
+        for number, part in enumerate(chunks((self.data.test_x, self.data.test_y), 5000 if on_gpu else 1000)):
             inputs, targets = mapped(lambda leaf: leaf.to(models.device), part)
             x = mapped(lambda leaf: cast(leaf, dtype), self.data.normalise(inputs))
             for place, model in enumerate(models):
-                found[place] += sums(self.shares, model.to(dtype), buffers[place], x, targets).double()
+                with self._drawing(key(0, "test", number)):
+                    found[place] += sums(self.shares, model.to(dtype), buffers[place], x, targets).double()
         return torch.stack([torch.as_tensor(one) for one in found])
 
     def dtype_of_tests(self, models: Tensor) -> torch.dtype:
@@ -464,7 +465,8 @@ class Workers:
             return torch.zeros(0, device=model.device)
         start = self.function.initial_buffers().to(model.device)
         views, batches = self.task.layout.views(model), self.statistics_batches()
-        return self.function.estimated(views, start, self.shares.constants, batches)
+        with self._drawing(key(0, "statistics")):
+            return self.function.estimated(views, start, self.shares.constants, batches)
 
     def statistics_batches(self) -> list[Any]:
         """A few batches of inputs, drawn from all of the training data, the same in every round and run."""
@@ -511,14 +513,25 @@ class Workers:
             objective = self._threads.objective.train(self.function.objective.training)
             return self.function(parameters, buffers, own, constants, x, y, objective=objective)
         seed, node, step, _ = own.tolist()
-        drawn_from = key(seed, "forward", node, step)
-        devices_used = [buffers.device] if buffers.is_cuda else []
-        with torch.random.fork_rng(devices=devices_used), host_randomness(drawn_from):
+        with self._drawing(key(seed, "forward", node, step)):
+            return self.function(parameters, buffers, own, constants, x, y)
+
+    @contextmanager
+    def _drawing(self, drawn_from: int) -> Iterator[None]:
+        """Random numbers that the model draws itself come from here; the caller's stay as they are."""
+        on_gpu = self.task.device.type == "cuda"
+        if on_gpu and not self.function.random:
+            yield
+            return
+        with (
+            torch.random.fork_rng(devices=[self.task.device] if on_gpu else []),
+            host_randomness(drawn_from),
+        ):
             # Not torch.manual_seed: it keeps a record of each call, for devices not yet in use.
             torch.default_generator.manual_seed(drawn_from)
-            if buffers.is_cuda:
+            if on_gpu:
                 torch.cuda.manual_seed(drawn_from)
-            return self.function(parameters, buffers, own, constants, x, y)
+            yield
 
     @property
     def _each(self) -> Callable[[Callable[[int], Tensor], range], Iterable[Tensor]]:
