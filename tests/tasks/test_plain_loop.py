@@ -232,6 +232,7 @@ def decayed(outputs: Tensor, y: Tensor) -> Tensor:
         (BODY, decayed, "reads the parameter last.weight past the copy"),
         (Sparse(), None, "the gradient of table is sparse"),
         (Complex(), None, "buffer wave of torch.complex64"),
+        (Body(), {"name": "cross-entropy", "class_weights": [1, 2]}, "2 class_weights for 3 classes"),
         (nn.Unflatten(1, (3, 2)), "cross-entropy", "no parameters"),
     ],
 )

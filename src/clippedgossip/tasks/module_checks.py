@@ -52,7 +52,8 @@ def copied(module: nn.Module) -> nn.Module:
     except Exception as error:  # whatever a module holds
         raise DataError(
             f"the model cannot be copied: {first_line(error)}\n"
-            "keep only what copy.deepcopy takes; use parametrizations.weight_norm instead of weight_norm"
+            "keep only what copy.deepcopy takes; use parametrizations.weight_norm instead of weight_norm, "
+            "and a parametrization that multiplies by a mask instead of prune"
         ) from error
     ORIGINALS[made] = module
     return made
@@ -157,7 +158,8 @@ def _check_outputs(module: nn.Module, data: DataSet, loss: Loss, metric: Metric,
     if not bool(torch.isfinite(value)):
         raise DataError(
             f"the loss of the first {len(rows)} samples is {float(value)} before training\n"
-            "look for inputs that are too large, or start from other parameters"
+            "look for inputs that are too large, or for samples without any label or class weight; or start "
+            "from other parameters"
         )
     if not metric.of_loss:
         outputs = called(module.eval(), x)
@@ -187,6 +189,10 @@ def _check_call(module: nn.Module, data: DataSet, loss: Loss, x: Any, y: Any) ->
         )
     if loss.function in (nll, cross_entropy):
         _check_classes(outputs, data, y)
+        if loss.weights is not None and len(loss.weights) != data.classes:
+            raise DataError(
+                f"there are {len(loss.weights)} class_weights for {data.classes} classes; give one for each"
+            )
     if loss.function is mse and (not isinstance(outputs, Tensor) or outputs.numel() != y.numel()):
         raise DataError(
             f"the model gives outputs of shape {_shapes(outputs)} for targets of shape {_shapes(y)}\n"
@@ -211,6 +217,8 @@ def _check_classes(outputs: Any, data: DataSet, y: Any) -> None:
             + (
                 f"the lowest label is {lowest}; classes count from 0"
                 if (lowest := int(data.train_y.min())) > 0
+                else "move the classes last: outputs.movedim(1, -1)"
+                if outputs.dim() > 2 and tuple(outputs.movedim(1, -1).shape) == expected
                 else "if there are more classes than the labels show, DataSet.of(…, classes=…) says so"
             )
         )

@@ -41,6 +41,16 @@ WIDTH = 16
 DTYPES = {"float32": torch.float32, "tf32": torch.float32, "bfloat16": torch.bfloat16}
 """Of the gradients' products, for each `training.precision`."""
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+OBSTACLES = {
+    "random operation": "a random operation of its own (functional dropout)",
+    "escaped": "what it keeps from call to call",
+    "autograd.Function": "an autograd.Function without a rule for vmap",
+    "does not have vmap support": "an autograd.Function without a rule for vmap",
+    "data-dependent control flow": "a branch on values",
+    "boolean mask": "a selection by a mask",
+    "requires_grad_()": "requires_grad_() inside the model",
+}
+"""What PyTorch says in sentences about what `vmap` cannot batch, in a few words."""
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 Dict = Mapping[str, Tensor]
 
@@ -698,8 +708,9 @@ def _apart(found: Sequence[Tensor], right: Sequence[Tensor]) -> bool:
 
 def _operation(message: str) -> str:
     """The operation that an error or warning of `vmap` is about."""
-    if "random operation" in message:
-        return "a random operation of its own (functional dropout)"
+    for word, what in OBSTACLES.items():
+        if word in message:
+            return what
     named = re.search(r"aten::\w+(\.\w+)?|\.item\(\)", message)
     return named.group() if named else (message.splitlines() or ["an operation"])[0]
 

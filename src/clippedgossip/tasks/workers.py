@@ -306,7 +306,8 @@ class Workers:
             raise RunError(
                 f"{type(self.module).__name__} with loss {self.task.loss.name!r} raised {when}: "
                 f"{type(error).__name__}: {said}\n"
-                "its outputs must keep their shape and their kind from call to call"
+                "it took the first samples; it must take every batch, and its outputs must keep their shape "
+                "and their kind"
             ) from error
 
     @property
