@@ -1,9 +1,14 @@
 """`cg.train(out=)` writes a run's folder: it resumes, it is found again, and reports read it."""
 
+import argparse
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import networkx as nx
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -89,7 +94,16 @@ def test_other_data_weights_or_code_are_another_run(tmp_path: Path) -> None:
     assert len({made.path for made in runs}) == len(runs)
 
 
-FACTOR = 1.0
+FACTOR: Any = 1.0
+
+
+@dataclass(slots=True)
+class Slots:
+    factor: float
+
+
+class Constant:
+    factor = 1.0
 
 
 class Scaled(Net):
@@ -106,12 +120,25 @@ class Scaled(Net):
         return scores
 
 
-def weighted(factor: float) -> Any:
+def weighted(factor: Any) -> Any:
     return lambda outputs, y: factor * nn.functional.cross_entropy(outputs, y)
 
 
 def by_global(outputs: Tensor, y: Tensor) -> Tensor:
-    return FACTOR * nn.functional.cross_entropy(outputs, y)
+    return float(FACTOR) * nn.functional.cross_entropy(outputs, y)
+
+
+def by_settings(outputs: Tensor, y: Tensor) -> Tensor:
+    return float(FACTOR.factor) * nn.functional.cross_entropy(outputs, y)
+
+
+def by_table(outputs: Tensor, y: Tensor) -> Tensor:
+    return float(FACTOR["factor"]) * nn.functional.cross_entropy(outputs, y)
+
+
+def constant(factor: float) -> type:
+    Constant.factor = factor
+    return Constant
 
 
 def hooked(factor: float) -> nn.Module:
@@ -141,6 +168,15 @@ def encoder(heads: int) -> nn.Module:
         ({"loss": nn.CrossEntropyLoss()}, {"loss": nn.CrossEntropyLoss(label_smoothing=0.1)}),
         ({"loss": by_global}, {"loss": by_global, "FACTOR": 2.0}),
         ({"metric": weighted(1.0)}, {"metric": weighted(2.0)}),
+        *(
+            (
+                {"loss": by_settings, "FACTOR": partial(make, factor=1.0)},
+                {"loss": by_settings, "FACTOR": partial(make, factor=2.0)},
+            )
+            for make in (argparse.Namespace, SimpleNamespace, Slots, constant)
+        ),
+        ({"loss": by_table, "FACTOR": {"factor": 1.0}}, {"loss": by_table, "FACTOR": {"factor": 2.0}}),
+        ({"loss": weighted(np.float32(1))}, {"loss": weighted(np.float32(2))}),
     ],
 )
 def test_what_code_holds_is_part_of_the_run(
@@ -148,7 +184,8 @@ def test_what_code_holds_is_part_of_the_run(
 ) -> None:
     def path(said: dict[str, Any]) -> Path | None:
         said = dict[str, Any]({"model": Net, "FACTOR": 1.0, "rounds": 1, "progress": False}) | said
-        monkeypatch.setattr(f"{__name__}.FACTOR", said.pop("FACTOR"))
+        factor = said.pop("FACTOR")
+        monkeypatch.setattr(f"{__name__}.FACTOR", factor() if callable(factor) else factor)
         torch.manual_seed(1)
         x, y, model = torch.ones(30, 4), torch.arange(30) % 3, said.pop("model")()
         return cg.train(cg.Network(nx.cycle_graph(4)), (x, y, x, y), model, out=tmp_path, **said).path

@@ -2,12 +2,16 @@
 they hold. Two runs whose texts differ are two runs.
 """
 
+import argparse
 import functools
 import inspect
 import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
-from types import CodeType, FunctionType, MethodType
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import PurePath
+from types import CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +21,8 @@ from torch import Tensor, nn
 from clippedgossip.simulate.setup import digest
 
 OURS = ("clippedgossip", "torch", "builtins")
+PLAIN = slice | Decimal | Fraction | PurePath
+"""Values of Python's own that their text tells apart."""
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _INSTALLED = tuple(sysconfig.get_paths()[name] for name in ("purelib", "platlib", "stdlib"))
 _OF_MODULES = frozenset(vars(nn.Module()))
@@ -32,7 +38,7 @@ class Description:
         """A text that is the same for things that compute the same; empty for what is not the user's own."""
         if thing is None or isinstance(thing, bool | int | float | complex | str | bytes):
             return repr(thing)
-        if isinstance(thing, torch.dtype | torch.device | torch.Size | range):
+        if isinstance(thing, torch.dtype | torch.device | torch.Size | range | np.generic | PLAIN):
             return repr(thing)
         if isinstance(thing, Tensor | np.ndarray):
             odd = isinstance(thing, Tensor) and thing.dtype == torch.bfloat16  # which NumPy has not
@@ -64,8 +70,10 @@ class Description:
             yield f"{thing.__module__}.{thing.__qualname__}"
         elif _top(type(thing)) != "clippedgossip":
             yield type(thing).__qualname__
-            if _is_own(type(thing)):
-                yield from map(self.of, (type(thing), vars(thing) if hasattr(thing, "__dict__") else None))
+            if isinstance(thing, argparse.Namespace | SimpleNamespace):
+                yield self.of(vars(thing))
+            elif _is_own(type(thing)):
+                yield from map(self.of, (type(thing), _values(thing)))
 
     def _function(self, function: FunctionType) -> Iterator[str]:
         yield _code(function)
@@ -84,8 +92,13 @@ class Description:
             if text := _code(part):
                 yield text
             if _is_own(part):
-                held = (getattr(value, "__func__", value) for value in vars(part).values())
-                yield from (self.of(value) for value in held if isinstance(value, FunctionType))
+                held = {name: getattr(value, "__func__", value) for name, value in vars(part).items()}
+                yield from (self.of(value) for value in held.values() if isinstance(value, FunctionType))
+                yield from (
+                    f"{name}: {self.of(value)}"
+                    for name, value in held.items()
+                    if not name.startswith("__") and _is_value(value)
+                )
 
     def _module(self, module: nn.Module) -> Iterator[str]:
         """Its classes, the tensors and values that its parts hold, and their hooks; without `training`."""
@@ -120,11 +133,31 @@ def _is_whole(function: FunctionType) -> bool:
     return True
 
 
+def _values(thing: Any) -> dict[str, Any]:
+    """What an object holds, in its dictionary and in its slots."""
+    slots = [name for kind in type(thing).__mro__ for name in _names(vars(kind).get("__slots__", ()))]
+    held = {name: getattr(thing, name) for name in slots if hasattr(thing, name)}
+    return {**held, **getattr(thing, "__dict__", {})}
+
+
+def _names(slots: Any) -> list[str]:
+    found = [slots] if isinstance(slots, str) else list(slots)
+    return [name for name in found if name not in ("__dict__", "__weakref__")]
+
+
+def _is_value(value: Any) -> bool:
+    return isinstance(
+        value,
+        bool | int | float | complex | str | bytes | tuple | list | set | frozenset | Mapping | Tensor
+        | np.ndarray | np.generic | functools.partial | argparse.Namespace | SimpleNamespace | PLAIN,
+    )  # fmt: skip
+
+
 def _tells(value: Any) -> bool:
-    """Whether a global name can change what is computed: values, and functions and classes of the user's."""
-    if isinstance(value, bool | int | float | str | tuple | Tensor | np.ndarray | functools.partial):
+    """Whether a global name can change what is computed: values, and what is of the user's own."""
+    if _is_value(value):
         return True
-    return isinstance(value, FunctionType | type | nn.Module) and _is_own(
+    return not isinstance(value, ModuleType) and _is_own(
         value if isinstance(value, FunctionType | type) else type(value)
     )
 
