@@ -118,6 +118,24 @@ def test_a_nodes_model_and_the_average_are_loaded_by_label(data: DataSet, model:
         run.load(nn.Linear(2, 2))
 
 
+class Ordered(nn.Module):
+    """Two layers of one shape, registered in one order or the other."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__()
+        for name in names:
+            self.add_module(name, nn.Linear(2, 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.get_submodule("last")(torch.tanh(self.get_submodule("inner")(x)))  # type: ignore[no-any-return]  # a module's call
+
+
+def test_a_model_is_loaded_by_name(network: Network, data: DataSet) -> None:
+    run = start(network, data, Ordered("inner", "last")).finish()
+    one, other = run.load(Ordered("inner", "last"), node=0), run.load(Ordered("last", "inner"), node=0)
+    assert torch.equal(one(data.test_x), other(data.test_x))
+
+
 def test_a_loaded_model_gives_what_was_tested(network: Network, data: DataSet) -> None:
     def net(seed: int) -> nn.Module:
         torch.manual_seed(seed)

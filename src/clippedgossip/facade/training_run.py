@@ -219,7 +219,9 @@ class TrainingRun:
         models, row = self.models, None if node is None else self._row(node)
         vector = mean_model(models) if row is None else models[row]
         model.load_state_dict(whole)
-        unflatten(vector, model)
+        layout, own = ParameterLayout.of(model), expected.views(vector)
+        # By name: this module may have registered its parameters in another order.
+        unflatten(layout.flatten(own) if own.keys() == set(layout.names) else vector, model)
         if any(True for _ in model.buffers()):
             assert self._state is not None  # its models are there
             buffers = None if row is None else self._state.tensors.get("buffers", models[:, :0])[row]
