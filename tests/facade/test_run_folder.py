@@ -1,6 +1,8 @@
 """`cg.train(out=)` writes a run's folder: it resumes, it is found again, and reports read it."""
 
 import argparse
+import subprocess
+import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -77,6 +79,26 @@ def test_a_stopped_run_resumes_to_the_same_bytes(tmp_path: Path) -> None:
     assert whole.path is not None
     assert (path / "records.jsonl").read_bytes() == (whole.path / "records.jsonl").read_bytes()
     assert RunDirectory(path).summary["resumed_from"] == 3  # type: ignore[index]  # it is finished
+
+
+def test_a_run_that_the_programs_end_stops_has_a_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(
+        """
+import sys
+import networkx, torch
+import clippedgossip as cg
+
+x, y = torch.ones(30, 4), torch.arange(30) % 3
+said = {"rounds": 6, "evaluate_every": 2, "device": "cpu", "progress": False, "out": sys.argv[1]}
+run = cg.train(cg.Network(networkx.cycle_graph(3)), (x, y, x, y), torch.nn.Linear(4, 3), **said)
+for record in run:
+    break
+"""
+    )
+    command = [sys.executable, str(tmp_path / "program.py"), str(tmp_path / "runs")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "Error" not in done.stderr
+    assert list(tmp_path.glob("runs/*/checkpoint.safetensors"))
 
 
 def test_other_data_weights_or_code_are_another_run(tmp_path: Path) -> None:

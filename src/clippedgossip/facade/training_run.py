@@ -1,9 +1,11 @@
 """Train a network from Python: one call, and a run to iterate over, plot and load models from."""
 
-from collections.abc import Callable, Hashable, Iterator
+import atexit
+from collections.abc import Callable, Generator, Hashable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -41,6 +43,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 OnRound = Callable[[int], None]
+_STOPPED: "WeakSet[Generator[Moment]]" = WeakSet()
+"""Runs with folders that were not trained to the end; what they write last needs a whole interpreter."""
+
+
+@atexit.register
+def _write_stopped() -> None:
+    for moments in list(_STOPPED):
+        moments.close()
 
 
 def train(
@@ -267,6 +277,8 @@ class TrainingRun:
                 if self._folder is None
                 else _in_folder(self._folder, self._recorded)
             )
+            if isinstance(self._moments, Generator) and self._folder is not None:
+                _STOPPED.add(self._moments)
         try:
             for moment in self._moments:
                 if moment.record is not None:
