@@ -15,8 +15,9 @@ from torch.nn import functional
 import clippedgossip as cg
 from clippedgossip.errors import UserError
 from clippedgossip.facade import TrainingRun
-from clippedgossip.tasks.objective import called, cross_entropy
+from clippedgossip.tasks.objective import called, cross_entropy, find_loss, find_metric
 from clippedgossip.tasks.workers import Workers
+from tests.rounding import assert_near
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 NODES, ROUNDS = 3, 3
@@ -315,3 +316,14 @@ def test_a_test_draws_the_same_numbers_and_none_of_the_callers() -> None:
         scores.append([record.metrics["test_loss"] for record in run(model, metric="loss")])
         assert torch.equal(torch.get_rng_state(), state)
     assert scores[0] == scores[1]
+
+
+@pytest.mark.parametrize("weights", [None, [1.0, 2.0, 0.5]])
+def test_the_tested_loss_is_that_of_all_labels_at_once(weights: list[float] | None) -> None:
+    outputs, y = ROWS.view(24, 2, 3), torch.stack([LABELS, LABELS.flip(0)], 1)
+    y[:, 0][::2] = y[16:] = -100  # the last part has no label
+    loss = find_loss({"name": "cross-entropy", "class_weights": weights} if weights else "cross-entropy")
+    metric = find_metric("loss", loss, 3)
+    parts = [(outputs[i : i + 8], y[i : i + 8]) for i in range(0, 24, 8)]
+    found = metric.value(torch.stack([metric.sums(loss.of_outputs(*part), part[1]) for part in parts]).sum(0))
+    assert_near(found, loss.of_outputs(outputs, y).double(), dtype=torch.float32)

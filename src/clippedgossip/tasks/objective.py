@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -224,6 +225,16 @@ def _of_loss(mean: Tensor, y: Any) -> Tensor:
     return len(first) * torch.stack([mean.double(), first.new_ones((), dtype=torch.float64)])
 
 
+def _of_labels(weights: Tensor | None, mean: Tensor, y: Tensor) -> Tensor:
+    """Of a mean over labels: each counts by its weight, and one that is ignored not at all."""
+    counted = y != IGNORED
+    if weights is None:
+        mass = counted.sum().double()
+    else:
+        mass = (weights.to(y.device).double()[torch.where(counted, y, 0)] * counted).sum()
+    return torch.stack([torch.where(mass > 0, mass * mean.double(), 0.0), mass])
+
+
 def _perplexity(outputs: Tensor, y: Tensor) -> Tensor:
     flat, labels = widened(outputs).flatten(0, -2), y.flatten()
     total = functional.cross_entropy(flat, labels, reduction="sum", ignore_index=IGNORED)
@@ -287,7 +298,12 @@ def find_metric(said: MetricLike, loss: Loss, classes: int | None) -> Metric:
     if callable(said):
         return mean_metric(getattr(said, "__name__", "own"), said)
     name = own_metric(said)
-    return replace(METRICS[name](classes), source=(name, classes)) if isinstance(name, str) else name
+    if not isinstance(name, str):
+        return name
+    found = replace(METRICS[name](classes), source=(name, classes))
+    if found.of_loss and loss.function in (nll, cross_entropy):
+        return replace(found, sums=partial(_of_labels, loss.weights))
+    return found
 
 
 def own_metric(said: str | Mapping[str, Any], folder: Path | None = None) -> str | Metric:
