@@ -347,8 +347,8 @@ class ModuleFunction:
             self._find_what_changes(before, names, first)
         self.looks_up = lookups.seen
         self.obstacle = _known_obstacle(self.module, lookups.padded, self.random_of_host)
-        loss = self.objective.loss
-        untouched = copy.deepcopy(self.objective, {id(loss): loss})
+        shared = self.objective.loss, *self.objective.parameters(), *self.objective.buffers()
+        untouched = copy.deepcopy(self.objective, {id(held): held for held in shared})
         if batched and self.obstacle is None:
             self._try_batched(parameters, x, y)
         if batched and self.obstacle is None:
