@@ -217,7 +217,7 @@ def test_the_compiler_lays_images_out_as_the_kernels_read_them(precision: str) -
 def test_the_kernels_agree_with_float64_and_give_the_same_bytes(
     precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from clippedgossip.tasks import convolution_cuda as kernels
+    from clippedgossip.mixing import launches as kernels
 
     ahead: list[Future[Any]] = []
     then: list[Path] = []
@@ -225,8 +225,8 @@ def test_the_kernels_agree_with_float64_and_give_the_same_bytes(
     def kept() -> list[Path]:
         return sorted(Path(os.environ[kernels.CACHE]).glob("*/_convolve_kernel.json"))
 
-    def waited(jobs: list[Future[Any]]) -> None:
-        wait(jobs)
+    def waited(jobs: list[Future[Any]], seconds: float) -> None:
+        wait(jobs, seconds)
         ahead.extend(jobs)
         then[:] = kept()
 

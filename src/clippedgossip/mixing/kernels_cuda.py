@@ -12,8 +12,11 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from clippedgossip.mixing.kernels import HUGE, column_chunks, full_precision, symmetric
+from clippedgossip.mixing.launches import launch
+from clippedgossip.mixing.slots import Layout
 
 MOST_ROWS = 128
 FLOAT64_DOT = tuple(int(part) for part in triton.__version__.split(".")[:2]) >= (3, 5)
@@ -456,9 +459,10 @@ def local_products(whole: Tensor, slots: Tensor) -> Tensor:
     nodes, closed = slots.shape
     output = torch.empty(nodes, closed, closed, dtype=torch.float64, device=slots.device)
     if nodes:
-        _products_kernel[(nodes, closed)](
-            whole, slots.contiguous(), output, closed, whole.stride(0), PADDED=triton.next_power_of_2(closed)
-        )
+        launch(
+            _products_kernel, (nodes, closed),
+            whole, slots.contiguous(), output, closed, whole.stride(0), PADDED=triton.next_power_of_2(closed),
+        )  # fmt: skip
     return output
 
 
@@ -504,7 +508,8 @@ def center_cuda(
     output = torch.empty(nodes, k, dtype=torch.float64, device=products.device)
     exact = torch.full((1,), radius, dtype=torch.float64, device=products.device)  # a number becomes float32
     if nodes:
-        _center_kernel[(nodes,)](
+        launch(
+            _center_kernel, (nodes,),
             products.contiguous(), reach.contiguous(), present.contiguous(), output, k, iterations, exact,
             slack, PADDED=triton.next_power_of_2(k), CLIP=clip,
         )  # fmt: skip
@@ -549,11 +554,37 @@ def half_step_cuda(
             channels, taps = piece.shape[2], piece[0, 0, 0].numel()
         else:
             piece = piece.contiguous()
-        _half_step_kernel[(triton.cdiv(size, 2048), len(models))](
+        launch(
+            _half_step_kernel, (triton.cdiv(size, 2048), len(models)),
             models, momentum, half, piece, gain[0], gain[1], lr, start, size, models.stride(0),
             momentum.stride(0), half.stride(0), CHANNELS=channels, TAPS=taps, BLOCK=2048,
         )  # fmt: skip
         start += size
+
+
+def compile_round_ahead(
+    models: Tensor,
+    half: Tensor,
+    layout: Layout,
+    gradients: Sequence[tuple[Sequence[int], bool]],
+    dtype: torch.dtype,
+) -> None:
+    """Compile ahead the kernels of a round of ClippedGossip without an attack. A gradient has this dtype, its
+    shape, and may lie (filters, taps, channels). Other kernels are compiled when they are first launched."""
+    if len(models) > MOST_ROWS:
+        return
+    with FakeTensorMode() as mode:
+        models, half, slots, own = map(mode.from_tensor, (models, half, layout.slots, layout.own))
+        products = gram_cuda([models])
+        slots = closed_slots_cuda(products, slots, own)
+        squared_from_products(products, None, slots)
+        combine_cuda(products.new_empty(slots.shape), slots, products, None, [models], 1.0, half)
+        number, pieces = half.new_empty(()), []
+        for shape, laid in gradients:
+            order = [0, 2, 3, 1] if laid else range(len(shape))
+            piece = half.new_empty(len(half), *(shape[place] for place in order), dtype=dtype)
+            pieces.append(piece.permute(0, 1, 4, 2, 3) if laid else piece)
+        half_step_cuda(models, half, half, pieces, (number, number), number)
 
 
 def gram_cuda(blocks: list[Tensor]) -> Tensor:
@@ -570,11 +601,12 @@ def gram_cuda(blocks: list[Tensor]) -> Tensor:
     programs = max(1, triton.cdiv(pieces, steps * groups))
     partial = models.new_empty(programs, padded, padded, dtype=torch.float64)
     total = models.new_empty(padded, padded, dtype=torch.float64)
-    _gram_kernel[(programs,)](
+    launch(
+        _gram_kernel, (programs,),
         models, extra, partial, len(models), rows, columns, models.stride(0), extra.stride(0), groups, steps,
         HALF=padded // 2, BLOCK=GRAM_BLOCK, EXTRA=len(blocks) > 1, STAGES=stages, num_warps=warps,
     )  # fmt: skip
-    _total_kernel[(rows,)](partial, total, programs, ROWS=padded, MANY=8192 // padded, num_warps=8)
+    launch(_total_kernel, (rows,), partial, total, programs, ROWS=padded, MANY=8192 // padded, num_warps=8)
     return total[:rows, :rows]
 
 
@@ -587,7 +619,8 @@ def middle_cuda(
     (nodes, size), columns, block = rows.shape, models.shape[1], 128
     output = models.new_empty(nodes, columns)
     if output.numel():
-        _middle_kernel[(triton.cdiv(columns, block),)](
+        launch(
+            _middle_kernel, (triton.cdiv(columns, block),),
             models, extra, rows.contiguous(), output, len(models), nodes, columns,
             models.stride(0), extra.stride(0), columns,
             SIZE=size, NETWORK=network, PLACES=places, BLOCK=block, EXTRA=len(blocks) > 1, num_warps=1,
@@ -602,7 +635,8 @@ def row_squares_cuda(block: Tensor) -> Tensor:
     parts = max(1, triton.cdiv(columns, size * steps))
     partial = block.new_empty(rows, parts, dtype=torch.float64)
     if rows:
-        _row_squares_kernel[(rows, parts)](block, partial, columns, block.stride(0), steps, BLOCK=size)
+        sizes = columns, block.stride(0), steps
+        launch(_row_squares_kernel, (rows, parts), block, partial, *sizes, BLOCK=size)
     return partial.sum(1)
 
 
@@ -613,7 +647,8 @@ def squared_from_products(products: Tensor, sizes: Tensor | None, slots: Tensor)
     found = torch.empty(nodes, closed - 1, dtype=torch.float64, device=slots.device)
     uncertain = torch.empty(nodes, closed - 1, dtype=torch.int8, device=slots.device)
     if found.numel():
-        _squared_kernel[(nodes,)](
+        launch(
+            _squared_kernel, (nodes,),
             products, products if sizes is None else sizes, slots.contiguous(), found, uncertain, closed - 1,
             products.stride(0), UNIT, CERTAIN,
             PADDED=triton.next_power_of_2(closed - 1), SIZES=sizes is not None,
@@ -633,7 +668,8 @@ def squared_along_edges_cuda(
     parts = triton.cdiv(columns, block * max(1, steps))
     partial = models.new_empty(nodes, closed - 1, parts, dtype=torch.float64)
     if partial.numel():
-        _edges_kernel[(nodes, parts)](
+        launch(
+            _edges_kernel, (nodes, parts),
             models, extra, models if linear is None else linear.contiguous(), slots.contiguous(), slots if
             which is None else which, partial, len(models), len(models) + (0 if linear is None else
             len(linear)), closed - 1, columns, models.stride(0), extra.stride(0), steps, BLOCK=block,
@@ -651,7 +687,8 @@ def products_again(blocks: list[Tensor], slots: Tensor, which: Tensor, linear: T
     parts = triton.cdiv(columns, block * steps)
     partial = models.new_empty(nodes, closed, closed, parts, dtype=torch.float64)
     if partial.numel():
-        _again_kernel[(nodes, closed, parts)](
+        launch(
+            _again_kernel, (nodes, closed, parts),
             models, extra, models if linear is None else linear.contiguous(), slots.contiguous(), which,
             partial, len(models), len(models) + (0 if linear is None else len(linear)), closed - 1, columns,
             models.stride(0), extra.stride(0), steps, BLOCK=block, EXTRA=len(blocks) > 1, LINEAR=linear is not
@@ -665,7 +702,8 @@ def closed_slots_cuda(products: Tensor, slots: Tensor, own: Tensor) -> Tensor:
     nodes, k = slots.shape
     output = slots.new_empty(nodes, k + 1)
     if nodes:
-        _slots_kernel[(nodes,)](
+        launch(
+            _slots_kernel, (nodes,),
             products, slots.contiguous(), own.contiguous(), output, k, products.stride(0),
             PADDED=triton.next_power_of_2(max(1, k)),
         )  # fmt: skip
@@ -681,7 +719,8 @@ def sum_wide_cuda(
     steps = max(1, triton.cdiv(columns, block * AGAIN))
     parts = triton.cdiv(columns, block * steps)
     if parts and len(out):
-        _sum_wide_kernel[(len(out), parts)](
+        launch(
+            _sum_wide_kernel, (len(out), parts),
             coefficients, models if slots is None else slots.contiguous(), which, models, extra, out,
             len(models), coefficients.shape[1], columns, coefficients.stride(0), models.stride(0),
             extra.stride(0), out.stride(0), steps, BLOCK=block, EXTRA=len(blocks) > 1, SLOTS=slots is not
@@ -719,7 +758,8 @@ def combine_cuda(
     norms = coefficients.new_empty(held)
     wide = torch.empty(outputs, dtype=torch.int8, device=out.device)
     padded = triton.next_power_of_2(rows)
-    _spread_kernel[(outputs,)](
+    launch(
+        _spread_kernel, (outputs,),
         coefficients.contiguous(), slots.contiguous(), products,
         models if linear is None else linear.contiguous(), weights, norms, wide,
         len(models), len(models) + rows - held, rows, closed, products.stride(0), terms,
@@ -732,7 +772,8 @@ def combine_cuda(
     padded = max(16, triton.next_power_of_2(held))
     block, steps, stages, warps = COMBINE[32 if padded <= 32 else MOST_ROWS]
     for some, mixed in zip(weights.split(padded), out.split(padded), strict=True):
-        _combine_kernel[(triton.cdiv(columns, block * steps),)](
+        launch(
+            _combine_kernel, (triton.cdiv(columns, block * steps),),
             some, norms, models, extra, mixed, len(mixed), len(models), held, columns,
             held, models.stride(0), extra.stride(0), mixed.stride(0), steps,
             ROWS=padded, BLOCK=block, EXTRA=len(blocks) > 1, STAGES=stages, num_warps=warps,

@@ -95,6 +95,8 @@ class Stack:
         pairs = zip(self.setups, self.parts, strict=True)
         self.mixers = [Mixer(setup, self.workers, part) for setup, part in pairs]
         if self.workers.compiles:
+            if self.models.is_cuda:
+                self._compile_ahead()
             check_compiled(self.workers, self.models)
         self.local_step = LocalStep(self.workers, self.training.optimizer, self.training.local_steps)
         self.clock = self.local_step.clock
@@ -104,6 +106,15 @@ class Stack:
         self.captured = CapturedWork(self.last_part, self._changed) if self.captures else None
         self.captured_step = CapturedWork(self.step, self._changed) if self.captures else None
         self.check = SelfCheck(self) if self.workers.compiles else None
+
+    def _compile_ahead(self) -> None:
+        """Other processes compile the kernels of half-step and mixing, while gradients are compiled here."""
+        from clippedgossip.mixing.kernels_cuda import compile_round_ahead
+
+        mixer, workers = self.mixers[0], self.workers
+        rows = slice(mixer.part.start, mixer.part.start + mixer.regular)
+        shapes = [(shape, workers.lies_channels_last(shape)) for shape in workers.task.layout.shapes]
+        compile_round_ahead(self.models[rows], self.half[rows], mixer.layout, shapes, workers.dtype)
 
     def advance(self) -> None:
         """One round of Algorithm 1."""

@@ -1,18 +1,11 @@
 """The kernels of `convolution`: tiles of images are multiplied where they lie, without shifted copies."""
 
-import os
-from concurrent.futures import Future, wait
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch._inductor.async_compile import AsyncCompile, get_compile_threads
-from torch._subclasses.fake_tensor import FakeTensor
-from triton.compiler import make_backend
-from triton.runtime import driver
 
+from clippedgossip.mixing.launches import launch
 from clippedgossip.tasks.convolution import BY_IMAGE, WEIGHTS, Shape, tile_of
 
 SMALL, SMALL_TURN = (256, 64, 32, 8, 4), (128, 64, 32, 4, 4)
@@ -22,9 +15,6 @@ LARGE = (128, 128, 64, 8, 3)
 TF32 = (128, 256, 32, 8, 3)
 """The same in TF32."""
 Tiles = tuple[int, ...]
-CACHE = "TRITON_CACHE_DIR"  # where Triton keeps kernels; PyTorch's compiler sets it
-_AHEAD: list[Future[Any]] = []
-"""Kernels that other processes compile for launches to come."""
 
 
 @triton.jit
@@ -173,55 +163,11 @@ def _turn_kernel(
     tl.store(to, tl.trans(tile), mask=(n < PAIRS)[:, None])
 
 
-class _Target:
-    """Stands for a GPU in a process that only compiles for it."""
-
-    def __init__(self, target: Any) -> None:
-        self.target = target
-
-    def get_current_target(self) -> Any:
-        return self.target
-
-    def get_current_device(self) -> int:
-        return 0
-
-    def get_current_stream(self, device: int) -> int:
-        return 0
-
-
-def compile_ahead(
-    name: str, target: Any, compiler: str, cache: str | None, kinds: list[Any], constants: dict[str, Any]
-) -> None:
-    """Compile the kernel of this name for arguments of these kinds, and keep it on disk. The process that
-    launches it finds it by the compiler's name, which must be the same here: PyTorch changes it."""
-    if cache is not None:
-        os.environ[CACHE] = cache
-    driver.set_active(_Target(target))
-    type(make_backend(target)).hash = lambda self: compiler
-    globals()[name].warmup(*kinds, grid=(1,), **constants)
-
-
-def _launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> None:
-    """Launch a kernel. If its tensors are fake, only compile it, in one of the processes that compile for
-    PyTorch: a thread would take turns with PyTorch's compiler."""
-    if isinstance(args[0], FakeTensor):
-        if get_compile_threads() > 1:
-            kinds = [arg.dtype if isinstance(arg, Tensor) else arg for arg in args]
-            target = driver.active.get_current_target()
-            given = kernel.__name__, target, make_backend(target).hash(), os.environ.get(CACHE)
-            _AHEAD.append(AsyncCompile.process_pool().submit(compile_ahead, *given, kinds, constants))
-        return
-    if _AHEAD:
-        wait(_AHEAD)  # what failed is compiled once more, and says why
-        _AHEAD.clear()
-    kernel[grid](*args, **constants)
-
-
 def turn(w: Tensor, out: Tensor) -> None:
     """Write the kernels w (n, filters, channels, rows, columns) turned round into `out`."""
     n, filters, _, rows, columns = w.shape
     pairs, tile_f = w[0, 0].numel(), tile_of(filters, 64)
-    _launch(
+    launch(
         _turn_kernel, (triton.cdiv(pairs, 64), filters // tile_f, n), w, out, w.stride(0), FILTERS=filters,
         PAIRS=pairs, TAPS=rows * columns, TILE_F=tile_f, TILE_N=64,
     )  # fmt: skip
@@ -233,7 +179,7 @@ def convolve(
     """Write the convolution of x with w, or with the kernels w turned round, into `out`."""
     tile_p, most_f, most_c, warps, stages = tiles or _tiles(x.dtype, shape, turn)
     tile_f, pixels = tile_of(shape.FILTERS, most_f), out[0, ..., 0].numel()
-    _launch(
+    launch(
         _convolve_kernel, (triton.cdiv(pixels, tile_p), shape.FILTERS // tile_f, len(x)), x, w, out,
         x.shape[1], pixels, *shape, TURN=turn, TILE_P=tile_p, TILE_F=tile_f,
         TILE_C=tile_of(shape.CHANNELS, most_c), num_warps=warps, num_stages=stages,
@@ -254,7 +200,7 @@ def weights(x: Tensor, y: Tensor, out: Tensor, shape: Shape, tiles: Tiles = WEIG
     tile_f, pixels = tile_of(shape.FILTERS, most_f), y[0, ..., 0].numel()
     length = triton.cdiv(triton.cdiv(pixels, tile_p), len(out)) * tile_p
     blocks = shape.FILTERS // tile_f * triton.cdiv(out[0, 0, 0].numel(), tile_n)
-    _launch(
+    launch(
         _weights_kernel, (blocks, len(out), len(x)), x, y, out, x.shape[1], pixels, length, *shape,
         EVEN=pixels % tile_p == 0, TILE_P=tile_p, TILE_F=tile_f, TILE_N=tile_n, num_warps=warps,
         num_stages=stages,
@@ -267,7 +213,7 @@ def weights_by_image(x: Tensor, y: Tensor, out: Tensor, shape: Shape, tiles: Til
     tile_f, tile_c = tile_of(shape.FILTERS, most_f), tile_of(shape.CHANNELS, most_c)
     tile_i = max(16, min(most_i, triton.next_power_of_2(x.shape[-1])))
     blocks = shape.FILTERS // tile_f * (shape.CHANNELS // tile_c) * shape.ROWS * shape.COLUMNS
-    _launch(
+    launch(
         _weights_by_image_kernel, (blocks, len(out), len(x)), x, y, out, len(out), x.shape[-1], *shape,
         TILE_F=tile_f, TILE_C=tile_c, TILE_I=tile_i, num_warps=warps, num_stages=stages,
     )  # fmt: skip

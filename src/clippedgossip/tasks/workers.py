@@ -30,6 +30,7 @@ from clippedgossip.tasks.models import ParameterLayout, build, flatten
 from clippedgossip.tasks.module_checks import check_module, check_poison
 from clippedgossip.tasks.module_function import (
     DTYPES,
+    FEW_CHANNELS,
     ModuleFunction,
     activation_cost,
     batched_on_cpu,
@@ -343,6 +344,10 @@ class Workers:
 
         options = {"post_grad_custom_pre_pass": GroupedConvolutions(self.precision), **COMPILER}
         return devices.compiled(self.kind(name), function, dynamic=False, told=told, options=options)
+
+    def lies_channels_last(self, shape: Sequence[int]) -> bool:
+        """Whether the compiled gradient of a parameter of this shape lies so: of most convolutions."""
+        return self.precision != "float32" and len(shape) == 4 and shape[1] > FEW_CHANNELS
 
     def kind(self, name: str) -> tuple[object, ...]:
         """What two compiled methods must have in common to be one."""

@@ -1,0 +1,72 @@
+"""Launches of Triton kernels. A launch with fake tensors compiles the kernel ahead, in another process."""
+
+import os
+from concurrent.futures import Future, wait
+from importlib import import_module
+from typing import Any
+
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from triton.compiler import make_backend
+from triton.runtime import driver
+
+CACHE = "TRITON_CACHE_DIR"  # where Triton keeps kernels; PyTorch's compiler sets it
+MOST_SECONDS = 60  # to wait for other processes; one kernel takes less than a second
+_AHEAD: list[Future[Any]] = []
+"""Kernels that other processes compile for launches to come."""
+
+
+def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> None:
+    """Launch a kernel. If its tensors are fake, only compile it, in one of the processes that compile for
+    PyTorch: a thread would take turns with PyTorch's compiler."""
+    if isinstance(args[0], FakeTensor):
+        _submit(kernel, [arg.dtype if isinstance(arg, Tensor) else arg for arg in args], constants)
+        return
+    if _AHEAD:
+        wait(_AHEAD, MOST_SECONDS)  # what failed is compiled once more, and says why
+        _AHEAD.clear()
+    kernel[grid](*args, **constants)
+
+
+def _submit(kernel: Any, kinds: list[Any], constants: dict[str, Any]) -> None:
+    from torch._inductor.async_compile import AsyncCompile, get_compile_threads  # imports the compiler
+
+    if get_compile_threads() > 1:
+        target, function = driver.active.get_current_target(), kernel.fn
+        given = target, make_backend(target).hash(), os.environ.get(CACHE), kinds, constants
+        pool = AsyncCompile.process_pool()
+        _AHEAD.append(pool.submit(compile_ahead, function.__module__, function.__name__, *given))
+
+
+def compile_ahead(
+    module: str,
+    name: str,
+    target: Any,
+    compiler: str,
+    cache: str | None,
+    kinds: list[Any],
+    constants: dict[str, Any],
+) -> None:
+    """Compile the kernel of this name for arguments of these kinds, and keep it on disk. The process that
+    launches it finds it by the compiler's name, which must be the same here: PyTorch changes it."""
+    if cache is not None:
+        os.environ[CACHE] = cache
+    driver.set_active(_Target(target))
+    type(make_backend(target)).hash = lambda self: compiler
+    getattr(import_module(module), name).warmup(*kinds, grid=(1,), **constants)
+
+
+class _Target:
+    """Stands for a GPU in a process that only compiles for it."""
+
+    def __init__(self, target: Any) -> None:
+        self.target = target
+
+    def get_current_target(self) -> Any:
+        return self.target
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
