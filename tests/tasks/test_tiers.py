@@ -175,6 +175,24 @@ def test_a_gpu_gives_the_loop_of_modules(kind: str) -> None:
     assert_follows_the_loop(kind, "cuda")
 
 
+@pytest.mark.parametrize("kind", ["cnn", "transformer"])
+def test_a_tier_takes_products_in_the_precision_asked_for(kind: str, tier: str) -> None:
+    """One step with bfloat16 is that with float32, off by the rounding of bfloat16."""
+    start = flatten(run_of(kind).task.module).double()
+    steps = {
+        precision: [*train(run_of(kind, rounds=1, precision=precision))][-1]
+        .state()
+        .tensors["models"]
+        .double()
+        - start
+        for precision in ("float32", "tf32", "bfloat16")
+    }
+    assert torch.equal(steps["tf32"], steps["float32"])  # of a GPU alone
+    off = (steps["bfloat16"] - steps["float32"]).norm(dim=1) / steps["float32"].norm(dim=1)
+    unit = torch.finfo(torch.bfloat16).eps
+    assert ((off > unit / 8) & (off < 16 * unit)).all(), off / unit
+
+
 def test_runs_in_one_stack_give_what_they_give_alone(tier: str) -> None:
     runs = [run_of("batch norm", rounds=4, seed=seed) for seed in (0, 1)]
     together = list(train_together(runs))[-1]

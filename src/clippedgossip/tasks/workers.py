@@ -493,7 +493,7 @@ class Workers:
         def one(i: int) -> Tensor:
             # A copy: threads write half-steps into `models` when there are several local steps.
             own = self.task.layout.views(models[i].clone())
-            parameters = {name: view.requires_grad_() for name, view in own.items()}
+            parameters = {name: view.to(self.dtype).requires_grad_() for name, view in own.items()}
             batch = at(x, i), at(y, i)
             with torch.enable_grad():
                 loss, after = self._called(parameters, buffers[i], keys[i], shares.constants, *batch)
