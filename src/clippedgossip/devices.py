@@ -134,6 +134,11 @@ def trusted(kind: Hashable) -> bool:
     return kind not in _DISTRUST
 
 
+def is_compiled(kind: Hashable) -> bool:
+    """Whether this process has compiled this kind."""
+    return kind in _COMPILED
+
+
 def compiled(
     kind: Hashable,
     function: Callable[..., Any],

@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from triton.compiler import make_backend
 from triton.runtime import driver
 
-CACHE = "TRITON_CACHE_DIR"  # where Triton keeps kernels; PyTorch's compiler sets it
+CACHE = "TRITON_CACHE_DIR"  # where Triton keeps kernels
 MOST_SECONDS = 60  # to wait for other processes; one kernel takes less than a second
 _AHEAD: list[Future[Any]] = []
 """Kernels that other processes compile for launches to come."""
@@ -29,11 +29,15 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> 
 
 
 def _submit(kernel: Any, kinds: list[Any], constants: dict[str, Any]) -> None:
-    from torch._inductor.async_compile import AsyncCompile, get_compile_threads  # imports the compiler
+    # These import the compiler.
+    from torch._inductor.async_compile import AsyncCompile, get_compile_threads
+    from torch._inductor.runtime.runtime_utils import triton_cache_dir
 
     if get_compile_threads() > 1:
         target, function = driver.active.get_current_target(), kernel.fn
-        given = target, make_backend(target).hash(), os.environ.get(CACHE), kinds, constants
+        # PyTorch sets it so with its first kernel: later launches must look where this kernel is kept.
+        cache = os.environ.setdefault(CACHE, triton_cache_dir(driver.active.get_current_device()))
+        given = target, make_backend(target).hash(), cache, kinds, constants
         pool = AsyncCompile.process_pool()
         _AHEAD.append(pool.submit(compile_ahead, function.__module__, function.__name__, *given))
 
@@ -43,14 +47,13 @@ def compile_ahead(
     name: str,
     target: Any,
     compiler: str,
-    cache: str | None,
+    cache: str,
     kinds: list[Any],
     constants: dict[str, Any],
 ) -> None:
     """Compile the kernel of this name for arguments of these kinds, and keep it on disk. The process that
     launches it finds it by the compiler's name, which must be the same here: PyTorch changes it."""
-    if cache is not None:
-        os.environ[CACHE] = cache
+    os.environ[CACHE] = cache
     driver.set_active(_Target(target))
     type(make_backend(target)).hash = lambda self: compiler
     getattr(import_module(module), name).warmup(*kinds, grid=(1,), **constants)

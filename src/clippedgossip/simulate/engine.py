@@ -95,7 +95,7 @@ class Stack:
         pairs = zip(self.setups, self.parts, strict=True)
         self.mixers = [Mixer(setup, self.workers, part) for setup, part in pairs]
         if self.workers.compiles:
-            if self.models.is_cuda:
+            if self.models.is_cuda and not devices.is_compiled(self.workers.kind("gradients")):
                 self._compile_ahead()
             check_compiled(self.workers, self.models)
         self.local_step = LocalStep(self.workers, self.training.optimizer, self.training.local_steps)
