@@ -573,8 +573,9 @@ def compile_round_ahead(
     shape, and may lie (filters, taps, channels). Other kernels are compiled when they are first launched."""
     if len(models) > MOST_ROWS:
         return
+    real = models, half, layout.slots, layout.own  # the layout keeps what it computes: it must not be fake
     with FakeTensorMode() as mode:
-        models, half, slots, own = map(mode.from_tensor, (models, half, layout.slots, layout.own))
+        models, half, slots, own = map(mode.from_tensor, real)
         products = gram_cuda([models])
         slots = closed_slots_cuda(products, slots, own)
         squared_from_products(products, None, slots)

@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any
 
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from triton.compiler import make_backend
 from triton.runtime import driver
 
@@ -19,8 +19,10 @@ _AHEAD: list[Future[Any]] = []
 def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> None:
     """Launch a kernel. If its tensors are fake, only compile it, in one of the processes that compile for
     PyTorch: a thread would take turns with PyTorch's compiler."""
-    if isinstance(args[0], FakeTensor):
-        _submit(kernel, [arg.dtype if isinstance(arg, Tensor) else arg for arg in args], constants)
+    if fakes := sum(isinstance(arg, FakeTensor) for arg in args):
+        assert fakes == sum(isinstance(arg, Tensor) for arg in args), "a fake tensor was kept for a launch"
+        with unset_fake_temporarily():  # what is imported meanwhile keeps its tensors
+            _submit(kernel, [arg.dtype if isinstance(arg, Tensor) else arg for arg in args], constants)
         return
     if _AHEAD:
         wait(_AHEAD, MOST_SECONDS)  # what failed is compiled once more, and says why
