@@ -103,7 +103,7 @@ def test_the_compiler_chooses_sums_by_rule_not_by_timing(monkeypatch: pytest.Mon
     given: dict[str, Any] = {}
     monkeypatch.setattr(torch, "compile", lambda function, **how: given.update(how) or function)
     compiled(("of this test", "by rule"), abs, options={"keep_output_stride": False})
-    assert given["options"] == {"deterministic": True, "keep_output_stride": False}
+    assert given["options"] == {"deterministic": True, "graph_partition": False, "keep_output_stride": False}
 
 
 COMPILE = """

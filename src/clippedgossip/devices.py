@@ -27,6 +27,9 @@ _COMPILED: dict[Hashable, Callable[..., Any]] = {}
 _DISTRUST: set[Hashable] = set()  # kinds that were found to compute wrongly
 CAPTURE = "captured rounds"  # the kind of all rounds that are captured as CUDA graphs
 _CONSTANT: list[Callable[..., Any]] = [purpose_word]
+_OPTIONS = {"deterministic": True, "graph_partition": False}
+"""Of PyTorch's compiler. It takes the forms of sums by rule: if it timed several, another process could take
+another form, whose sums are rounded otherwise. And it looks for no parts to capture: whole rounds are."""
 LITTLE = 1 << 23
 """Products of a forward pass of all workers up to which one thread computes a round. 20 workers with 4,810
 parameters and a batch of 32 make 3 million."""
@@ -151,8 +154,7 @@ def compiled(
 
     With `dynamic`, sizes are symbolic from the start; if it is None, a size becomes symbolic when it changes.
     PyTorch keeps compiled code in a folder, for other runs and processes. A user who waits for what is
-    compiled anew is `told` its name. `options` are those of PyTorch's compiler. It takes the forms of sums by
-    rule. If it timed several, another process could take another form, whose sums are rounded otherwise.
+    compiled anew is `told` its name. `options` are those of PyTorch's compiler.
     """
     if kind in _DISTRUST:
         return function
@@ -166,8 +168,8 @@ def compiled(
         logging.getLogger("torch.utils._sympy.interp").setLevel(logging.ERROR)  # of no use to a user
         if told and os.environ.get("RANK", "0") == "0":
             print(f"compiling {told} for the GPU: {WAIT}", file=sys.stderr, flush=True)
-        by_rule = {"deterministic": True} if hasattr(torch._inductor.config, "deterministic") else {}
-        _COMPILED[kind] = torch.compile(function, dynamic=dynamic, options={**by_rule, **(options or {})})
+        usual = {name: value for name, value in _OPTIONS.items() if hasattr(torch._inductor.config, name)}
+        _COMPILED[kind] = torch.compile(function, dynamic=dynamic, options={**usual, **(options or {})})
     return _COMPILED[kind]
 
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import networkx as nx
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 from clippedgossip import graphs
 from clippedgossip.attacks import ATTACKS, make_attack
@@ -277,6 +279,34 @@ def test_a_process_that_compiles_anew_writes_the_same_bytes(tmp_path: Path) -> N
         subprocess.run([*command, "--out", f"{place}/runs"], check=True, env={**os.environ, **empty})
         found.append([path.read_bytes() for path in place.glob("runs/*/records.jsonl")])
     assert found[0] == found[1] != []
+
+
+def test_the_first_round_launches_what_was_compiled_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kernels, and the C code that launches each. And no fake tensor stays behind."""
+    from clippedgossip.mixing import launches
+
+    jobs: list[Future[Any]] = []
+    then: list[Path] = []
+
+    def kept() -> list[Path]:
+        return sorted(path for path in tmp_path.glob("*/_*") if path.suffix in (".cubin", ".so"))
+
+    def waited(some: list[Future[Any]], seconds: float) -> None:
+        wait(some, seconds)
+        jobs.extend(some)
+        then[:] = kept()
+
+    monkeypatch.setenv(launches.CACHE, str(tmp_path))
+    monkeypatch.setattr(launches, "wait", waited)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 61), nn.ReLU(), nn.Linear(61, 4))
+    stack = Stack([setup(ClippedGossip(0.1), None, model, "bfloat16")], "cuda")
+    stack.advance()
+    assert jobs
+    assert all(job.exception() is None for job in jobs)
+    assert kept() == then != []
+    assert not isinstance(stack.mixers[0].layout.own, FakeTensor)
 
 
 DRAWN = {"name": "random-neighbours", "neighbours": 4}

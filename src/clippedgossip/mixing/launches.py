@@ -39,7 +39,8 @@ def _submit(kernel: Any, kinds: list[Any], constants: dict[str, Any]) -> None:
         target, function = driver.active.get_current_target(), kernel.fn
         # PyTorch sets it so with its first kernel: later launches must look where this kernel is kept.
         cache = os.environ.setdefault(CACHE, triton_cache_dir(driver.active.get_current_device()))
-        given = target, make_backend(target).hash(), cache, kinds, constants
+        compiler = make_backend(target).hash(), driver.active.launcher_cls
+        given = target, *compiler, cache, kinds, constants
         pool = AsyncCompile.process_pool()
         _AHEAD.append(pool.submit(compile_ahead, function.__module__, function.__name__, *given))
 
@@ -49,16 +50,19 @@ def compile_ahead(
     name: str,
     target: Any,
     compiler: str,
+    launcher: Any,
     cache: str,
     kinds: list[Any],
     constants: dict[str, Any],
 ) -> None:
-    """Compile the kernel of this name for arguments of these kinds, and keep it on disk. The process that
-    launches it finds it by the compiler's name, which must be the same here: PyTorch changes it."""
+    """Compile the kernel of this name for arguments of these kinds, and the C code that launches it, and keep
+    both on disk. The process that launches it finds it by the compiler's name, which must be the same here:
+    PyTorch changes it."""
     os.environ[CACHE] = cache
     driver.set_active(_Target(target))
     type(make_backend(target)).hash = lambda self: compiler
-    getattr(import_module(module), name).warmup(*kinds, grid=(1,), **constants)
+    kernel = getattr(import_module(module), name).warmup(*kinds, grid=(1,), **constants)
+    launcher(kernel.src, kernel.metadata)
 
 
 class _Target:
