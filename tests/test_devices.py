@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
 
-from clippedgossip.devices import WAIT, CapturedWork, compiled, find_device, hides_tiles
+from clippedgossip.devices import MOST_KINDS, WAIT, CapturedWork, compiled, find_device, hides_tiles
 from clippedgossip.errors import RunError
 
 CPU = "processor\t: 0\nmodel name\t: Some CPU\ncpuid level\t: {level}\nwp\t\t: yes\nflags\t\t: {flags}\n"
@@ -104,6 +105,26 @@ def test_the_compiler_chooses_sums_by_rule_not_by_timing(monkeypatch: pytest.Mon
     monkeypatch.setattr(torch, "compile", lambda function, **how: given.update(how) or function)
     compiled(("of this test", "by rule"), abs, options={"keep_output_stride": False})
     assert given["options"] == {"deterministic": True, "graph_partition": False, "keep_output_stride": False}
+
+
+class Some:
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    @torch.no_grad()
+    def plus(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.number
+
+
+def test_the_hundredth_kind_is_compiled_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To PyTorch all methods under `no_grad` are one function that is compiled again and again."""
+    compile_ = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda f, options, **how: compile_(f, backend="eager", **how))
+    before = counters["stats"]["unique_graphs"]
+    for number in range(100):
+        compiled(("of this test", number), Some(number).plus, dynamic=False)(torch.ones(3))
+    assert counters["stats"]["unique_graphs"] - before == 100
+    assert torch._dynamo.config.accumulated_recompile_limit >= MOST_KINDS
 
 
 COMPILE = """

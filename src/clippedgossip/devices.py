@@ -27,6 +27,8 @@ _COMPILED: dict[Hashable, Callable[..., Any]] = {}
 _DISTRUST: set[Hashable] = set()  # kinds that were found to compute wrongly
 CAPTURE = "captured rounds"  # the kind of all rounds that are captured as CUDA graphs
 _CONSTANT: list[Callable[..., Any]] = [purpose_word]
+MOST_KINDS = 10_000
+"""Kinds that one process compiles. PyTorch compiles no more than it is told, and goes on slowly."""
 _OPTIONS = {"deterministic": True, "graph_partition": False}
 """Of PyTorch's compiler. It takes the forms of sums by rule: if it timed several, another process could take
 another form, whose sums are rounded otherwise. And it looks for no parts to capture: whole rounds are."""
@@ -147,12 +149,14 @@ def compiled(
     function: Callable[..., Any],
     *,
     dynamic: bool | None = None,
+    whole: bool = False,
     told: str = "",
     options: dict[str, Any] | None = None,
 ) -> Callable[..., Any]:
     """The compiled form of the first function of this kind; all functions of a kind must do the same.
 
     With `dynamic`, sizes are symbolic from the start; if it is None, a size becomes symbolic when it changes.
+    A part that the compiler does not know stays as it is, and slow; if `whole`, that is PyTorch's error.
     PyTorch keeps compiled code in a folder, for other runs and processes. A user who waits for what is
     compiled anew is `told` its name. `options` are those of PyTorch's compiler.
     """
@@ -162,14 +166,15 @@ def compiled(
         compiler: Any = torch.compiler
         for known in _CONSTANT:
             compiler.assume_constant_result(known)
-        config = torch._dynamo.config
-        # PyTorch counts other kinds as recompilations.
-        config.recompile_limit = max(config.recompile_limit, 64)
+        for limit in ("recompile_limit", "accumulated_recompile_limit"):
+            known = getattr(torch._dynamo.config, limit)  # PyTorch counts other kinds as recompilations
+            setattr(torch._dynamo.config, limit, max(known, MOST_KINDS))
         logging.getLogger("torch.utils._sympy.interp").setLevel(logging.ERROR)  # of no use to a user
         if told and os.environ.get("RANK", "0") == "0":
             print(f"compiling {told} for the GPU: {WAIT}", file=sys.stderr, flush=True)
         usual = {name: value for name, value in _OPTIONS.items() if hasattr(torch._inductor.config, name)}
-        _COMPILED[kind] = torch.compile(function, dynamic=dynamic, options={**usual, **(options or {})})
+        given = {**usual, **(options or {})}
+        _COMPILED[kind] = torch.compile(function, dynamic=dynamic, fullgraph=whole, options=given)
     return _COMPILED[kind]
 
 

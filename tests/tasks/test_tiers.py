@@ -3,6 +3,7 @@
 import copy
 import random
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import MethodType
@@ -25,7 +26,7 @@ from clippedgossip.simulate.distributed.ranks import Ranks
 from clippedgossip.simulate.distributed.shard import follow, train_distributed
 from clippedgossip.step import LearningRate
 from clippedgossip.tasks import DataSet, Task, flatten, make_task, partition, unflatten
-from clippedgossip.tasks.datasets import at
+from clippedgossip.tasks.datasets import at, leaves
 from clippedgossip.tasks.module_function import (
     REPEATS,
     ShiftedConv,
@@ -229,18 +230,28 @@ def test_narrow_kernels_of_one_pixel_get_no_images_channels_last(channels: int, 
     assert [images.is_contiguous(memory_format=torch.channels_last) for images in given] == [last, last]
 
 
-@pytest.mark.parametrize("kind", ["cnn", "batch norm", "transformer"])
+@pytest.mark.parametrize("kind", ["cnn", "resnet", "batch norm", "transformer", "lora"])
 def test_what_is_compiled_is_one_graph(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A part that the compiler leaves out is neither fused nor, if it reads a host's value, captured."""
     monkeypatch.setattr("clippedgossip.tasks.workers.batched_on_cpu", lambda module: True)
     workers = Workers([run_of(kind).task])
-    models = workers.task.initial().expand(NODES, -1).clone()
-    x, y = workers.draw(workers.shares, 0)
-    given = workers.shares, models, workers.initial_buffers(), x, y, torch.tensor(0)
+    workers.function.looks_up = False  # tokens are compared with the rows of an embedding on a CPU alone
+    shares, models = workers.shares, workers.task.initial().expand(NODES, -1).clone()
+    x, y = workers.draw(shares, 0)
+    start, buffers = torch.tensor(0), workers.initial_buffers()
+    torch._dynamo.reset()  # it counts what other tests compiled
     torch.compiler.assume_constant_result(purpose_word)  # type: ignore[no-untyped-call]  # of PyTorch
-    call = torch.compile(workers.gradients, backend="eager", fullgraph=True, dynamic=False)
-    for found, right in zip(call(*given)[0], workers.gradients(*given)[0], strict=True):
-        assert_near(found, right)
+    for name, given in {
+        "draw": (start,),
+        "gradients": (models, buffers, x, y, start),
+        "losses_of": (models, x, y),
+        "sums": (models[0], buffers[0], at(x, 0), at(y, 0)),
+    }.items():
+        plain: Callable[..., Any] = getattr(workers, name)
+        call: Callable[..., Any] = torch.compile(plain, backend="eager", fullgraph=True, dynamic=False)
+        for found, right in zip(leaves(call(shares, *given)), leaves(plain(shares, *given)), strict=True):
+            if right.numel():  # of buffers that a model does not have
+                assert_near(found.double(), right.double(), dtype=torch.float32)
 
 
 @pytest.mark.parametrize("kind", ["cnn", "batch norm", "transformer"])

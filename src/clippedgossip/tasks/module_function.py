@@ -298,7 +298,8 @@ class ModuleFunction:
         leading dimension."""
         checked = self.looks_up and not buffers.is_cuda
         with batching(), _RowsExist() if checked else nullcontext():
-            found: tuple[Tensor, Tensor] = vmap(self, in_dims=(0, 0, 0, None, 0, 0))(
+            one = self.__call__  # the compiler leaves `vmap` of what has no name uncompiled
+            found: tuple[Tensor, Tensor] = vmap(one, in_dims=(0, 0, 0, None, 0, 0))(
                 parameters, buffers, keys, constants, x, y
             )
         return found

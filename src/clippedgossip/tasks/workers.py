@@ -343,7 +343,9 @@ class Workers:
         from clippedgossip.tasks.convolution import GroupedConvolutions  # imports the compiler: a second
 
         options = {"post_grad_custom_pre_pass": GroupedConvolutions(self.precision), **COMPILER}
-        return devices.compiled(self.kind(name), function, dynamic=False, told=told, options=options)
+        checked = name in ("draw", "gradients")  # before the first round, where an error is a warning
+        kind = self.kind(name)
+        return devices.compiled(kind, function, dynamic=False, whole=checked, told=told, options=options)
 
     def lies_channels_last(self, shape: Sequence[int]) -> bool:
         """Whether the compiled gradient of a parameter of this shape lies so: of most convolutions."""
