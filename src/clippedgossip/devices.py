@@ -36,7 +36,7 @@ LITTLE = 1 << 23
 """Products of a forward pass of all workers up to which one thread computes a round. 20 workers with 4,810
 parameters and a batch of 32 make 3 million."""
 WAIT = "about 10 to 40 s the first time, less if it was compiled before"
-"""For a first round on an H200: 8 s of the paper's CNN to 38 s of the first model of a process."""
+"""For a first round on an H200: 8 s if the process has compiled another model before, 36 s of VGG-11."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's `mallopt`
 _TILE_LEAF = 0x1D  # where a CPU states the sizes of its AMX tiles (the number of a `cpuid` leaf)
 
