@@ -1,5 +1,6 @@
 """Compilers and CUDA graphs that are wrong, at once or later, by much or by little: found, and not used."""
 
+import logging
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,6 +26,7 @@ from clippedgossip.simulate.engine import Mixer, Stack
 from clippedgossip.simulate.selfcheck import Reference, rows_compared, wrong_models
 from clippedgossip.step import SGD, AdamW, Averaged, HeavyBall, LearningRate, LocalStep, Optimizer
 from clippedgossip.tasks import DataSet, Workers
+from tests.rounding import assert_near
 from tests.samples import sample_setup
 
 Gradients = list[Tensor]
@@ -139,6 +141,28 @@ def test_what_cannot_be_compiled_trains_uncompiled(compile_with: Compile) -> Non
     with pytest.warns(RuntimeWarning, match="cannot compile `gradients` of this model.*no rule for this$"):
         found = models(setup())
     assert torch.equal(found, right)
+
+
+class Talking(nn.Linear):
+    """A model that the compiler does not take as one graph."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        logging.getLogger("talking").debug("%s", x.shape)
+        return super().forward(x)
+
+
+def test_what_the_compiler_stops_at_is_named_by_its_line(
+    compile_with: Compile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would leave out the model without a word, and every round would be slow."""
+    monkeypatch.setattr("clippedgossip.tasks.workers.batched_on_cpu", lambda module: True)
+    compile_, line, model = torch.compile, Talking.forward.__code__.co_firstlineno + 1, Talking(6, 3)
+    right = models(setup(model=model))
+    compile_with(lambda function, fullgraph, **_: compile_(function, backend="eager", fullgraph=fullgraph))  # type: ignore[arg-type]  # a good compiler
+    with pytest.warns(RuntimeWarning, match="cannot compile `gradients` of this model") as warned:
+        found = models(setup(model=model))
+    assert ours(warned)[0].splitlines()[1] == f"see {__file__}, line {line}"
+    assert_near(found, right)
 
 
 def test_a_loss_near_zero_is_not_compared_by_its_digits() -> None:
