@@ -163,6 +163,8 @@ def compiled(
     if kind in _DISTRUST:
         return function
     if kind not in _COMPILED:
+        if told and os.environ.get("RANK", "0") == "0":
+            print(f"compiling {told} for the GPU: {WAIT}", file=sys.stderr, flush=True)
         compiler: Any = torch.compiler
         for known in _CONSTANT:
             compiler.assume_constant_result(known)
@@ -170,8 +172,6 @@ def compiled(
             known = getattr(torch._dynamo.config, limit)  # PyTorch counts other kinds as recompilations
             setattr(torch._dynamo.config, limit, max(known, MOST_KINDS))
         logging.getLogger("torch.utils._sympy.interp").setLevel(logging.ERROR)  # of no use to a user
-        if told and os.environ.get("RANK", "0") == "0":
-            print(f"compiling {told} for the GPU: {WAIT}", file=sys.stderr, flush=True)
         usual = {name: value for name, value in _OPTIONS.items() if hasattr(torch._inductor.config, name)}
         given = {**usual, **(options or {})}
         _COMPILED[kind] = torch.compile(function, dynamic=dynamic, fullgraph=whole, options=given)

@@ -1,6 +1,7 @@
 """Compilers and CUDA graphs that are wrong, at once or later, by much or by little: found, and not used."""
 
 import logging
+import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -141,6 +142,24 @@ def test_what_cannot_be_compiled_trains_uncompiled(compile_with: Compile) -> Non
     with pytest.warns(RuntimeWarning, match="cannot compile `gradients` of this model.*no rule for this$"):
         found = models(setup())
     assert torch.equal(found, right)
+
+
+def test_a_user_is_told_before_the_first_function_is_compiled(
+    compile_with: Compile, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Slow(BadCompiler):
+        def __call__(self, function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+            def compiled(*arguments: Any) -> Any:
+                print(function.__name__, file=sys.stderr)
+                return function(*arguments)
+
+            return compiled
+
+    compile_with(Slow("none"))
+    models(setup(model=nn.Linear(6, 3), rounds=1))
+    said = capsys.readouterr().err.splitlines()
+    assert said[0].startswith("compiling Linear for the GPU: about ")
+    assert said[1] == "draw"
 
 
 class Talking(nn.Linear):

@@ -66,6 +66,7 @@ def check_compiled(workers: Workers, models: Tensor) -> None:
     Give the models that the runs start from, also if they resume from a checkpoint: then they use the same
     functions as before.
     """
+    workers.compiled("gradients")  # says what the user waits for; it is compiled when it is called
     start = torch.zeros((), dtype=torch.int64, device=models.device)
     reference = Reference.made(workers, models, workers.initial_buffers(), start)
     while reference is not None:
