@@ -3,6 +3,7 @@
 import os
 from concurrent.futures import Future, wait
 from importlib import import_module
+from threading import Thread
 from typing import Any
 
 from torch import Tensor
@@ -34,8 +35,11 @@ def _submit(kernel: Any, kinds: list[Any], constants: dict[str, Any]) -> None:
     # These import the compiler.
     from torch._inductor.async_compile import AsyncCompile, get_compile_threads
     from torch._inductor.runtime.runtime_utils import triton_cache_dir
+    from torch._inductor.runtime.triton_compat import triton_key
 
     if get_compile_threads() > 1:
+        if not _AHEAD:
+            Thread(target=triton_key, daemon=True).start()  # PyTorch will ask for this digest of large files
         target, function = driver.active.get_current_target(), kernel.fn
         # PyTorch sets it so with its first kernel: later launches must look where this kernel is kept.
         cache = os.environ.setdefault(CACHE, triton_cache_dir(driver.active.get_current_device()))
