@@ -12,6 +12,7 @@ import os
 import random
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -93,6 +94,10 @@ def test(label: str, environment: dict[str, str], arguments: list[str]) -> bool:
     for line in lines:
         if line.startswith(("FAILED", "ERROR")):
             print(f"  {line}")
+    if done.returncode:
+        with tempfile.NamedTemporaryFile("w", suffix=".log", delete=False) as log:
+            log.write(done.stdout)
+        print(f"  all that pytest said: {log.name}", flush=True)
     return done.returncode == 0
 
 

@@ -53,6 +53,12 @@ class PeerError(UserError):
     """A peer whose identity, configuration or neighbours do not fit."""
 
 
+def tell(text: str) -> None:
+    """Print lines on stderr in one piece. `print` writes the last end of line by itself, and processes that
+    share a terminal come in between."""
+    sys.stderr.write(f"{text}\n")
+
+
 def warn_user(message: str) -> None:
     """A RuntimeWarning that points at the user's own line, the innermost one outside this package."""
     level, frame = 1, sys._getframe()

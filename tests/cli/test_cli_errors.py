@@ -1,5 +1,6 @@
 """What users get wrong, through the real command line: one or two lines, exit code 2, no traceback."""
 
+import io
 import json
 import re
 import subprocess
@@ -16,7 +17,7 @@ from rich.text import Text
 from clippedgossip import __version__
 from clippedgossip.cli import main
 from clippedgossip.cli.app import app, two_lines
-from clippedgossip.errors import unknown_name
+from clippedgossip.errors import tell, unknown_name
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "ring.toml"
 
@@ -280,3 +281,31 @@ def test_no_help_text_is_taken_for_markup() -> None:
     every = list(texts(typer.main.get_command(app)))
     assert len(every) > 100
     assert [text for text in every if Text.from_markup(text).plain != text] == []
+
+
+class Pipe(io.RawIOBase):
+    """Keeps what each call of the system would write."""
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, piece: Any) -> int:
+        self.pieces.append(bytes(piece))
+        return len(piece)
+
+
+def test_two_lines_are_written_in_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Peers and ranks that fail at the same time print into one terminal."""
+    pipe = Pipe()
+    stderr = io.TextIOWrapper(io.BufferedWriter(pipe), line_buffering=True)  # as Python's own
+    monkeypatch.setattr(sys, "stderr", stderr)
+    tell("error: what\nthe fix")
+    with pytest.raises(SystemExit):
+        main(["run", "no-such-file.toml"])
+    monkeypatch.undo()
+    assert pipe.pieces[0] == b"error: what\nthe fix\n"
+    assert len(pipe.pieces) == 2
+    assert pipe.pieces[1].startswith(b"error: ")

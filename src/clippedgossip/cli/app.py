@@ -12,7 +12,7 @@ import typer
 from typer.main import get_command
 
 from clippedgossip import __version__
-from clippedgossip.errors import UserError, unknown_name
+from clippedgossip.errors import UserError, tell, unknown_name
 from clippedgossip.own import blamed
 
 COMMANDS = (
@@ -127,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             _fail(culprit)
         if not hasattr(error, "format_message"):
             raise
-        print(_explain(error, arguments), file=sys.stderr)
+        tell(_explain(error, arguments))
         sys.exit(2)
     if code == INTERRUPTED:  # the code that typer gives after Ctrl-C
         resumed = arguments[:1] and arguments[0] in RESUMED and "--again" not in arguments
@@ -137,7 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _fail(message: str) -> NoReturn:
-    print(f"error: {message}", file=sys.stderr)
+    tell(f"error: {message}")
     sys.exit(2)
 
 
@@ -156,7 +156,7 @@ def _tidy_help(command: Any, parent: Any) -> None:
 
 def _note(message: Warning | str, *where: Any, **more: Any) -> None:
     """A warning as a line for users."""
-    print(f"note: {message}", file=sys.stderr)
+    tell(f"note: {message}")
 
 
 def two_lines(message: str) -> str:

@@ -11,6 +11,7 @@ import typer
 
 from clippedgossip.cli.networks import is_file
 from clippedgossip.cli.run import Json
+from clippedgossip.errors import tell
 
 if TYPE_CHECKING:
     from clippedgossip.peer.local_network import LocalNetwork
@@ -192,7 +193,7 @@ def up(
     if interrupted and any(r["rounds"] < c.rounds for r, c in zip(peers.rows(), configs, strict=True)):
         print(f"stopped; `clippedgossip peer up {net} --resume` resumes from here", file=sys.stderr)
     if failed:
-        print(f"error: ended badly: {failed}\nsee log.jsonl in their folders", file=sys.stderr)
+        tell(f"error: ended badly: {failed}\nsee log.jsonl in their folders")
         raise typer.Exit(1)
 
 
@@ -339,10 +340,9 @@ def start(
             file=sys.stderr,
         )
     if not outcome.saved:
-        print(
+        tell(
             f"error: the model after round {outcome.rounds} could not be written to {mine.folder}\n"
-            "make room on the disk and start it again",
-            file=sys.stderr,
+            "make room on the disk and start it again"
         )
         raise typer.Exit(1)
 

@@ -21,7 +21,7 @@ from types import FrameType
 from typing import Any
 
 from clippedgossip import own
-from clippedgossip.errors import PeerError, UserError, unknown_name
+from clippedgossip.errors import PeerError, UserError, tell, unknown_name
 from clippedgossip.files import write_atomic
 from clippedgossip.peer import identity
 from clippedgossip.peer import peer_config as configs
@@ -293,7 +293,7 @@ def _child(packed: tuple[str, str], clock: float, together: Barrier | None) -> N
         log.error("ended by an error", extra={"error": said or repr(error)})
         if said is None:
             raise
-        print(f"error: peer {config.name}: {said}", file=sys.stderr)
+        tell(f"error: peer {config.name}: {said}")
         sys.exit(2)
     finally:
         if together is not None:
