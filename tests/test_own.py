@@ -172,11 +172,15 @@ def test_folders_have_modules_of_one_name(folder: Path, tmp_path_factory: pytest
         ("mine:Refuses", r"mine\.py raised KeyError: 'never'\nsee .*mine\.py, line 23"),
         ("broken:Rule", r"raised SyntaxError.*\nsee .*broken\.py, line 1"),
         ("crashing:Rule", r"raised ZeroDivisionError: .*\nsee .*crashing\.py, line 1"),
+        ("deep:Rule", r"raised RuntimeError: .*\nsee .*deep\.py, line 2"),  # not the line of PyTorch
+        ("python:Rule", r"raised JSONDecodeError: .*\nsee .*python\.py, line 2"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_file(folder: Path, name: str, says: str) -> None:
     (folder / "broken.py").write_text("def\n")
     (folder / "crashing.py").write_text("1 / 0\n")
+    (folder / "deep.py").write_text("import torch\ntorch.nn.Linear(2, 3)(torch.ones(5))\n")
+    (folder / "python.py").write_text("import json\njson.loads('{')\n")
     with pytest.raises(ConfigError, match=says) as caught:
         config(folder, rule=name)
     assert len(str(caught.value).splitlines()) <= 2

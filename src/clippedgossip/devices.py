@@ -28,10 +28,12 @@ _DISTRUST: set[Hashable] = set()  # kinds that were found to compute wrongly
 CAPTURE = "captured rounds"  # the kind of all rounds that are captured as CUDA graphs
 _CONSTANT: list[Callable[..., Any]] = [purpose_word]
 MOST_KINDS = 10_000
-"""Kinds that one process compiles. PyTorch compiles no more than it is told, and goes on slowly."""
+"""Kinds that one process may compile. Beyond PyTorch's own limits (8, and 256) functions run uncompiled,
+slowly and without an error."""
 _OPTIONS = {"deterministic": True, "graph_partition": False}
 """Of PyTorch's compiler. It takes the forms of sums by rule: if it timed several, another process could take
-another form, whose sums are rounded otherwise. And it looks for no parts to capture: whole rounds are."""
+another form, whose sums are rounded otherwise. And it does not split a graph into parts for CUDA graphs: the
+engine captures whole rounds."""
 LITTLE = 1 << 23
 """Products of a forward pass of all workers up to which one thread computes a round. 20 workers with 4,810
 parameters and a batch of 32 make 3 million."""
@@ -168,9 +170,9 @@ def compiled(
         compiler: Any = torch.compiler
         for known in _CONSTANT:
             compiler.assume_constant_result(known)
-        for limit in ("recompile_limit", "accumulated_recompile_limit"):
-            known = getattr(torch._dynamo.config, limit)  # PyTorch counts other kinds as recompilations
-            setattr(torch._dynamo.config, limit, max(known, MOST_KINDS))
+        config = torch._dynamo.config  # PyTorch counts other kinds as recompilations
+        config.recompile_limit = max(config.recompile_limit, MOST_KINDS)
+        config.accumulated_recompile_limit = max(config.accumulated_recompile_limit, MOST_KINDS)
         logging.getLogger("torch.utils._sympy.interp").setLevel(logging.ERROR)  # of no use to a user
         usual = {name: value for name, value in _OPTIONS.items() if hasattr(torch._inductor.config, name)}
         given = {**usual, **(options or {})}

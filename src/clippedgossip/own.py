@@ -9,7 +9,7 @@ import importlib.util
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -94,11 +94,10 @@ def registered(group: str) -> dict[str, str]:
 
 def raised(error: BaseException) -> str:
     """What an exception says, and the line of the user's own code it comes from."""
-    places = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_own(frame.filename)]
     if isinstance(error, SyntaxError) and error.filename:
         where = f"{error.filename}, line {error.lineno}"
     else:
-        where = f"{places[-1].filename}, line {places[-1].lineno}" if places else "its arguments"
+        where = own_line(traceback.extract_tb(error.__traceback__)) or "its arguments"
     said = " ".join(str(error).split())
     return f"raised {type(error).__name__}: {said}\nsee {where}"
 
@@ -137,9 +136,18 @@ def _used(variables: Mapping[str, object], *, everything: bool) -> tuple[str, Pa
     return None
 
 
+def own_line(frames: Iterable[traceback.FrameSummary]) -> str | None:
+    """The innermost line that is neither of this package nor of PyTorch nor of Python itself."""
+    places = [f"{frame.filename}, line {frame.lineno}" for frame in frames if _is_own(frame.filename)]
+    return places[-1] if places else None
+
+
 def _is_own(file: str) -> bool:
-    package = Path(__file__).parent
-    return not file.startswith("<") and package not in Path(file).parents
+    others = [Path(__file__).parent]
+    if torch := sys.modules.get("torch"):
+        others += [Path(place) for place in torch.__path__]
+    of_python = file.startswith(sysconfig.get_path("stdlib")) and "-packages" not in file  # may lie within
+    return not file.startswith("<") and not of_python and not {*others} & {*Path(file).parents}
 
 
 def _taken(top: str) -> bool:

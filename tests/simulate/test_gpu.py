@@ -5,7 +5,6 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, wait
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -37,6 +36,7 @@ from clippedgossip.step import LearningRate
 from clippedgossip.tasks import DataSet, make_task, partition
 from clippedgossip.tasks.module_function import ModuleFunction
 from clippedgossip.tasks.objective import Loss
+from tests.ahead import Ahead
 from tests.rounding import assert_near, sums, trained
 from tests.rules.test_rules_contract import CASES
 from tests.simulate.distributed import distributed_cases as cases
@@ -284,28 +284,12 @@ def test_a_process_that_compiles_anew_writes_the_same_bytes(tmp_path: Path) -> N
 def test_the_first_round_launches_what_was_compiled_ahead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kernels, and the C code that launches each. And no fake tensor stays behind."""
-    from clippedgossip.mixing import launches
-
-    jobs: list[Future[Any]] = []
-    then: list[Path] = []
-
-    def kept() -> list[Path]:
-        return sorted(path for path in tmp_path.glob("*/_*") if path.suffix in (".cubin", ".so"))
-
-    def waited(some: list[Future[Any]], seconds: float) -> None:
-        wait(some, seconds)
-        jobs.extend(some)
-        then[:] = kept()
-
-    monkeypatch.setenv(launches.CACHE, str(tmp_path))
-    monkeypatch.setattr(launches, "wait", waited)
+    """And no fake tensor stays behind."""
+    ahead = Ahead(tmp_path, monkeypatch)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 61), nn.ReLU(), nn.Linear(61, 4))
     stack = Stack([setup(ClippedGossip(0.1), None, model, "bfloat16")], "cuda")
     stack.advance()
-    assert jobs
-    assert all(job.exception() is None for job in jobs)
-    assert kept() == then != []
+    ahead.assert_found()
     assert not isinstance(stack.mixers[0].layout.own, FakeTensor)
 
 

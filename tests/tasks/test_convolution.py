@@ -1,8 +1,6 @@
 """Convolutions of all workers without shifted copies: on a CPU with plain bodies in place of the kernels."""
 
-import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ from clippedgossip.tasks import convolution
 from clippedgossip.tasks.module_function import ModuleFunction
 from clippedgossip.tasks.objective import Loss
 from clippedgossip.tasks.workers import COMPILER
+from tests.ahead import Ahead
 
 WORKERS, BATCH, SIDE = 3, 4, 12
 CALLS: list[str] = []
@@ -215,32 +214,16 @@ def test_the_compiler_lays_images_out_as_the_kernels_read_them(precision: str) -
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that PyTorch can use")
 @every_precision
 def test_the_kernels_agree_with_float64_and_give_the_same_bytes(
-    precision: str, monkeypatch: pytest.MonkeyPatch
+    precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from clippedgossip.mixing import launches as kernels
-
-    ahead: list[Future[Any]] = []
-    then: list[Path] = []
-
-    def kept() -> list[Path]:
-        found = Path(os.environ[kernels.CACHE]).glob("*/_*")
-        return sorted(path for path in found if path.suffix in (".cubin", ".so"))
-
-    def waited(jobs: list[Future[Any]], seconds: float) -> None:
-        wait(jobs, seconds)
-        ahead.extend(jobs)
-        then[:] = kept()
-
-    monkeypatch.setattr(kernels, "wait", waited)
+    ahead = Ahead(tmp_path, monkeypatch)
     set_product_precision(precision)
     function, call = compiled(precision, net().cuda())
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
         found = gradients(function, call, PRECISIONS[precision])
     ran = {event.key for event in seen.key_averages()}
     assert ran >= KERNELS[precision]
-    assert ahead
-    assert all(job.exception() is None for job in ahead)
-    assert kept() == then  # what was compiled ahead was found when it was launched
+    ahead.assert_found()
     again = gradients(function, call, PRECISIONS[precision])
     assert all(torch.equal(one, other) for one, other in zip(found, again, strict=True))
     assert_right(found, gradients(function, function.gradients, torch.float64), precision)

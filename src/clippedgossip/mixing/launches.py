@@ -43,10 +43,10 @@ def _submit(kernel: Any, kinds: list[Any], constants: dict[str, Any]) -> None:
         target, function = driver.active.get_current_target(), kernel.fn
         # PyTorch sets it so with its first kernel: later launches must look where this kernel is kept.
         cache = os.environ.setdefault(CACHE, triton_cache_dir(driver.active.get_current_device()))
-        compiler = make_backend(target).hash(), driver.active.launcher_cls
-        given = target, *compiler, cache, kinds, constants
+        tools = target, make_backend(target).hash(), driver.active.launcher_cls, cache
+        named = function.__module__, function.__name__
         pool = AsyncCompile.process_pool()
-        _AHEAD.append(pool.submit(compile_ahead, function.__module__, function.__name__, *given))
+        _AHEAD.append(pool.submit(compile_ahead, *named, *tools, kinds, constants))
 
 
 def compile_ahead(

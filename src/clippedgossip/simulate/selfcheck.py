@@ -8,9 +8,6 @@ graph also the half-steps, and the mixing of all runs.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
-from sysconfig import get_path
-from traceback import FrameSummary
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -18,6 +15,7 @@ from torch import Tensor
 
 from clippedgossip.devices import CAPTURE, aligned_zeros, distrust, uncollected
 from clippedgossip.errors import MiscompiledError, RunError, first_line, warn_user
+from clippedgossip.own import own_line
 from clippedgossip.step import LocalStep
 from clippedgossip.tasks.datasets import at, leaves
 from clippedgossip.tasks.workers import Workers
@@ -25,8 +23,6 @@ from clippedgossip.tasks.workers import Workers
 if TYPE_CHECKING:
     from clippedgossip.simulate.engine import Mixer, Stack
 
-PYTHON, OTHERS = get_path("stdlib"), (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
-"""Folders of code that is not the user's own."""
 COMPARED = 8  # workers compared in a round
 ROUNDING = {"float32": 0.01, "tf32": 0.03, "bfloat16": 0.05}
 """A gradient may always be off by this share of its size, for each precision."""
@@ -82,25 +78,14 @@ def check_compiled(workers: Workers, models: Tensor) -> None:
                 raise
             if distrust(workers.kind(name)) is None:
                 raise
-            why = f"so it is slower, but correct: {first_line(error)}{_place(error)}"
+            place = own_line(getattr(error, "real_stack", None) or ())  # where the compiler stopped
+            why = f"so it is slower, but correct: {first_line(error)}" + (f"\nsee {place}" if place else "")
             warn_user(f"PyTorch cannot compile `{name}` of this model, {why}")
             continue
         if found is None:
             return
         said, now = _distrust(workers, name, found)
         warn_user(f"{said}; it is {now}")
-
-
-def _place(error: Exception) -> str:
-    """A line with the place of the user's code that PyTorch's compiler could not go past, where it says."""
-
-    def own(file: str) -> bool:
-        of_python = file.startswith(PYTHON) and "-packages" not in file  # site-packages may lie within
-        return not of_python and not file.startswith(OTHERS)
-
-    stack: Sequence[FrameSummary] = getattr(error, "real_stack", None) or ()
-    places = [f"\nsee {frame.filename}, line {frame.lineno}" for frame in stack if own(frame.filename)]
-    return places[-1] if places else ""
 
 
 class SelfCheck:
