@@ -186,15 +186,28 @@ def test_what_the_compiler_stops_at_is_named_by_its_line(
 
 def test_a_loss_near_zero_is_not_compared_by_its_digits() -> None:
     """A softmax is rounded to 1e-7 of 1, so a loss of 1e-6 has no more than one digit."""
-    run = setup()
-    workers = Workers([run.task])
-    start = run.task.initial().expand(len(workers), -1).clone()
-    reference = Reference(workers, start, workers.initial_buffers(), torch.tensor(0))
-    for found in (reference.plain, reference.exact):
-        found[-1] = torch.full_like(found[-1], 1e-6)
-    *gradients, losses = reference.plain
-    assert reference.wrong_gradients(gradients, losses + 1e-4) is None
-    assert reference.wrong_gradients(gradients, losses + 1e-3) is not None
+    model = nn.Linear(3, 3, bias=False)
+    model.weight.data = 14 * torch.eye(3)
+    found = reference(one_input_a_class(model, torch.eye(3)))
+    *gradients, losses = found.plain
+    assert losses.max() < 2e-6
+    assert found.wrong_gradients(gradients, losses + 1e-4) is None
+    assert found.wrong_gradients(gradients, losses + 1e-3) is not None
+
+
+@pytest.mark.parametrize(("bias", "right"), [(-1.0, True), (-1.1, False)])
+def test_a_switch_that_rounding_turns_is_no_fault(bias: float, right: bool) -> None:
+    """Plain code leaves every ReLU off; the result in question has switched one on, of each worker. At models
+    that differ by rounding plain code does the same, or it does not."""
+    first = nn.Linear(1, 64)
+    first.weight.data.fill_(1.0)
+    first.bias.data.fill_(bias)
+    model = nn.Sequential(first, nn.ReLU(), nn.Linear(64, 3))
+    found = reference(one_input_a_class(model, torch.ones(3, 1)))
+    *gradients, losses = (piece.clone() for piece in found.plain)
+    assert not gradients[0].any()
+    gradients[0][:, 0] = 0.1
+    assert (found.wrong_gradients(gradients, losses) is None) == right
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
@@ -248,8 +261,14 @@ def test_every_row_is_compared_in_time_and_the_last_row_first() -> None:
     assert len(of_runs) > 8  # of sixteen runs that are stacked
 
 
-def reference() -> Reference:
-    run = setup()
+def one_input_a_class(model: nn.Module, inputs: Tensor) -> Setup:
+    labels = torch.arange(120) % 3
+    data = DataSet.of(inputs[labels], labels, inputs, labels[:3], name="classes")
+    return sample_setup(data, ClippedGossip(radius=0.5), None, Training(rounds=6), model=model)
+
+
+def reference(run: Setup | None = None) -> Reference:
+    run = run or setup()
     models = run.task.initial().expand(7, -1).clone()
     workers = Workers([run.task])
     return Reference(workers, models, workers.initial_buffers(), torch.tensor(0))
