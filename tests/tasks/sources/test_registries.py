@@ -111,6 +111,7 @@ NPM = Package(client="npm", name="thing", version="1")
         ),
         ("", "no file came"),
     ],
+    ids=["pip", "npm", "npm without a reason", "apt", "nothing"],
 )
 def test_why_a_client_failed_is_said_in_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, reason: str
