@@ -150,6 +150,23 @@ def test_a_stopped_run_goes_on_to_the_same_bytes(
     assert run.summary["resumed_from"] == saved
 
 
+@pytest.mark.parametrize(("bytes_a_second", "written"), [(1e9, True), (1.0, False)])
+def test_the_first_checkpoint_too_waits_until_it_costs_little(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bytes_a_second: float, written: bool
+) -> None:
+    monkeypatch.setattr(runs, "DISK", bytes_a_second)
+    seen: list[int] = []
+    save = State.save
+
+    def noted(self: State, path: Path) -> None:
+        seen.append(self.round)
+        save(self, path)
+
+    monkeypatch.setattr(State, "save", noted)
+    execute(tiny(), tmp_path, cadence=Cadence(seconds=0))
+    assert bool(seen) == written
+
+
 @pytest.mark.parametrize("damage", ["garbage", "empty", "records", "both"])
 def test_whatever_the_disk_spoilt_the_end_is_the_same(
     tmp_path: Path, whole: RunDirectory, damage: str

@@ -262,6 +262,29 @@ def test_only_as_many_go_together_as_fit(tmp_path: Path, monkeypatch: pytest.Mon
     assert batches == [[0, 1], [2]]
 
 
+def test_a_run_is_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where it was asked what it needs: a hundred runs take seconds to build."""
+    seeds: list[int] = []
+    build = RunConfig.build
+
+    def noted(self: RunConfig) -> Any:
+        seeds.append(self.seed)
+        return build(self)
+
+    monkeypatch.setattr(RunConfig, "build", noted)
+    batches = watched(monkeypatch, 1 << 40)
+    assert run_unfinished(three(tmp_path), tmp_path / "runs").done == 3
+    assert batches == [[0, 1, 2]]
+    assert sorted(seeds) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("device", "parameters", "runs"), [("cpu", 10, 16), ("cpu", 10**6, 1), ("cuda:1", 10**6, 128)]
+)
+def test_a_gpu_trains_many_runs_together(device: str, parameters: int, runs: int) -> None:
+    assert fill.most_together(device, parameters) == runs
+
+
 @pytest.mark.parametrize(("unfinished", "taken"), [(0, 1), (2, 1), (5, 3), (8, 4), (24, 6), (400, 100)])
 def test_a_process_takes_a_part_of_what_two_share(unfinished: int, taken: int) -> None:
     assert fill._share(unfinished, 2) == taken

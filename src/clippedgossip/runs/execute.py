@@ -25,9 +25,10 @@ from clippedgossip.records import ACCURACY, Round, RunDirectory
 from clippedgossip.runs.config import RunConfig
 from clippedgossip.settings import Training
 from clippedgossip.simulate.engine import train_together
-from clippedgossip.simulate.setup import Setup
+from clippedgossip.simulate.setup import Setup, kept_bytes
 from clippedgossip.simulate.state import Moment, State
 
+DISK = 5e8  # bytes of checkpoints that are written in a second, until it is known
 DRAWN = 200  # nodes of the largest network that is drawn
 OnRound = Callable[[RunConfig, Moment], None]
 Engine = Callable[..., Iterator[list[Moment]]]
@@ -44,7 +45,7 @@ class Diverged(RunError):
 @dataclass(frozen=True, kw_only=True)
 class Cadence:
     """When to write a checkpoint: after so many rounds or so many seconds, whichever comes first. If writing
-    one takes long, at least twenty times as long passes between two."""
+    one takes long, at least twenty times as long passes before it."""
 
     rounds: int | None = None
     seconds: float | None = 30.0
@@ -137,7 +138,8 @@ class Recorder:
         self, started: float, interrupted: list[int], train: Engine
     ) -> Generator[list[Moment], None, None]:
         """Train to the end; yields after every round, when it is written."""
-        setups = [attempt.config.build() for attempt in self.attempts]
+        setups = [attempt.setup() for attempt in self.attempts]
+        self.cost = sum(map(checkpoint_bytes, setups)) / DISK
         states = _states(self.attempts)
         for moments in train(setups, device=self.attempts[0].device, states=states):
             stop = bool(interrupted)  # Ctrl-C from here on is for the next round
@@ -201,6 +203,7 @@ class Attempt:
     began: int = 0  # the round of the checkpoint that it resumes from
     diverged: str | None = None
     tier: str = ""  # how the models are computed
+    built: Setup | None = None  # its setup, between the question what it needs and its training
 
     @classmethod
     def of(cls, config: RunConfig, root: Path | str) -> "Attempt":
@@ -218,6 +221,11 @@ class Attempt:
         """Make its folder."""
         config = self.config
         RunDirectory.open(self.run.path.parent, config.to_mapping(), config.label, device=self.device)
+
+    def setup(self) -> Setup:
+        """Its setup, which is the caller's now."""
+        built, self.built = self.built, None
+        return built or self.config.build()
 
     def checkpoint_round(self) -> int:
         """The round of its checkpoint; 0 without one."""
@@ -277,6 +285,12 @@ def drawing(network: Network, components: Sequence[Sequence[Any]] = ()) -> str:
     from clippedgossip.report.network_drawing import network_svg
 
     return standalone(network_svg(network, components=components))
+
+
+def checkpoint_bytes(setup: Setup) -> int:
+    """Of one run's checkpoint: models, the optimizer's slots, and what is kept of earlier rounds."""
+    size, copies = setup.task.layout.size, 1 + len(setup.training.optimizer.slots)
+    return 4 * copies * len(setup.task.nodes) * size + kept_bytes(setup.network, size)
 
 
 def _states(attempts: Sequence[Attempt]) -> list[State] | None:

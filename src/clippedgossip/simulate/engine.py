@@ -180,17 +180,22 @@ class Stack:
     @torch.no_grad()
     def evaluate(self) -> list[Round]:
         """A record of each run."""
-        pairs = zip(self.mixers, self.parts, strict=True)
-        return [self._record(mixer.metrics, part) for mixer, part in pairs]
+        runs = [mixer.metrics for mixer in self.mixers]
+        starts = [part.start for part in self.parts]
+        rows = [slice(start, start + run.regular) for run, start in zip(runs, starts, strict=True)]
+        averages = [run.averages(self.models[some]) for run, some in zip(runs, rows, strict=True)]
+        # Of all runs at once: whoever reads a score waits for the GPU.
+        scores = torch.split(self.workers.scores(torch.cat(averages)), [len(models) for models in averages])
+        return [self._record(*run) for run in zip(runs, rows, scores, strict=True)]
 
-    def _record(self, metrics: RunMetrics, part: slice) -> Round:
-        rows, training = slice(part.start, part.start + metrics.regular), self.training
+    def _record(self, metrics: RunMetrics, rows: slice, scores: Tensor) -> Round:
+        training = self.training
         models, losses, buffers = self.models[rows], self.losses[rows], self.local_step.buffers[rows]
         of_nodes = self.workers.scores(models, buffers) if training.evaluates_nodes(self.round) else None
         return metrics.record(
             self.round,
             self.workers.task.metric,
-            scores=self.workers.scores(metrics.averages(models)),
+            scores=scores,
             node_scores=of_nodes,
             losses=losses,
             distances=squared_distances(models),

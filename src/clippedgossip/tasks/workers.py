@@ -10,7 +10,7 @@ import copy
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -235,7 +235,8 @@ class Workers:
     def __init__(self, tasks: Sequence[Task], precision: str = "float32", *, ahead: bool = False) -> None:
         """With `ahead`, a step's samples are drawn before it, where the data are larger than the device."""
         first = tasks[0]
-        if not all(_shape(task) == _shape(first) and _same_data(task, first) for task in tasks[1:]):
+        self._shape = _shape(first)  # once: to read numbers from a GPU is to wait for it
+        if not all(_shape(task) == self._shape and _same_data(task, first) for task in tasks[1:]):
             raise RunError(
                 "runs in one stack must have the same data, model, loss, batch and augmentation\n"
                 "run them one by one"
@@ -355,7 +356,7 @@ class Workers:
         """What two compiled methods must have in common to be one."""
         draws = repr(self.poisons) if name == "draw" else None
         identity = () if name == "draw" else self.function.identity()
-        return (name, self.precision, draws, self.feed is None, *_shape(self.task), identity)
+        return (name, self.precision, draws, self.feed is None, *self._shape, identity)
 
     def in_float64(self) -> "Workers":
         """The same workers, with products in float64."""
@@ -550,13 +551,19 @@ class Workers:
 def activation_bytes(task: Task, device: torch.device, precision: str) -> int:
     """What one sample's forward pass on a device leaves for the backward pass, in this precision; 0 for
     modules that meta tensors cannot pass."""
-    x, y = task.data.samples(torch.arange(2) % task.data.count, task.device)
-    try:
-        return activation_cost(
-            task.module, task.loss, x, y, on_gpu=device.type == "cuda", precision=precision
-        )
-    except Exception:  # a module of the user's own may do anything with its inputs
-        return 0
+    on_gpu = device.type == "cuda"
+    kind = (*_shape(task), on_gpu, precision)
+    if kind not in _ACTIVATIONS:
+        x, y = task.data.samples(torch.arange(2) % task.data.count, task.device)
+        _ACTIVATIONS[kind] = 0
+        with suppress(Exception):  # a module of the user's own may do anything with its inputs
+            cost = activation_cost(task.module, task.loss, x, y, on_gpu=on_gpu, precision=precision)
+            _ACTIVATIONS[kind] = cost
+    return _ACTIVATIONS[kind]
+
+
+_ACTIVATIONS: dict[tuple[object, ...], int] = {}
+"""By what runs must share to be stacked: for each of a hundred runs it would take seconds."""
 
 
 def _same_data(one: Task, other: Task) -> bool:
