@@ -182,6 +182,16 @@ def test_the_short_form_says_what_the_results_hold() -> None:
     small, calm, both = "small world, IPM", "non-IID", "non-IID, both"
     dumbbell = {rule: known("dumbbell", calm, rule, "clique A") for rule in ("ClippedGossip", "Gossip")}
     apart = {rule: known("weaker-topology", calm, rule, "clique A") for rule in ("ClippedGossip", "GM", "TM")}
+    buckets = {
+        (setting, rule): known("dumbbell-as-released", setting, f"{rule} | bucketing", "clique A")
+        for setting, rule in ((f"{calm}, bucketing", "TM"), (both, "TM"), (both, "Mozi"))
+    }
+    turning = {
+        radius: [
+            known("clipping-radius-as-released", "BF", f"{radius} | {of}") for of in ("ours", "bit-flipping")
+        ]
+        for radius in ("τ = 1", "τ = 10")
+    }
     said = " ".join((place / "learnt.md").read_text(encoding="utf-8").split())
     for words in (
         f"keeps {min(ring):.0f} to {max(ring):.0f} % under IPM, ALIE and dissensus",
@@ -194,6 +204,10 @@ def test_the_short_form_says_what_the_results_hold() -> None:
         f"τ = 1 loses up to {lost['τ = 1']:.0f} points, τ = 10 up to {lost['τ = 10']:.0f}.",
         f"GM over half of the digits ({known('dumbbell', both, 'GM', 'clique A')})",
         f"({known('dumbbell', both, 'TM', 'clique A')} each; released",
+        "lifts TM to {}, and to {} with one more edge".format(*list(buckets.values())[:2]),
+        f"Mozi in some seeds ({buckets[both, 'Mozi']})",
+        "τ = 1 from {} to {}, and".format(*turning["τ = 1"]),
+        "τ = 10 from {} to {}: `reproduce".format(*turning["τ = 10"]),
         f"ClippedGossip ({known('newer-rules', 'dumbbell', 'ClippedGossip', 'clique A')}) and BALANCE",
         f"BALANCE, CS+ and ClippedGossip keep {moved['ClippedGossip']:.0f} to {moved['BALANCE']:.0f} %",
         f"the adaptive radius {moved['adaptive']:.0f} %, NNA {moved['NNA']:.0f} %",

@@ -72,13 +72,10 @@ def _figure(name: str, judged: dict[str, Claims]) -> Iterator[str]:
     whose = "the nodes named" if name in CLIQUES else experiment.whom()
     yield f"Accuracy in %, of the model averaged over {whose}; Ξ is the consensus distance.\n"
     yield from _numbers(experiment, result)
-    for folder, scale in (("h200", "paper's"), ("quick", "quick")):
-        released = HERE / folder / f"{name}-as-released.json"
-        if released.exists():
-            compared = AsReleased(experiment, list(DEVIATIONS))
-            yield f"\nAccuracy in % with deviations of the authors' released code, at the {scale} scale:\n"
-            yield _table(compared.comparison(Results.load(released, compared.name)))
-            break
+    if (released := HERE / "h200" / f"{name}-as-released.json").exists():
+        compared = AsReleased(experiment, list(DEVIATIONS))
+        yield "\nAccuracy in % with deviations of the authors' released code:\n"
+        yield _table(compared.comparison(Results.load(released, compared.name)))
     yield from _claims(judged[name])
     if (small := HERE / "quick" / f"{name}.json").exists():
         yield "\n### The same at the quick scale\n"

@@ -92,6 +92,8 @@ def test_after_an_interrupt_the_records_stay_and_the_run_can_go_on(
     network: Network, data: DataSet, model: nn.Module
 ) -> None:
     loss = Interrupting()
+    start(network, data, model, loss=loss).finish()  # asks once what a sample needs
+    loss.calls = 0
     whole = start(network, data, model, loss=loss).finish()
     loss.calls, loss.last = 0, loss.calls - 2  # one call in each of six rounds: in the fourth
     run = start(network, data, model, loss=loss)

@@ -136,7 +136,7 @@ def test_bit_flipping_alternates() -> None:
 
 
 def test_the_page_names_the_deviation_that_explains_a_difference() -> None:
-    kept = Path(__file__).parents[2] / "docs" / "results" / "quick"
+    kept = Path(__file__).parents[2] / "docs" / "results" / "h200"
     experiment = AsReleased(figure("dumbbell"), list(DEVIATIONS))
     result = Results.load(kept / "dumbbell-as-released.json", experiment.name)
     table = experiment.comparison(result)
