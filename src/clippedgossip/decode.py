@@ -383,14 +383,8 @@ def errors_of(kind: Kind) -> Iterator[None]:
 def find(
     kind: Kind, name: str, path: Path, folder: Folder | None = None
 ) -> tuple[str, Callable[..., Any], own.Origin | None]:
-    """The name as it is registered, what makes the thing, and for one of the user's own where it lies.
-    ClippedGossip, clipped-gossip and clipped_gossip are one."""
-    by_letters = {
-        _letters(make.__name__): known for known, make in kind.names.items() if isinstance(make, type)
-    }
-    by_letters |= {_letters(known): known for known in kind.names}
-    if ":" not in name and _letters(name) in by_letters:
-        known = by_letters[_letters(name)]
+    """The name as it is registered, what makes the thing, and for one of the user's own where it lies."""
+    if (known := built_in(kind, name)) is not None:
         return known, kind.names[known], None
     registered = {} if ":" in name else own.registered(kind.group)
     reference = name if ":" in name else registered.get(name, "")
@@ -409,6 +403,16 @@ def find(
             (*path, "name"), f"{kind.word} {name!r} of {origin.file} is {what} and no {kind.word}\n{kind.fix}"
         )
     return name, make, origin
+
+
+def built_in(kind: Kind, name: str) -> str | None:
+    """The name as it is registered; None for another. ClippedGossip, clipped-gossip and clipped_gossip are
+    one."""
+    by_letters = {
+        _letters(make.__name__): known for known, make in kind.names.items() if isinstance(make, type)
+    }
+    by_letters |= {_letters(known): known for known in kind.names}
+    return None if ":" in name else by_letters.get(_letters(name))
 
 
 @cache
@@ -629,4 +633,5 @@ def _shown(raw: Any) -> str:
         text = str(raw).lower() if isinstance(raw, bool) else repr(raw)
     except ValueError:  # a number of more digits than Python writes
         text = "a huge number"
+    text = " ".join(text.split())
     return text if len(text) <= 60 else text[:57] + "..."

@@ -156,7 +156,11 @@ class TrainingConfig(Schedule):
 
     def checked(self) -> Self:
         """The same in its canonical form: code of the user's own has its digest."""
-        return dataclasses.replace(self, **{name: thing.plain() for name, thing in self._objective.items()})
+        from clippedgossip.tasks.objective import LOSS, METRIC, built_in_words
+
+        said = {kind.word: built_in_words(kind, getattr(self, kind.word)) for kind in (LOSS, METRIC)}
+        own = {name: thing.plain() for name, thing in self._objective.items()}
+        return dataclasses.replace(self, **{name: words for name, words in said.items() if words} | own)
 
     @property
     def origins(self) -> "list[Origin]":

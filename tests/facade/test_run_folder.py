@@ -1,6 +1,9 @@
 """`cg.train(out=)` writes a run's folder: it resumes, it is found again, and reports read it."""
 
 import argparse
+import importlib
+import linecache
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -213,6 +216,51 @@ def test_what_code_holds_is_part_of_the_run(
         return cg.train(cg.Network(nx.cycle_graph(4)), (x, y, x, y), model, out=tmp_path, **said).path
 
     assert path(one) == path(one) != path(other)
+
+
+USES_A_MODULE = """
+import own_helpers as helpers
+
+def attribute(outputs, y):
+    return helpers.scaled(outputs).logsumexp(-1).mean()
+
+def value(outputs, y):
+    return helpers.FACTOR * outputs.logsumexp(-1).mean()
+
+def inside(outputs, y):
+    return sum(helpers.scaled(row).logsumexp(-1) for row in outputs) / len(outputs)
+
+def imported(outputs, y):
+    import own_helpers
+    return own_helpers.scaled(outputs).logsumexp(-1).mean()
+"""
+
+
+@pytest.mark.parametrize("loss", ["attribute", "value", "inside", "imported"])
+@pytest.mark.parametrize("edited", [True, False])
+def test_a_module_that_code_uses_is_part_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loss: str, edited: bool
+) -> None:
+    """Its code, and its values while the program runs."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "own_losses.py").write_text(USES_A_MODULE)
+
+    def path(factor: float) -> Path | None:
+        for name in ("own_helpers", "own_losses"):
+            sys.modules.pop(name, None)
+        said = factor if edited else 1.0
+        helpers = f"FACTOR = {said}\ndef scaled(x):\n    return {f'{said} * x' if edited else 'FACTOR * x'}\n"
+        (tmp_path / "own_helpers.py").write_text(helpers)
+        linecache.clearcache()
+        importlib.invalidate_caches()
+        shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)
+        losses = importlib.import_module("own_losses")
+        sys.modules["own_helpers"].FACTOR = factor  # type: ignore[attr-defined]  # made above
+        return run(tmp_path / "runs", rounds=1, metric="loss", loss=getattr(losses, loss)).path
+
+    assert path(1.0) == path(1.0) != path(2.0)
+    for name in ("own_helpers", "own_losses"):
+        sys.modules.pop(name, None)
 
 
 def test_runs_from_python_and_from_a_config_have_the_same_columns(tmp_path: Path) -> None:

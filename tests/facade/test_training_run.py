@@ -374,6 +374,12 @@ def test_a_factory_starts_every_seed_from_other_weights(network: Network, data: 
         ({"lr": -1.0}, "must be above 0"),
         ({"lr_schedule": "cosin"}, "did you mean 'cosine'"),
         ({"lr_shedule": "cosine"}, "unknown argument 'lr_shedule'; did you mean 'lr_schedule'"),
+        ({"learning_rate": 0.1}, "unknown argument 'learning_rate'; here it is lr$"),
+        ({"epochs": 3}, "unknown argument 'epochs'; here it is rounds"),
+        (
+            {"optimizer": torch.optim.SGD([torch.zeros(1)], lr=0.1)},
+            "optimizer is a SGD of torch.optim.sgd\ngive a name: 'momentum', 'sgd', 'adamw'",
+        ),
         ({"lr": LearningRate(), "lr_warmup": 3}, "lr_warmup is given beside a LearningRate"),
         ({"lr_factor": 0.5}, "lr_factor has no effect without lr_drops"),
         ({"optimizer": "adam"}, "known: adamw, momentum, sgd"),
@@ -396,6 +402,37 @@ def test_a_mistake_is_told_before_the_first_round(
     with pytest.raises(UserError, match=message) as told:
         start(network, data, model, **options)
     assert len(str(told.value).splitlines()) <= 2
+
+
+def late_metric(outputs: Tensor, y: Tensor) -> float:
+    return 1 / (0 if len(y) > 50 else 1)
+
+
+def late_shape(outputs: Tensor, y: Tensor) -> Tensor:
+    return torch.zeros(3 if len(y) > 50 else 1)
+
+
+class LateRows(nn.Sequential):
+    def forward(self, x: Tensor) -> Tensor:
+        outputs: Tensor = nn.Sequential.__call__(nn.Sequential(*self), x)
+        return outputs[: 90 if len(x) > 50 else None]
+
+
+@pytest.mark.parametrize(
+    ("metric", "message"),
+    [
+        (late_metric, "with metric 'late_metric' raised in round 2: ZeroDivisionError"),
+        (late_shape, r"metric 'late_shape' of a batch has shape \(3,\)"),
+        (None, "LateRows with metric 'accuracy' raised in round 2: RuntimeError"),
+    ],
+)
+def test_what_only_the_whole_test_shows_is_told(
+    metric: Any, message: str, network: Network, data: DataSet, model: nn.Module
+) -> None:
+    assert isinstance(model, nn.Sequential)
+    with pytest.raises(UserError, match=message) as told:
+        start(network, data, LateRows(*model), metric=metric).finish()
+    assert len(str(told.value).splitlines()) == 2
 
 
 @pytest.mark.parametrize(

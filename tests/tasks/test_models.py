@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.metrics import r2_score
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -15,6 +16,7 @@ from clippedgossip import Network, consensus, theory
 from clippedgossip.attacks import Dissensus
 from clippedgossip.errors import DataError, UserError
 from clippedgossip.rules import ClippedGossip, Gossip, Oracle, Rule
+from clippedgossip.settings import TrainingConfig
 from clippedgossip.step import Averaged
 from clippedgossip.tasks import (
     MODELS,
@@ -377,11 +379,80 @@ def test_what_does_not_fit_is_said_before_the_run(options: dict[str, object], sa
         ({"a": torch.zeros(4, 2), "b": torch.zeros(5)}, torch.zeros(4), "inputs have 4 and 5 rows"),
         (torch.zeros(0, 2), torch.zeros(0), "there are no test samples"),
         (torch.zeros(4, 2), torch.zeros(3), "4 test inputs for 3 targets"),
+        (torch.zeros(4, 2).to_sparse(), torch.zeros(4), "test inputs are torch.sparse_coo\n.*to_dense"),
+        (torch.zeros(4, 2, device="meta"), torch.zeros(4), "test inputs are without values"),
+        (1.0, torch.zeros(4), "test inputs are one number"),
+        (torch.zeros(4, 2), 1.0, "test targets are one number"),
+        ({}, torch.zeros(4), "test inputs are {}, without a tensor"),
+        ((), torch.zeros(4), r"test inputs are \(\), without a tensor"),
     ],
 )
 def test_what_is_wrong_with_the_number_of_rows_is_said(inputs: Any, targets: Tensor, says: str) -> None:
     with pytest.raises(UserError, match=says):
         DataSet.of(torch.zeros(4, 2), torch.zeros(4), inputs, targets)
+
+
+@pytest.mark.parametrize(("train", "test", "part"), [(-100, 0, "train"), (0, -100, "test")])
+def test_labels_that_do_not_count_are_not_all(train: int, test: int, part: str) -> None:
+    x = torch.zeros(4, 2)
+    labels = [torch.full((4,), label) for label in (train, test)]
+    with pytest.raises(UserError, match=f"all {part} labels are -100"):
+        DataSet.of(x, labels[0], x, labels[1])
+
+
+def score(x: Tensor, y: Tensor, model: nn.Module, **said: Any) -> float:
+    task = make_task(DataSet.of(x, y, x, y), [range(len(x))], model, seed=0, **said)
+    return float(Workers([task]).scores(task.initial()[None]))
+
+
+def test_r2_of_several_outputs_has_a_mean_for_each() -> None:
+    x = torch.randn(50, 4)
+    y = torch.stack([torch.randn(50), 100 + torch.randn(50)], 1)
+    model = nn.Linear(4, 2)
+    found = model(x).detach()
+    assert score(x, y, model) == near(
+        float(r2_score(y, found, multioutput="variance_weighted")), dtype=torch.float32
+    )
+
+
+def test_one_class_is_always_right() -> None:
+    """A single output is no logit of two classes where the loss is of classes."""
+    x, y = torch.randn(30, 4), torch.zeros(30, dtype=torch.long)
+    model = nn.Linear(4, 1)
+    assert score(x, y, model) == score(x, y, model, metric="f1") == 1.0
+    logits = model(x).detach()[:, 0]
+    assert score(x, y, model, loss="binary-cross-entropy") == near(float((logits <= 0).double().mean()))
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "f1", "perplexity"])
+def test_metrics_of_classes_refuse_real_numbers(metric: str) -> None:
+    x = torch.randn(30, 2)
+    with pytest.raises(UserError, match=rf"metric '{metric}' is of classes, but a target is .*\n.*'r2'"):
+        score(x, x, nn.Linear(2, 2), metric=metric)
+    ones = (x[:, 0] > 0).float()
+    if metric != "perplexity":
+        assert 0 <= score(x, ones, nn.Linear(2, 1), loss="binary-cross-entropy", metric=metric) <= 1
+
+
+@pytest.mark.parametrize(
+    ("known", "spelt"),
+    [
+        ({"loss": "cross-entropy"}, {"loss": "CrossEntropy"}),
+        ({"loss": "cross-entropy"}, {"loss": {"name": "cross_entropy"}}),
+        ({"loss": "nll"}, {"loss": "NLL"}),
+        ({"metric": "f1"}, {"metric": "F1"}),
+        ({"metric": "accuracy"}, {"metric": {"name": "Accuracy"}}),
+    ],
+)
+def test_losses_and_metrics_have_one_name_however_it_is_spelt(
+    known: dict[str, Any], spelt: dict[str, Any]
+) -> None:
+    x, y = torch.randn(30, 4), torch.arange(30) % 3
+    model = nn.Linear(4, 3)
+    assert score(x, y, model, **known) == score(x, y, model, **spelt)
+    (word,) = known
+    said = TrainingConfig(**spelt).checked().to_mapping()[word]
+    assert (said["name"] if isinstance(said, dict) else said) == known[word]
 
 
 class Counts(nn.Linear):

@@ -2,7 +2,9 @@
 between calls is told."""
 
 import copy
+from collections import deque
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import networkx as nx
@@ -304,8 +306,101 @@ def test_what_a_model_remembers_between_calls_is_told(seed: int, kind: str, conv
     torch.manual_seed(seed)
     generators = {"torch": torch.Generator().manual_seed(0), "numpy": np.random.default_rng(0)}
     model = Body(convolution) if kind == "loss" else Remembers(convolution, generators.get(kind))
-    with pytest.warns(RuntimeWarning, match="gives another loss when it is called again"):
+    says = "changes its attribute last_mean" if kind == "value" else "gives another loss when it is called"
+    with pytest.warns(RuntimeWarning, match=says):
         run(model, loss=CountingLoss() if kind == "loss" else None).finish()
+
+
+class Keeps(Body):
+    """Writes down that it was called."""
+
+    def __init__(self, place: Any) -> None:
+        super().__init__(False)
+        self.place = place
+
+    def forward(self, x: Tensor) -> Tensor:
+        if isinstance(self.place, Tensor | np.ndarray):
+            self.place += 1
+        elif isinstance(self.place, dict):
+            self.place["calls"] = self.place.get("calls", 0) + 1
+        elif isinstance(self.place, SimpleNamespace):
+            self.place.calls += 1
+        else:
+            self.place.append(0)
+        return super().forward(x)
+
+
+@pytest.mark.filterwarnings("ignore:the model trains worker by worker")
+@pytest.mark.parametrize(
+    "place",
+    [{}, [], deque(), torch.zeros(2), np.zeros(2), SimpleNamespace(calls=0)],
+    ids=lambda place: type(place).__name__,
+)
+def test_whatever_a_model_writes_into_is_told(place: Any) -> None:
+    """Also if the loss does not depend on it yet."""
+    with pytest.warns(RuntimeWarning, match="changes its attribute place when it is called"):
+        run(Keeps(place)).finish()
+
+
+class Peak(nn.Module):
+    """Divides by the largest input so far, which is 1 in the first samples."""
+
+    peak: Tensor
+
+    def __init__(self, always: bool = True, persistent: bool = True) -> None:
+        super().__init__()
+        self.always, self.last = always, nn.Linear(6, 3)
+        self.register_buffer("peak", torch.ones(()), persistent=persistent)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training and (self.always or bool(x.max() > 1)):
+            self.peak.copy_(torch.maximum(self.peak, x.detach().abs().max()))
+        scores: Tensor = self.last(x / self.peak)
+        return scores
+
+
+LATE_PEAKS = torch.linspace(0.1, 0.9, 24 * 6).view(24, 6)
+LATE_PEAKS[8:] *= 1 + torch.arange(8, 24)[:, None]
+BLOCKS = [range(8), range(8, 16), range(16, 24)]
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_a_buffer_that_changes_late_is_each_worker_s_own(persistent: bool) -> None:
+    model = Peak(persistent=persistent)
+    found = run(model, LATE_PEAKS, partition=BLOCKS, rounds=40).finish()
+    loaded = [found.load(copy.deepcopy(model), node=node) for node in range(NODES)]
+    peaks = [float(part.peak) for part in loaded if isinstance(part, Peak)]
+    assert peaks == [1.0, float(LATE_PEAKS[8:16].max()), float(LATE_PEAKS[16:].max())]
+    average = found.load(copy.deepcopy(model))
+    assert float(average.peak) == pytest.approx(sum(peaks) / NODES)  # type: ignore[arg-type]  # a tensor
+    with torch.no_grad():
+        right = (average.eval()(LATE_PEAKS[:5]).argmax(1) == LABELS[:5]).double().mean()
+    assert found.accuracy == float(right)
+
+
+def test_a_buffer_that_only_some_calls_change_is_told() -> None:
+    model = Peak(always=False)
+    with (
+        pytest.warns(RuntimeWarning, match="a branch on values"),
+        pytest.raises(UserError, match=r"changes the model's buffer peak, but only in some calls.*\n.*where"),
+    ):
+        run(model, LATE_PEAKS, partition=BLOCKS, rounds=40).finish()
+
+
+@pytest.mark.parametrize("normal", [nn.BatchNorm1d(6), nn.InstanceNorm1d(1, track_running_stats=True)])
+def test_an_average_of_equal_models_is_as_good_as_they_are(normal: nn.Module) -> None:
+    """It has statistics of its own, or the means of theirs, not those of the start."""
+    wide = isinstance(normal, nn.InstanceNorm1d)
+    around = [nn.Unflatten(1, (1, 6)), normal, nn.Flatten()] if wide else [normal]
+    model = nn.Sequential(*around, nn.Linear(6, 3))
+    found = run(model, ROWS + 4 * LABELS[:, None], rounds=60).finish()
+    means = [
+        part.running_mean
+        for part in found.load(copy.deepcopy(model)).modules()
+        if isinstance(part, nn.BatchNorm1d | nn.InstanceNorm1d)
+    ]
+    assert all(mean is not None and float(mean.min()) > 2 for mean in means)
+    assert len(means) == 1
 
 
 class Noisy(Body):

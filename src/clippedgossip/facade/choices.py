@@ -18,7 +18,15 @@ from clippedgossip.network import Network
 from clippedgossip.rules import Rule
 from clippedgossip.settings import AttackConfig, DataConfig, ModelConfig, RuleConfig, Training, TrainingConfig
 from clippedgossip.simulate.setup import Setup, Shares, network_task
-from clippedgossip.step import SHARED, Averaged, HeavyBall, LearningRate, Optimizer, momentum_words
+from clippedgossip.step import (
+    OPTIMIZER,
+    SHARED,
+    Averaged,
+    HeavyBall,
+    LearningRate,
+    Optimizer,
+    momentum_words,
+)
 from clippedgossip.tasks import SCHEMES, DataSet
 from clippedgossip.tasks.module_checks import copied
 from clippedgossip.tasks.objective import LossLike, MetricLike
@@ -38,6 +46,13 @@ TRAINING = tuple(
     if entry.name not in ("loss", "metric", "folder")
 )
 """Keys of a config's [training], each an argument of `train` and `compare`."""
+ELSEWHERE = {
+    "learning_rate": "lr",
+    "batch_size": "batch",
+    "epochs": "rounds: an epoch has (samples of a worker / batch) of them",
+    "max_grad_norm": "clip_gradient",
+}
+"""What other libraries call it."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -186,6 +201,8 @@ def _training(said: dict[str, Any]) -> tuple[dict[str, Any], Training]:
     """[training] in a config's words, and what it means. Objects become the words that a config has."""
     unknown = next((key for key in said if key not in TRAINING), None)
     if unknown is not None:
+        if unknown in ELSEWHERE:
+            raise ConfigError(f"unknown argument {unknown!r}; here it is {ELSEWHERE[unknown]}")
         raise ConfigError(unknown_name("argument", unknown, TRAINING))
     rate, own = said["lr"], None
     if isinstance(rate, LearningRate):
@@ -198,6 +215,11 @@ def _training(said: dict[str, Any]) -> tuple[dict[str, Any], Training]:
     if said["evaluate_every"] is not None:  # then there are no other rounds
         said.setdefault("evaluate_last", 0)
     optimizer, momentum = said["optimizer"], said["momentum"]
+    if not isinstance(optimizer, str | Mapping | Optimizer | None):
+        raise ConfigError(
+            f"optimizer is {kind_of(optimizer)} of {getattr(optimizer, '__module__', 'Python')}\n"
+            f"give a name: {', '.join(map(repr, OPTIMIZER.names))}; or an object of cg.step"
+        )
     given = optimizer if isinstance(optimizer, Optimizer) else momentum
     if isinstance(given, Optimizer):
         if any(said[name] for name in SHARED) or (given is optimizer and momentum is not None):

@@ -8,6 +8,7 @@ import inspect
 import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import PurePath
@@ -33,6 +34,7 @@ class Description:
 
     def __init__(self) -> None:
         self.seen: dict[int, object] = {}  # holds them, so that no other gets the place in memory of one
+        self.inside: set[int] = set()  # modules that are being written down
 
     def of(self, thing: Any) -> str:
         """A text that is the same for things that compute the same; empty for what is not the user's own."""
@@ -78,14 +80,24 @@ class Description:
     def _function(self, function: FunctionType) -> Iterator[str]:
         yield _code(function)
         if _is_own(function):
-            inside = inspect.getclosurevars(function) if _is_whole(function) else None
             yield from map(self.of, (function.__defaults__, function.__kwdefaults__))
-            if inside is not None:
-                yield self.of(dict(sorted(inside.nonlocals.items())))
-                named = {name: value for name, value in sorted(inside.globals.items()) if _tells(value)}
-                yield from (f"{name}: {text}" for name, value in named.items() if (text := self.of(value)))
+            names = _names_in(function.__code__)
+            scope = {**sys.modules, **function.__globals__, **_closure(function)}
+            yield from self._named({name: scope[name] for name in sorted(names) if name in scope}, names)
         elif _top(function) in OURS:
             yield f"{function.__module__}.{function.__qualname__}"
+
+    def _named(self, found: Mapping[str, Any], names: set[str]) -> Iterator[str]:
+        """What names stand for; of a module of the user's own, what code with these names may take of it."""
+        for name, value in found.items():
+            if isinstance(value, ModuleType):
+                if id(value) not in self.inside and _is_own_module(value):
+                    self.inside.add(id(value))
+                    held = {key: vars(value)[key] for key in sorted(names) if key in vars(value)}
+                    yield from (f"{name}.{text}" for text in self._named(held, names))
+                    self.inside.remove(id(value))
+            elif _tells(value) and (text := self.of(value)):
+                yield f"{name}: {text}"
 
     def _class(self, kind: type) -> Iterator[str]:
         for part in kind.__mro__:
@@ -124,13 +136,25 @@ def _is_own(thing: Any) -> bool:
     return file is None or not file.startswith(_INSTALLED)
 
 
-def _is_whole(function: FunctionType) -> bool:
-    """Whether all that it refers to exists; a cell is empty before the name has a value."""
-    try:
-        inspect.getclosurevars(function)
-    except ValueError:
-        return False
-    return True
+def _is_own_module(module: ModuleType) -> bool:
+    top = module.__name__.partition(".")[0]
+    file = getattr(module, "__file__", None) or ""
+    return top not in (*OURS, *sys.stdlib_module_names) and not file.startswith(_INSTALLED)
+
+
+def _names_in(code: CodeType) -> set[str]:
+    """Names of globals, closures, imports and attributes in a function and in those that it defines."""
+    inner = (_names_in(part) for part in code.co_consts if isinstance(part, CodeType))
+    return {*code.co_names, *code.co_freevars}.union(*inner)
+
+
+def _closure(function: FunctionType) -> dict[str, Any]:
+    """What a function takes from those around it; a cell is empty before its name has a value."""
+    found = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with suppress(ValueError):
+            found[name] = cell.cell_contents
+    return found
 
 
 def _values(thing: Any) -> dict[str, Any]:
@@ -157,9 +181,7 @@ def _tells(value: Any) -> bool:
     """Whether a global name can change what is computed: values, and what is of the user's own."""
     if _is_value(value):
         return True
-    return not isinstance(value, ModuleType) and _is_own(
-        value if isinstance(value, FunctionType | type) else type(value)
-    )
+    return _is_own(value if isinstance(value, FunctionType | type) else type(value))
 
 
 def _code(thing: Any) -> str:

@@ -1,6 +1,7 @@
 """Train a network from Python: one call, and a run to iterate over, plot and load models from."""
 
 import atexit
+import warnings
 from collections.abc import Callable, Generator, Hashable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -234,8 +235,16 @@ class TrainingRun:
         unflatten(layout.flatten(own) if own.keys() == set(layout.names) else vector, model)
         if any(True for _ in model.buffers()):
             assert self._state is not None  # its models are there
-            buffers = None if row is None else self._state.tensors.get("buffers", models[:, :0])[row]
-            model.load_state_dict(Workers([task]).named_buffers(vector, buffers), strict=False)
+            held = self._state.tensors.get("buffers", models[:, :0])[: len(models)]
+            with warnings.catch_warnings(), torch.no_grad():
+                warnings.simplefilter("ignore")  # of what training has warned of
+                workers = Workers([task])
+                mean = mean_model(held)[None]
+                last = workers.estimated(vector[None], mean)[0] if row is None else held[row]
+                values = {**dict(task.module.named_buffers()), **workers.function.named_buffers(last)}
+                for name, buffer in model.named_buffers():  # a state dict may leave some out
+                    if name in values and values[name].shape == buffer.shape:
+                        buffer.copy_(values[name])
         return model
 
     def frame(self) -> "pandas.DataFrame":

@@ -184,8 +184,12 @@ class Stack:
         starts = [part.start for part in self.parts]
         rows = [slice(start, start + run.regular) for run, start in zip(runs, starts, strict=True)]
         averages = [run.averages(self.models[some]) for run, some in zip(runs, rows, strict=True)]
+        means = [run.averages(self.local_step.buffers[some]) for run, some in zip(runs, rows, strict=True)]
+        models, buffers = torch.cat(averages), torch.cat(means)
+        self.workers.refuse_changed_constants()
         # Of all runs at once: whoever reads a score waits for the GPU.
-        scores = torch.split(self.workers.scores(torch.cat(averages)), [len(models) for models in averages])
+        found = self.workers.scores(models, self.workers.estimated(models, buffers))
+        scores = torch.split(found, [len(models) for models in averages])
         return [self._record(*run) for run in zip(runs, rows, scores, strict=True)]
 
     def _record(self, metrics: RunMetrics, rows: slice, scores: Tensor) -> Round:

@@ -93,7 +93,12 @@ class DataSet:
                 "give the number of each input's class, from 0, in a tensor of dtype torch.long"
             )
         counted = y[y != IGNORED]
-        if counted.numel() and (int(counted.min()) < 0 or int(counted.max()) >= (self.classes or 0)):
+        if not counted.numel():
+            raise DataError(
+                f"{self.name}: all {part} labels are {IGNORED}, which does not count\n"
+                "give at least one sample a class, from 0"
+            )
+        if int(counted.min()) < 0 or int(counted.max()) >= (self.classes or 0):
             raise DataError(
                 f"{self.name}: {part} labels go from {counted.min()} to {counted.max()}; "
                 f"{self.classes} classes are whole numbers from 0 to {(self.classes or 0) - 1}\n"
@@ -129,7 +134,7 @@ class DataSet:
         if whole and isinstance(train_y, Tensor):
             train_y, test_y = train_y.long(), test_y.long()
             if classes is None:
-                classes = 1 + max((int(y.max()) for y in whole if y.numel()), default=0)
+                classes = 1 + max((max(0, int(y.max())) for y in whole if y.numel()), default=0)
         return cls(
             name=name,
             train_x=train_x,
@@ -143,7 +148,7 @@ class DataSet:
     @classmethod
     def from_files(cls, folder: Path | str) -> Self:
         """train_x.npy, train_y.npy, test_x.npy and test_y.npy of a folder. They may be larger than memory:
-        samples are read when they are drawn."""
+        samples are read when they are drawn, and once before, part by part, to look for NaN."""
         from clippedgossip.tasks.large_data import open_files
 
         train_x, train_y, test_x, test_y = open_files(Path(folder))
@@ -263,11 +268,18 @@ def _row(leaf: Tensor) -> tuple[int, ...]:
 
 
 def _inputs(x: Any, part: str, what: str = "inputs") -> Any:
+    if isinstance(x, dict | tuple) and not x:
+        raise DataError(f"{part} {what} are {x!r}, without a tensor\ngive a row for each sample")
     if isinstance(x, dict) or (isinstance(x, tuple) and all(hasattr(leaf, "__len__") for leaf in x)):
         kept = x.items() if isinstance(x, dict) else enumerate(x)
         found = {key: _inputs(leaf, part, what) for key, leaf in kept}
         return found if isinstance(x, dict) else tuple(found.values())
     inputs = _tensor(x, f"{part} {what}")
+    if inputs.layout != torch.strided or inputs.is_meta or not inputs.ndim:
+        kind = "one number" if not inputs.ndim else "without values" if inputs.is_meta else str(inputs.layout)
+        raise DataError(
+            f"{part} {what} are {kind}\ngive a dense tensor or array with a row for each sample: x.to_dense()"
+        )
     if not inputs.is_floating_point():
         return inputs
     step = max(1, CHECKED // max(1, inputs[0].numel() if len(inputs) else 1))

@@ -2,10 +2,13 @@
 
 import copy
 import sys
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import disable_saved_tensors_hooks
@@ -24,6 +27,7 @@ RECOMPUTED = (
 )
 ORIGINALS: WeakKeyDictionary[nn.Module, nn.Module] = WeakKeyDictionary()
 """What a module is a copy of: a loss or hook may refer to that one."""
+OF_CLASSES = ("accuracy", "f1", "perplexity")
 ROUNDS_TRIED = 32  # of a poison, whose labels may depend on the round
 
 
@@ -124,7 +128,7 @@ def _check_outputs(module: nn.Module, data: DataSet, loss: Loss, metric: Metric,
         raise DataError(f"the loss of a batch has shape {shape}; it must be one number\nreturn its mean")
     rows = torch.arange(max(2, batch)) % data.count
     whole = data.normalise(at(data.train_x, rows)), at(data.train_y, rows)
-    kept, drawn = _numbers(module.train()), torch.get_rng_state()
+    kept, drawn = _remembered(module.train()), torch.get_rng_state()
     start = {name: held.clone() for name, held in module.named_buffers()}
     own = {name: held.detach().clone().requires_grad_() for name, held in _trained(module).items()}
     past = [pair for one in _originals(module) for pair in _trained(one).items()]
@@ -139,7 +143,7 @@ def _check_outputs(module: nn.Module, data: DataSet, loss: Loss, metric: Metric,
         )
     if graded:
         _check_gradient([*own, *(name for name, _ in past)], graded, len(own))
-    if counting := [name for name, number in _numbers(module).items() if number != kept.get(name)]:
+    if counting := [name for name, held in _remembered(module).items() if held != kept.get(name, "")]:
         warn_user(
             f"the model changes its attribute {counting[0]} when it is called: workers share it, and a run "
             "that is resumed starts it anew\nkeep it in a buffer, which each worker has for itself"
@@ -162,9 +166,12 @@ def _check_outputs(module: nn.Module, data: DataSet, loss: Loss, metric: Metric,
             "from other parameters"
         )
     if not metric.of_loss:
+        _check_meaning(metric, data)
         outputs = called(module.eval(), x)
         try:
             metric.sums(outputs, y)
+        except DataError:
+            raise
         except Exception as error:  # a metric of the user's own may raise anything
             raise DataError(
                 f"metric {metric.name!r} cannot take outputs {_shapes(outputs)} and targets {_shapes(y)}: "
@@ -224,6 +231,19 @@ def _check_classes(outputs: Any, data: DataSet, y: Any) -> None:
         )
 
 
+def _check_meaning(metric: Metric, data: DataSet) -> None:
+    """Metrics of classes are for class numbers, or for real numbers that are 0 or 1."""
+    if data.classes is not None or not isinstance(data.test_y, Tensor):
+        return
+    if metric.source in [(name, None) for name in OF_CLASSES]:
+        other = data.test_y[(data.test_y != 0) & (data.test_y != 1)]
+        if other.numel():
+            raise DataError(
+                f"metric {metric.name!r} is of classes, but a target is {float(other[0]):.6g}\n"
+                "give whole numbers from 0, or metric='r2' or 'loss'"
+            )
+
+
 def _check_unchanged(x: Any) -> None:
     """These inputs were made for the trial."""
     if any(leaf._version for leaf in leaves(x)):
@@ -266,14 +286,34 @@ def _same_again(
     return torch.allclose(again.reshape(()), value.detach(), rtol=rounding, equal_nan=True)
 
 
-def _numbers(module: nn.Module) -> dict[str, float]:
-    """The numbers that parts of a module hold as plain attributes."""
+def _remembered(module: nn.Module) -> dict[str, str]:
+    """What parts of a module hold beside parameters and buffers, in a form that shows whether it changes."""
     return {
-        f"{name}.{key}" if name else key: held
+        f"{name}.{key}" if name else key: _held(held)
         for name, part in module.named_modules()
         for key, held in vars(part).items()
-        if isinstance(held, int | float) and key != "training"
+        if key not in _OF_MODULES
     }
+
+
+def _held(value: Any, depth: int = 4) -> str:
+    if isinstance(value, Tensor | np.ndarray):
+        wide = torch.as_tensor(value).detach()
+        wide = wide.abs() if wide.is_complex() else wide
+        return f"{tuple(wide.shape)} {'' if wide.is_meta else float(wide.double().sum())}"
+    if isinstance(value, int | float | str | bytes | None):
+        return repr(value)
+    if not depth or isinstance(value, nn.Module | type):
+        return ""
+    if isinstance(value, Mapping):
+        return repr([(str(key), _held(held, depth - 1)) for key, held in islice(value.items(), MOST_HELD)])
+    if isinstance(value, list | tuple | set | frozenset | deque):
+        return f"{len(value)} {[_held(held, depth - 1) for held in islice(value, MOST_HELD)]}"
+    return _held(getattr(value, "__dict__", None), depth - 1)
+
+
+_OF_MODULES = frozenset(vars(nn.Module()))
+MOST_HELD = 1000  # entries of a table or list that are looked at
 
 
 def _gradient(value: Tensor, trained: list[Tensor]) -> tuple[Tensor | None, ...]:

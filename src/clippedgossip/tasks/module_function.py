@@ -280,12 +280,17 @@ class ModuleFunction:
         held = [value.to(buffers.dtype).flatten() for value in after.values()]
         return found, torch.cat(held) if held else buffers
 
+    def named_buffers(self, buffers: Tensor) -> dict[str, Tensor]:
+        """Buffers (B,) by name, in the module's dtypes."""
+        kinds = dict(self.module.named_buffers())
+        return {name: in_dtype(view, kinds[name].dtype) for name, view in self.buffers.views(buffers).items()}
+
     def _own(self, buffers: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
         """The changing buffers of a worker. Copies, each by itself: the module changes them in place, and
         `vmap` writes into no part of a whole."""
         kinds = dict(self.module.named_buffers()) if self.buffers.names else {}
         return {
-            name: view.to(dtype if kinds[name].dtype == torch.float32 else kinds[name].dtype).clone(
+            name: in_dtype(view, dtype if kinds[name].dtype == torch.float32 else kinds[name].dtype).clone(
                 memory_format=torch.contiguous_format
             )
             for name, view in self.buffers.views(buffers).items()
@@ -414,6 +419,7 @@ class ModuleFunction:
         device = next(self.module.parameters()).device
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             states, start = _random_states(device), dict(self.module.named_buffers())
+            versions = {name: held._version for name, held in start.items()}
             with host_randomness() as drawn:
                 self.objective(*batch)
                 self.random_of_host = drawn()
@@ -428,7 +434,11 @@ class ModuleFunction:
                     f"the model replaces its buffer {name} in training, so that workers could not keep it\n"
                     f"change it in place: self.{name.rpartition('.')[2]}.copy_(…)"
                 )
-        changed = [name for name in names if not torch.equal(held[name], before[name])]
+        changed = [  # also those that are written to and stay the same; batch normalisation counts no version
+            name
+            for name in names
+            if held[name]._version != versions[name] or not torch.equal(held[name], before[name])
+        ]
         for name in changed:
             if held[name].is_complex():
                 raise DataError(
@@ -458,6 +468,11 @@ class ModuleFunction:
         """What two modules must have in common to compute the same: classes and plain attributes. A compiled
         function serves all modules of one identity."""
         return tuple((type(part), *map(_plain, _attributes(part))) for part in self.objective.modules())
+
+
+def in_dtype(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """Whole numbers are rounded: a mean of equal ones may lie below them."""
+    return (values if dtype.is_floating_point else values.round()).to(dtype)
 
 
 def batched_on_cpu(module: nn.Module) -> bool:

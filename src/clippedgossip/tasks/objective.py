@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from clippedgossip.decode import Kind, Thing, decode
+from clippedgossip.decode import Kind, Thing, built_in, decode
 from clippedgossip.errors import DataError
 from clippedgossip.tasks.datasets import IGNORED, at, leaves, mapped
 
@@ -122,10 +122,18 @@ LossLike = str | Mapping[str, Any] | Loss | Callable[..., Tensor] | None
 
 def own_thing(kind: Kind, said: object, folder: Path | None, path: tuple[str, ...] = ()) -> Thing | None:
     """The loss or metric of the user's own that words name; None for others."""
-    name = said.get("name") if isinstance(said, Mapping) else said
-    if not isinstance(said, str | Mapping) or name in kind.names:
+    if not isinstance(said, str | Mapping) or built_in_words(kind, said) is not None:
         return None
     return decode(kind, said, path or (kind.word,), folder)
+
+
+def built_in_words(kind: Kind, said: object) -> str | dict[str, Any] | None:
+    """The same words with the name as it is registered; None for what is the user's own."""
+    name = said.get("name") if isinstance(said, Mapping) else said
+    known = built_in(kind, name) if isinstance(name, str) else None
+    if known is None:
+        return None
+    return {**said, "name": known} if isinstance(said, Mapping) else known
 
 
 def find_loss(said: LossLike, folder: Path | None = None) -> Loss:
@@ -165,6 +173,9 @@ def _of_batch(thing: Thing) -> Callable[..., Any]:
     return WithParameters(thing.make, repr(thing.values), thing) if thing.values else thing.make
 
 
+Predicted = Callable[[Tensor, Tensor], Tensor]  # of outputs and labels; it gives labels
+
+
 @dataclass(frozen=True)
 class Metric:
     """What a model is tested by. `sums(outputs, y)` gives numbers (k,) that are added over the batches of the
@@ -181,7 +192,11 @@ class Metric:
 
     def __call__(self, outputs: Any, y: Any) -> Tensor:
         """Of one batch."""
-        return self.value(self.sums(outputs, y))
+        return self.value(self.of_batch(outputs, y))
+
+    def of_batch(self, outputs: Any, y: Any) -> Tensor:
+        """The sums over one batch."""
+        return self.sums(outputs, y)
 
     @property
     def percent(self) -> bool:
@@ -198,7 +213,13 @@ def mean_metric(
     """
 
     def sums(outputs: Any, y: Any) -> Tensor:
-        return _of_loss(torch.as_tensor(function(outputs, y)), y)
+        found = torch.as_tensor(function(outputs, y))
+        if found.numel() != 1:
+            raise DataError(
+                f"metric {name!r} of a batch has shape {tuple(found.shape)}; it must be one number\n"
+                "return its mean"
+            )
+        return _of_loss(found.reshape(()), y)
 
     return Metric(name, sums, _mean, higher_is_better, source=function)
 
@@ -207,17 +228,22 @@ def _mean(sums: Tensor) -> Tensor:
     return sums[..., 0] / sums[..., 1]
 
 
-def _correct(outputs: Tensor, y: Tensor) -> Tensor:
-    counted = y != IGNORED
-    right = (_classes(outputs, y) == y) & counted
-    return torch.stack([right.sum(), counted.sum()])
+def _largest(outputs: Tensor, y: Tensor) -> Tensor:
+    """The class that is predicted, of an output for each class."""
+    return outputs.argmax(-1)
 
 
 def _classes(outputs: Tensor, y: Tensor) -> Tensor:
-    """The class that is predicted: the largest output; of single logits, whether it is positive."""
+    """The same; of single logits, whether it is positive."""
     if outputs.shape == y.shape or outputs.shape[-1] == 1:
         return (outputs.reshape(y.shape) > 0).to(y.dtype)
-    return outputs.argmax(-1)
+    return _largest(outputs, y)
+
+
+def _correct(outputs: Tensor, y: Tensor, predicted: Predicted = _classes) -> Tensor:
+    counted = y != IGNORED
+    right = (predicted(outputs, y) == y) & counted
+    return torch.stack([right.sum(), counted.sum()])
 
 
 def _of_loss(mean: Tensor, y: Any) -> Tensor:
@@ -242,21 +268,22 @@ def _perplexity(outputs: Tensor, y: Tensor) -> Tensor:
 
 
 def _moments(outputs: Tensor, y: Tensor) -> Tensor:
-    wide = y.double()
-    apart = (outputs.reshape(y.shape).double() - wide).square().sum()
-    return torch.stack([apart, wide.sum(), wide.square().sum(), wide.new_tensor(wide.numel())])
+    wide = y.double().reshape(len(y), -1)
+    apart = (outputs.reshape(wide.shape).double() - wide).square().sum()
+    plain = torch.stack([wide.new_tensor(len(wide)), apart, wide.square().sum()])
+    return torch.cat([plain, wide.sum(0)])
 
 
 def _r2(sums: Tensor) -> Tensor:
-    """1 − Σ(ŷ−y)² / Σ(y−ȳ)²."""
-    apart, total, squares, count = sums.unbind(-1)
-    return 1 - apart / (squares - total.square() / count)
+    """1 − Σ(ŷ−y)² / Σ(y−ȳ)², where every output has its own mean ȳ."""
+    count, apart, squares = sums[..., :3].unbind(-1)
+    return 1 - apart / (squares - sums[..., 3:].square().sum(-1) / count)
 
 
-def _f1_sums(classes: int) -> Callable[[Tensor, Tensor], Tensor]:
+def _f1_sums(classes: int, predicted: Predicted = _classes) -> Callable[[Tensor, Tensor], Tensor]:
     def sums(outputs: Tensor, y: Tensor) -> Tensor:
         counted = (y != IGNORED).flatten()
-        truth, found = y.flatten().long(), _classes(outputs, y).flatten().long()
+        truth, found = y.flatten().long(), predicted(outputs, y).flatten().long()
         one = torch.arange(classes, device=y.device)[:, None]
         is_true, is_found = (truth == one) & counted, (found == one) & counted
         return torch.cat([(is_true & is_found).sum(1), is_true.sum(1) + is_found.sum(1)])
@@ -301,16 +328,22 @@ def find_metric(said: MetricLike, loss: Loss, classes: int | None) -> Metric:
     if not isinstance(name, str):
         return name
     found = replace(METRICS[name](classes), source=(name, classes))
-    if found.of_loss and loss.function in (nll, cross_entropy):
-        return replace(found, sums=partial(_of_labels, loss.weights))
-    return found
+    if loss.function not in (nll, cross_entropy):
+        return found
+    by_class: dict[str, Callable[[Any, Any], Tensor]] = {  # not of single logits, also if there is one class
+        "loss": partial(_of_labels, loss.weights),
+        "accuracy": partial(_correct, predicted=_largest),
+        "f1": _f1_sums(classes or 2, _largest),
+    }
+    return replace(found, sums=by_class.get(name, found.sums))
 
 
 def own_metric(said: str | Mapping[str, Any], folder: Path | None = None) -> str | Metric:
     """The metric of the user's own that words name, or the name of one that is built in."""
     thing = own_thing(METRIC, said, folder)
     if thing is None:
-        return said if isinstance(said, str) else str(said["name"])
+        words = built_in_words(METRIC, said)
+        return words if isinstance(words, str) else str((words or {})["name"])
     if isinstance(thing.make, Metric):
         return thing.make
     return mean_metric(thing.name.rpartition(":")[2], _of_batch(thing))

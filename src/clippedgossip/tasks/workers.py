@@ -55,8 +55,8 @@ if TYPE_CHECKING:
 Take = Callable[[int, Sequence[Tensor]], None]
 """(row of the worker, its gradient in pieces that lie side by side in the vector)"""
 Tier = Literal["vmap", "each"]
-CALLS = (called.__code__, Loss.of_outputs.__code__, Loss.__call__.__code__)
-"""What calls a user's model and loss."""
+CALLS = (called.__code__, Loss.of_outputs.__code__, Loss.__call__.__code__, Metric.of_batch.__code__)
+"""What calls a user's model, loss and metric."""
 COMPILER = {"keep_output_stride": False, "triton.autotune_pointwise": False}
 """Gradients of kernels may lie as they were computed. One form of a kernel is compiled where PyTorch would
 compile several and time them: a ResNet's first round came 7 s sooner, and its rounds took as long."""
@@ -264,6 +264,7 @@ class Workers:
             constants=self.function.constants(),
             poisoned=tuple(task.poisoned + start for task, start in poisoned if task.poisoned is not None),
         )
+        self._versions = {name: held._version for name, held in self.shares.constants.items()}
         self.feed: Feed | None = None
         if ahead and first.data.on_host(first.device):
             from clippedgossip.tasks import large_data
@@ -301,12 +302,13 @@ class Workers:
         except (UserError, torch.OutOfMemoryError):
             raise
         except Exception as error:
-            theirs = any(frame.f_code in CALLS for frame, _ in traceback.walk_tb(error.__traceback__))
-            if not theirs or blamed(error) is not None:  # of ours, or of a file that is known to be the cause
-                raise
+            codes = {frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)}
+            if not codes.intersection(CALLS) or blamed(error) is not None:
+                raise  # it is of ours, or of a file that is known to be the cause
             said = (str(error).splitlines() or [""])[0]
+            by = self.task.metric if Metric.of_batch.__code__ in codes else self.task.loss
             raise RunError(
-                f"{type(self.module).__name__} with loss {self.task.loss.name!r} raised {when}: "
+                f"{type(self.module).__name__} with {type(by).__name__.lower()} {by.name!r} raised {when}: "
                 f"{type(error).__name__}: {said}\n"
                 "it took the first samples; it must take every batch, and its outputs must keep their shape "
                 "and their kind"
@@ -429,16 +431,13 @@ class Workers:
 
     @torch.no_grad()
     def measures(self, models: Tensor, buffers: Tensor | None = None) -> Tensor:
-        """(m, k) the metric's sums over the test set, of models (m, d), without dropout.
-
-        Without their `buffers` (m, B) a model's batch normalisation takes statistics that are estimated from
-        a few batches of the training data: an average of models needs its own.
-        """
+        """(m, k) the metric's sums over the test set, of models (m, d) with their buffers (m, B), without
+        dropout. Without `buffers` they are as those of averages at the start of training."""
+        if buffers is None:
+            buffers = self.estimated(models, self.initial_buffers()[:1].expand(len(models), -1))
         on_gpu = self.stacks and models.is_cuda
         sums, dtype = self.compiled("sums") if on_gpu else self.sums, self.dtype_of_tests(models)
         found: list[Tensor | float] = [0.0] * len(models)
-        if buffers is None:
-            buffers = torch.stack([self._estimated(model) for model in models])
         for number, part in enumerate(chunks((self.data.test_x, self.data.test_y), 5000 if on_gpu else 1000)):
             inputs, targets = mapped(lambda leaf: leaf.to(models.device), part)
             x = mapped(lambda leaf: cast(leaf, dtype), self.data.normalise(inputs))
@@ -463,19 +462,30 @@ class Workers:
         # In here, not around the call: compiled, this is a method of the first workers of this kind.
         with self.function.evaluating():
             found, _ = self.function(views, buffers, none, shares.constants, x, y if metric.of_loss else None)
-        return metric.sums(found, y)
+        return metric.of_batch(found, y)
 
-    def named_buffers(self, model: Tensor, buffers: Tensor | None = None) -> dict[str, Tensor]:
-        """The buffers (B,) that a model (d,) is tested with, by name."""
-        return self.function.buffers.views(self._estimated(model) if buffers is None else buffers)
-
-    def _estimated(self, model: Tensor) -> Tensor:
+    def estimated(self, models: Tensor, means: Tensor) -> Tensor:
+        """(m, B) the buffers that averaged models (m, d) are tested with. Batch normalisation takes
+        statistics of a few batches of the training data: an average needs its own. All others are the
+        `means` over the nodes."""
         if not self.function.buffers.size:
-            return torch.zeros(0, device=model.device)
-        start = self.function.initial_buffers().to(model.device)
-        views, batches = self.task.layout.views(model), self.statistics_batches()
-        with self._drawing(key(0, "statistics")):
-            return self.function.estimated(views, start, self.shares.constants, batches)
+            return means
+        batches, found = self.statistics_batches(), []
+        for model, start in zip(models, means, strict=True):
+            with self._drawing(key(0, "statistics")):
+                views = self.task.layout.views(model)
+                found.append(self.function.estimated(views, start, self.shares.constants, batches))
+        return torch.stack(found)
+
+    def refuse_changed_constants(self) -> None:
+        """Raise if training has changed a buffer that it left alone when it was tried."""
+        for name, held in self.shares.constants.items():
+            if held._version != self._versions[name]:
+                own = name.removeprefix("module.")
+                raise RunError(
+                    f"training changes the model's buffer {own}, but only in some calls: workers share it\n"
+                    f"change it in every call: self.{own.rpartition('.')[2]}.copy_(torch.where(…))"
+                )
 
     def statistics_batches(self) -> list[Any]:
         """A few batches of inputs, drawn from all of the training data, the same in every round and run."""

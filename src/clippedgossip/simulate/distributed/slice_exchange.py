@@ -93,7 +93,12 @@ class SliceEvaluation:
         if training.evaluates_nodes(round):
             found = self.workers.scores(models[:count], buffers[:count]) if count else losses[:0]
             of_nodes = gather_numbers(found, self.own, regular)
-        scores = self._scores(self.transpose.gather_everywhere(self.metrics.averages(slices)))
+        self.workers.refuse_changed_constants()
+        averages = self.transpose.gather_everywhere(self.metrics.averages(slices))
+        held = buffers.new_zeros(regular, 0)
+        if buffers.shape[1]:
+            held = gather_numbers(buffers[:count], self.own, regular).to(buffers.dtype)
+        scores = self._scores(averages, self.metrics.averages(held))
         of_all = gather_numbers(losses[:count], self.own, regular).to(losses.dtype)
         distances = self.transpose.ranks.sum(squared_distances(slices))
         pairs = self.transpose.ranks.sum(pair_distances(slices)) if training.evaluate_components else None
@@ -110,10 +115,10 @@ class SliceEvaluation:
             last=round == training.rounds,
         )
 
-    def _scores(self, models: Tensor) -> Tensor:
+    def _scores(self, models: Tensor, means: Tensor) -> Tensor:
         """Of whole models; each rank tests a part of the samples."""
         whole = self._test_part or self.workers
-        sums = whole.measures(models)
+        sums = whole.measures(models, whole.estimated(models, means))
         if self._test_part is None:
             sums = torch.zeros_like(sums)
         return self.workers.task.metric.value(self.transpose.ranks.sum(sums))
