@@ -9,7 +9,7 @@ from textwrap import fill
 from typing import Any
 
 from clippedgossip.paper import page_parts
-from clippedgossip.paper.as_released import DEVIATIONS, AsReleased
+from clippedgossip.paper.as_released import DEVIATIONS, EXPLAINED, AsReleased
 from clippedgossip.paper.base import SETS, Options, load
 from clippedgossip.paper.many_networks import ManyNetworks
 from clippedgossip.paper.results import DISTANCE, Results
@@ -74,7 +74,7 @@ def _figure(name: str, judged: dict[str, Claims]) -> Iterator[str]:
     yield from _numbers(experiment, result)
     if (released := HERE / "h200" / f"{name}-as-released.json").exists():
         compared = AsReleased(experiment, list(DEVIATIONS))
-        yield "\nAccuracy in % with deviations of the authors' released code:\n"
+        yield f"\nAccuracy in % with deviations of the authors' released code. {EXPLAINED}\n"
         yield _table(compared.comparison(Results.load(released, compared.name)))
     yield from _claims(judged[name])
     if (small := HERE / "quick" / f"{name}.json").exists():

@@ -3,12 +3,15 @@
 import json
 import math
 import re
+import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -36,6 +39,7 @@ from clippedgossip.paper.training_figure import (
 from clippedgossip.records import RunDirectory
 from clippedgossip.report.claims import Claim, Claims, check
 from clippedgossip.runs.config import NetworkConfig
+from clippedgossip.runs.execute import Attempt
 from tests.paper.reproducing import reproduce
 from tests.rounding import near
 
@@ -51,11 +55,14 @@ def training(name: str) -> TrainingExperiment:
 
 
 def filled(
-    experiment: TrainingExperiment, value: Callable[[str, str, str], float | None], seeds: int = 2
+    experiment: TrainingExperiment,
+    value: Callable[[str, str, str], float | None],
+    seeds: int = 2,
+    scale: Literal["quick", "paper"] = "quick",
 ) -> Results:
     """Results as if every run had ended with `value(setting, rule, group)`."""
     lines = []
-    for case in experiment.cases(experiment.scales["quick"]):
+    for case in experiment.cases(experiment.scales[scale]):
         groups = ("all", "clique A", "clique B", DISTANCE)
         final = {group: value(case.setting, case.rule, group) for group in groups}
         runs = [
@@ -560,6 +567,7 @@ def test_contradictions_in_a_file_of_results_are_refused(tiny: str, tmp_path: Pa
         ({"lines": [{**line, "runs": [run, run]}]}, "each must be there once"),
         ({"lines": [{**line, "runs": [{**run, "seed": 2}]}]}, "seed above 1"),
         ({"lines": [{**line, "runs": [longer]}]}, "curves of other lengths"),
+        ({"lines": [{**line, "runs": [{**run, "final": {**run["final"], "all": None}}]}]}, "did not diverge"),
         ({"seeds": 0}, "0 seeds"),
         ({"scale": "large"}, "scale 'large'"),
     ):
@@ -627,12 +635,72 @@ def test_data_that_is_not_there(tiny: str, tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(DataError, match="mnist"):
         reproduce(tiny, Options(scale="paper", seeds=1, device="cpu", out=tmp_path))
     options = Options(scale="paper", seeds=1, device="cpu", out=tmp_path, lenient=True)
-    with pytest.warns(RuntimeWarning, match="tiny will have no results: mnist is not here"):
+    with pytest.warns(RuntimeWarning, match="tiny will lack results: mnist is not here"):
         done = reproduce(tiny, options)
     assert verdicts(done.claims) == {"it learns": "not run"}
     assert "mnist is not here" in done.path.read_text(encoding="utf-8")
     written = json.loads(done.path.with_name("claims.json").read_text(encoding="utf-8"))
     assert written["experiments"]["tiny"]["missing"] == ["mnist is not here"]
+
+
+def test_known_runs_need_no_data_and_are_not_lost(
+    tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty"))
+    monkeypatch.delenv("CLIPPEDGOSSIP_DATA", raising=False)
+    kept = tmp_path / "kept.json"
+    filled(Tiny(), lambda *_: 0.9, scale="paper").save(kept)
+    options = Options(scale="paper", seeds=2, device="cpu", known=kept, out=tmp_path)
+    assert verdicts(reproduce(tiny, options).claims) == {"it learns": "holds"}
+    with pytest.warns(RuntimeWarning, match="tiny will lack results"):
+        again = reproduce(tiny, replace(options, known=None, lenient=True))
+    assert verdicts(again.claims) == {"it learns": "holds"}
+    others = pytest.warns(RuntimeWarning, match=r"no run in .*\n--scale")
+    with pytest.raises(DataError, match="mnist"), others:
+        reproduce(tiny, replace(options, precision="bfloat16"))
+    with pytest.raises(DataError, match="mnist"):
+        reproduce(tiny, replace(options, seeds=3))
+
+
+def test_the_command_on_a_page_gives_its_precision() -> None:
+    kept = Path(__file__).parents[2] / "docs" / "results" / "h200"
+    for name, words in (("dumbbell", " --precision bfloat16"), ("cifar", ""), ("precision", "")):
+        command = training(name).command(Results.load(kept / f"{name}.json", name))
+        assert re.fullmatch(f"clippedgossip reproduce {name} --scale paper --seeds .{words}", command)
+
+
+def test_a_run_of_another_command_is_waited_for(tiny: str, tmp_path: Path) -> None:
+    options = Options(seeds=2, device="cpu", workers=2, out=tmp_path)
+    first = Tiny().needs(options).configs[0]
+    with ThreadPoolExecutor() as pool:
+        with Attempt.open(first, options.runs).run.lock():
+            done = pool.submit(reproduce, tiny, options)
+            others = [config.run(options.runs) for config in Tiny().needs(options).configs[1:]]
+            while not all(run.finished for run in others):
+                assert not done.done()
+                time.sleep(0.1)
+            time.sleep(1.5)
+            assert not done.done()
+        assert not done.result(timeout=60).result.troubles
+
+
+def test_a_reader_that_leaves_ends_nothing(tmp_path: Path) -> None:
+    command = f"{sys.executable} -m clippedgossip reproduce consensus --out {tmp_path} | head -n 1"
+    bash = ["bash", "-o", "pipefail", "-c", command]
+    done = subprocess.run(bash, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "consensus" / "index.html").exists()
+
+
+def test_all_figures_with_a_deviation_are_those_that_train(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = Path(__file__).parents[2] / "docs" / "results" / "h200"
+    said = ["reproduce", "all", "--deviation", "bucketing", "--from", str(source), "--out", str(tmp_path)]
+    with pytest.raises(SystemExit, match="2"):  # some have no such results
+        main(said)
+    assert "trains nothing" not in capsys.readouterr().err
+    assert (tmp_path / "dumbbell-as-released" / "index.html").exists()
 
 
 def test_figures_without_results_are_an_error_at_the_end(
@@ -645,7 +713,7 @@ def test_figures_without_results_are_an_error_at_the_end(
     with pytest.raises(SystemExit, match="2"):
         main(["reproduce", *figures, "--scale", "paper", "--device", "cpu", "--out", str(tmp_path)])
     error = capsys.readouterr().err.splitlines()
-    early = [f"note: {name} will have no results: mnist is not here" for name in figures]
+    early = [f"note: {name} will lack results: mnist is not here" for name in figures]
     assert error[:4] == [*early, *(f"{name}: mnist is not here" for name in figures)]
     assert error[-2] == "error: weaker-topology, precision could not be judged: mnist is not here"
     results = filled(training("weaker-topology"), lambda *_: 0.5)

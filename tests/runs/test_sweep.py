@@ -290,6 +290,20 @@ def test_a_process_takes_a_part_of_what_two_share(unfinished: int, taken: int) -
     assert fill._share(unfinished, 2) == taken
 
 
+def test_runs_that_others_finish_meanwhile_are_left_to_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looked for a run to take for ever."""
+    configs = [*three(tmp_path), *load_sweep(sweep(tmp_path, "[grid]\nseed = [9]\ntraining.batch = [3]"))]
+
+    def others_too(attempts: Sequence[Attempt], **rest: Any) -> None:
+        run_together(attempts, **rest)
+        runs.execute(configs[-1], tmp_path / "runs")
+
+    monkeypatch.setattr(fill, "run_together", others_too)
+    assert run_unfinished(configs, tmp_path / "runs").done == 4
+
+
 def test_a_stack_is_filled_with_runs_that_no_other_process_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

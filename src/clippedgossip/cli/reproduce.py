@@ -77,8 +77,8 @@ def reproduce(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Draw figures of the paper and check every claim. Exit code 1 if a claim does not hold, 2 if a figure
-    has no results.
+    """Draw figures of the paper and check every claim. Exit code 1 if a claim does not hold (not with
+    --length below 1), 2 if a figure has no results.
 
     A claim holds, does not hold or is undecided by the 95 % confidence interval
     over the seeds. One seed decides nothing.
@@ -119,6 +119,7 @@ def reproduce(
     if as_released or deviation:
         from clippedgossip.paper.as_released import with_deviations
 
+        chosen = [name for name in chosen if name in names or name != "consensus"]  # `all` has it, too
         experiments = with_deviations(chosen, () if as_released else deviation or ())
     run(experiments, options, as_json=as_json)
 
@@ -127,7 +128,7 @@ def run(experiments: "Sequence[str | Experiment[Any]]", options: "Options", *, a
     """Do all runs, then judge and show each experiment. Exit code 1 if a claim does not hold, 2 if there
     are no results of a figure."""
     from clippedgossip.paper.base import prepare
-    from clippedgossip.report.terminal import claims_table, progress, show, table
+    from clippedgossip.report.terminal import claims_table, progress, readers_may_leave, show, table
 
     with progress() as tell:
         prepared = prepare(experiments, options, tell)
@@ -136,14 +137,16 @@ def run(experiments: "Sequence[str | Experiment[Any]]", options: "Options", *, a
         with progress() as tell:
             part = entry.judge(tell)
         done.append(part)
-        if not as_json:
-            print(f"{table(part.experiment.table(part.result))}\n")
-            if part.claims.claims:
-                show(claims_table(part.claims))
-            print(f"page: {part.path}\n" if len(prepared) > 1 else f"page: {part.path}")
+        with readers_may_leave():
+            if not as_json:
+                print(f"{table(part.experiment.table(part.result))}\n")
+                if part.claims.claims:
+                    show(claims_table(part.claims))
+                print(f"page: {part.path}\n" if len(prepared) > 1 else f"page: {part.path}")
     if as_json:
         rows = {part.experiment.name: part.experiment.rows(part.result) for part in done}
-        print(json.dumps(rows if len(rows) > 1 else next(iter(rows.values())), indent=1))
+        with readers_may_leave():
+            print(json.dumps(rows if len(rows) > 1 else next(iter(rows.values())), indent=1))
     if len(done) > 1:
         from clippedgossip.paper.overview import write_overview
 

@@ -134,12 +134,11 @@ def _said(**options: object) -> str:
 def _run(configs: Sequence["RunConfig"], root: Path, wait: bool, checkpoint_every: float) -> dict[str, Any]:
     from clippedgossip.report.terminal import progress
     from clippedgossip.runs.execute import Cadence
-    from clippedgossip.runs.fill import run_unfinished
+    from clippedgossip.runs.fill import TOGETHER, run_unfinished
 
-    with progress() as show:
-        outcome = run_unfinished(
-            configs, root, wait=wait, progress=show, cadence=Cadence(seconds=checkpoint_every)
-        )
+    cadence = Cadence(seconds=checkpoint_every)
+    with progress() as show:  # few at a time: others may share the runs
+        outcome = run_unfinished(configs, root, together=TOGETHER, wait=wait, progress=show, cadence=cadence)
     found = {"done": outcome.done, "diverged": outcome.diverged, "failed": outcome.failed}
     return found | {"elsewhere": [str(run.path) for run in outcome.elsewhere]}
 

@@ -89,6 +89,8 @@ class RunResult:
 
     def check(self, where: str, rounds: int) -> None:
         """Raise ValueError where numbers cannot be those of a run of so many rounds."""
+        if not self.diverged and (lost := [name for name, end in self.final.items() if end is None]):
+            raise ValueError(f"{where} has no {lost[0]}, but did not diverge")
         if DISTANCE not in self.final or any(
             len(curve) != len(self.rounds) for curve in self.curves.values()
         ):
@@ -200,6 +202,11 @@ class Known:
         places = {canonical(place): place for results in found for place in results.environments}
         return cls(runs, list(places.values()))
 
+    def and_of(self, path: Path) -> "Known":
+        """These, and those of another file that are not among them."""
+        other = Known.load(path, "")
+        return Known({**other.runs, **self.runs}, [*self.environments, *other.environments])
+
     def run(self, config: Mapping[str, Any], seed: int) -> RunResult | None:
         """The run of a config (without its seed) and a seed."""
         return self.runs.get((canonical(config), seed))
@@ -228,6 +235,9 @@ class Results:
         places = [*known.environments, *(run.environment for run in folders if run.finished)]
         environments = {json.dumps(place, sort_keys=True): place for place in places}
         troubles = {run.failure: None for run in folders if not run.finished and run.failure is not None}
+        missing = sum(self.seeds - len(line.runs) for line, _ in lines)
+        if missing and not troubles and not self.troubles:
+            troubles[f"{missing} of {self.seeds * len(lines)} runs are not finished"] = None
         return replace(
             self,
             lines=[line for line, _ in lines],
@@ -467,7 +477,7 @@ def main() -> None:
     torch.set_num_threads(1)
     try:
         ordered = [*configs[start:], *configs[:start]]
-        run_unfinished(ordered, request["root"], processes=count, progress=progress)
+        run_unfinished(ordered, request["root"], processes=count, wait=True, progress=progress)
     except UserError as error:
         sys.exit("; ".join(str(error).splitlines()))  # the parent shows the last line
 

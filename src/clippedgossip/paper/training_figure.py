@@ -291,32 +291,41 @@ class TrainingExperiment(Experiment[Results]):
         cases = self._cases(options)
         if not cases:  # deviations that change no line of the figure
             return Needs(lambda progress: self._empty(cases, options))
-        data = cases[0].config.data.name
-        try:
-            load_data(data)
-        except DataError:
-            if not options.lenient:
-                raise
-            warn_user(f"{self.name} will have no results: {data} is not here")  # before others run for hours
-            empty = replace(self._empty(cases, options), troubles=[f"{data} is not here"])
-            return Needs(lambda progress: empty)
         fixed, tuned = ([case for case in cases if bool(case.tries) is chosen] for chosen in (False, True))
         known = Known.load(options.known, self.name)
 
         def configs(some: Iterable[Case], seeds: Iterable[int]) -> list[RunConfig]:
             wanted = [(case, seed) for seed in seeds for case in some]
-            return [
+            missing = [
                 case.seeded(seed, options.device)
                 for case, seed in wanted
                 if known.run(case.line.config, seed) is None
             ]
+            if options.known is not None and missing and len(missing) == len(wanted):
+                warn_user(
+                    f"{self.name}: no run in {options.known} has the config of these {len(wanted)} runs\n"
+                    "--scale, --precision and --length must be those of the results"
+                )
+            return missing
 
         seeds, tries = range(options.seed_count), [case.with_value(v) for case in tuned for v in case.tries]
-        return Needs(
+        first = [*configs(tries, [TUNING_SEED]), *configs(fixed, seeds)]
+        needs = Needs(
             lambda progress: self._read(cases, options, known),
-            [*configs(tries, [TUNING_SEED]), *configs(fixed, seeds)],
+            first,
             lambda: configs(self._tuned(tuned, options, known)[0], seeds),
         )
+        wanted = [*first, *(needs.later() if tuned else ())]
+        data = cases[0].config.data.name
+        try:
+            if not all(config.run(options.runs).finished for config in wanted):
+                load_data(data)
+        except DataError:
+            if not options.lenient:
+                raise
+            warn_user(f"{self.name} will lack results: {data} is not here")  # before others run for hours
+            return Needs(lambda progress: self._without(data, cases, options, known))
+        return needs
 
     def intro(self, result: Results) -> str:
         small = " This is a miniature: verdicts can differ from those at the paper's scale."
@@ -380,6 +389,12 @@ class TrainingExperiment(Experiment[Results]):
 
     def command(self, result: Results) -> str:
         part = "" if result.length == 1 else f" --length {result.length:g}"
+        usual: dict[str, Any] = {
+            name: scale.training.get("precision", "float32") for name, scale in self.scales.items()
+        }
+        precisions = {line.config["training"].get("precision", "float32") for line in result.lines}
+        if len(precisions) == 1 and (one := precisions.pop()) != usual.get(result.scale):
+            part += f" --precision {one}"
         return f"clippedgossip reproduce {self.name} --scale {result.scale} --seeds {result.seeds}{part}"
 
     def _cases(self, options: Options) -> Sequence[Case]:
@@ -409,6 +424,14 @@ class TrainingExperiment(Experiment[Results]):
         if results.troubles and not any(line.runs for line in results.lines):
             raise RunError(results.troubles[0])
         return results
+
+    def _without(self, data: str, cases: Sequence[Case], options: Options, known: Known) -> Results:
+        """What is there without the data: known and finished runs, and those that were written before."""
+        path = options.out / self.name / "results.json"
+        known = known.and_of(path) if path.is_file() else known
+        chosen, tuning = self._tuned(cases, options, known)
+        start = replace(tuning, lines=[case.line for case in chosen], troubles=[f"{data} is not here"])
+        return start.read(options.runs, known)
 
     def _loaded(self, options: Options) -> Results:
         assert options.source is not None

@@ -1,6 +1,7 @@
 """What a terminal shows: tables of 80 columns, claims, progress bars. In place of a bar, a pipe gets a line
 now and then, a notebook a line that is written over."""
 
+import os
 import re
 import sys
 import time
@@ -168,9 +169,24 @@ def show(*parts: Any) -> None:
     """Print each on lines of its own, with colours where there are some."""
     from rich.console import Console
 
-    console = Console(highlight=False, markup=False, soft_wrap=True)
+    class Plain(Console):
+        def on_broken_pipe(self) -> None:
+            """rich would end the program here, with exit code 1."""
+            raise BrokenPipeError
+
+    console = Plain(highlight=False, markup=False, soft_wrap=True)
     for part in parts:
         console.print(part)
+
+
+@contextmanager
+def readers_may_leave() -> Iterator[None]:
+    """What follows is not printed if nobody reads it any more (`| head`), and the work goes on."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def watch_peers(rows: Callable[[], Mapping[str, Mapping[str, Any]]], alive: Callable[[], Any]) -> None:

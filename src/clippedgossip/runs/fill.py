@@ -125,7 +125,7 @@ def _share(unfinished: int, processes: int) -> int:
     """How many of the runs one of the processes takes at a time: half of its part of them, unless that is too
     few for a stack, and at least one. One process takes all: on a GPU each size of a stack is compiled."""
     if processes == 1:
-        return unfinished
+        return max(1, unfinished)  # others, that it does not know of, may have finished them all
     return max(1, math.ceil(unfinished / (2 * processes)), min(FEW, math.ceil(unfinished / processes)))
 
 
