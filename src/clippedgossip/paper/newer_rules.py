@@ -80,8 +80,9 @@ class NewerRules(figure.TrainingExperiment):
     groups: ClassVar = {DUMBBELL: "clique A"}
     remarks = """Every rule is shown at its best, found with the same effort: four values of its one parameter
     are tried on each network, on seeds that are not reported; fewer where the node with the fewest neighbours
-    has too few for a value. On the small world, where that node has two, TM has one, NNA and IOS have two, and
-    Krum has none: there it is told how many Byzantine neighbours a node has. The parameter is the radius τ of ClippedGossip;
+    has too few for a value. On the small world, where that node has two, TM has one, NNA and IOS have two,
+    and Krum has none: there it is told how many Byzantine neighbours a node has. The parameter is the radius
+    τ of ClippedGossip;
     the expected number b or weight δ of Byzantine neighbours of TM, Krum, NNA, IOS, CS+ and the adaptive
     radius, at least 1 or 0.1, so that no rule may expect none; the number T of GM's iterations; Mozi's ρ;
     BALANCE's γ (κ = 1, a = 0.5). Median has no parameter."""
