@@ -119,7 +119,6 @@ def reproduce(
     if as_released or deviation:
         from clippedgossip.paper.as_released import with_deviations
 
-        chosen = [name for name in chosen if name in names or name != "consensus"]  # `all` has it, too
         experiments = with_deviations(chosen, () if as_released else deviation or ())
     run(experiments, options, as_json=as_json)
 

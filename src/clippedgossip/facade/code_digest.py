@@ -7,6 +7,7 @@ import functools
 import inspect
 import sys
 import sysconfig
+from collections import ChainMap
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from decimal import Decimal
@@ -82,7 +83,7 @@ class Description:
         if _is_own(function):
             yield from map(self.of, (function.__defaults__, function.__kwdefaults__))
             names = _names_in(function.__code__)
-            scope = {**sys.modules, **function.__globals__, **_closure(function)}
+            scope = ChainMap(_closure(function), function.__globals__, sys.modules)
             yield from self._named({name: scope[name] for name in sorted(names) if name in scope}, names)
         elif _top(function) in OURS:
             yield f"{function.__module__}.{function.__qualname__}"

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from clippedgossip.attacks.base import FreeAttack, View
 from clippedgossip.attacks.no_attack import own_models
-from clippedgossip.errors import ConfigError, unknown_name
+from clippedgossip.errors import ConfigError, unknown_name, warn_user
 from clippedgossip.mixing.inbox import Neighborhood
 from clippedgossip.paper import page_parts as drawing
 from clippedgossip.paper.base import load
@@ -266,9 +266,8 @@ class AsReleased(TrainingExperiment):
         rows: list[list[Cell]] = []
         arms = _arms(result.lines)
         shown = [name for name in self.deviations if name in arms]
-        whole = set(DEVIATIONS) & self._effective(result.scale) <= arms and self.deviations == list(
-            DEVIATIONS
-        )
+        effective = set(DEVIATIONS) & self._effective(result.scale)
+        whole = len(self.deviations) == len(DEVIATIONS) and effective <= arms
         for setting in result.settings:
             group = self.reported(setting)
             for rule in dict.fromkeys(_rule(line.rule) for line in result.lines if line.setting == setting):
@@ -279,22 +278,16 @@ class AsReleased(TrainingExperiment):
                     found[RELEASED] = found[alone[0]]
                 known = self.figure.released(setting, rule)
                 cells = [None if point is None else point.text(scale=100) for point in found.values()]
-                ends = {arm: result.final(setting, _arm(rule, arm), group) for arm in (OURS, *alone)}
-                ends[RELEASED] = result.final(setting, _arm(rule, RELEASED), group)
-                if found[RELEASED] is found.get(next(iter(alone), "")):
+                ends = {
+                    arm: result.final(setting, _arm(rule, arm), group) for arm in (OURS, RELEASED, *alone)
+                }
+                if result.line(setting, _arm(rule, RELEASED)) is None and len(alone) == 1:
                     ends[RELEASED] = ends[alone[0]]
                 rows.append([setting, rule, None if known is None else f"{known:.1f}", *cells, _why(ends)])
         words = f"accuracy in %, {self.whom()}. {drawing.ends(result)} {EXPLAINED} {self.left_out(result)}"
         caption = f"{self.title}, {result.size}\n{words.rstrip() if result.lines else UNCHANGED}"
-        header = [
-            "setting",
-            "rule",
-            "released",
-            OURS,
-            RELEASED if whole else TOGETHER,
-            *shown,
-            "explained by",
-        ]
+        all_of_them = RELEASED if whole else TOGETHER
+        header = ["setting", "rule", "released", OURS, all_of_them, *shown, "explained by"]
         return Table(header, rows, caption, keys=2)
 
 
@@ -326,10 +319,12 @@ def _rule(label: str) -> str:
 
 def with_deviations(names: Iterable[str], deviations: Sequence[str]) -> list[AsReleased]:
     """The experiments of `reproduce NAME --as-released`, or `--deviation NAME`."""
-    found = []
-    for figure in map(load, names):
-        if not isinstance(figure, TrainingExperiment):
-            why = f"{figure.name!r} trains nothing, so that no deviation changes it"
+    figures = list(map(load, names))
+    trained = [figure for figure in figures if isinstance(figure, TrainingExperiment)]
+    for figure in figures:
+        why = f"{figure.name!r} trains nothing, so that no deviation changes it"
+        if not trained:
             raise ConfigError(f"{why}\nleave it out, or --as-released and --deviation")
-        found.append(AsReleased(figure, deviations or list(DEVIATIONS)))
-    return found
+        if figure not in trained:
+            warn_user(f"{why}; it is left out")
+    return [AsReleased(figure, deviations or list(DEVIATIONS)) for figure in trained]

@@ -296,17 +296,11 @@ class TrainingExperiment(Experiment[Results]):
 
         def configs(some: Iterable[Case], seeds: Iterable[int]) -> list[RunConfig]:
             wanted = [(case, seed) for seed in seeds for case in some]
-            missing = [
+            return [
                 case.seeded(seed, options.device)
                 for case, seed in wanted
                 if known.run(case.line.config, seed) is None
             ]
-            if options.known is not None and missing and len(missing) == len(wanted):
-                warn_user(
-                    f"{self.name}: no run in {options.known} has the config of these {len(wanted)} runs\n"
-                    "--scale, --precision and --length must be those of the results"
-                )
-            return missing
 
         seeds, tries = range(options.seed_count), [case.with_value(v) for case in tuned for v in case.tries]
         first = [*configs(tries, [TUNING_SEED]), *configs(fixed, seeds)]
@@ -315,10 +309,19 @@ class TrainingExperiment(Experiment[Results]):
             first,
             lambda: configs(self._tuned(tuned, options, known)[0], seeds),
         )
-        wanted = [*first, *(needs.later() if tuned else ())]
+        if options.known is not None and len(first) == len(tries) + len(fixed) * len(seeds):
+            warn_user(
+                f"{self.name}: no run in {options.known} has the config of these {len(first)} runs\n"
+                "--scale, --precision and --length must be those of the results"
+            )
         data = cases[0].config.data.name
         try:
-            if not all(config.run(options.runs).finished for config in wanted):
+            # What depends on a search is asked for only when the search is done.
+            if not all(
+                config.run(options.runs).finished
+                for part in (lambda: first, needs.later)
+                for config in part()
+            ):
                 load_data(data)
         except DataError:
             if not options.lenient:
