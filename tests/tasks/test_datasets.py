@@ -1,6 +1,10 @@
 """Data sets in memory."""
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from sklearn.datasets import load_digits
@@ -61,3 +65,66 @@ def test_a_data_set_says_what_it_is_in_one_line() -> None:
     assert repr(load("digits")) == (
         "DataSet('digits': 1,442 to train, 355 to test, inputs 1×8×8, 10 classes)"
     )
+
+
+X = np.arange(8, dtype=np.float32).reshape(4, 2)
+Y = np.arange(4) % 2
+TABLE = pd.DataFrame(X, columns=["a", "b"])
+
+
+@pytest.mark.parametrize("kind", ["uint16", "uint32", "uint64", ">i4", "bool"])
+def test_whole_numbers_of_every_kind_are_classes_and_tokens(kind: str) -> None:
+    array, data = (
+        Y.astype(kind),
+        DataSet.of(Y[:, None].astype(kind), Y.astype(kind), Y[:, None].astype(kind), Y),
+    )
+    assert (data.classes, data.train_y.dtype, data.train_y.tolist()) == (2, torch.long, array.tolist())
+    assert data.train_x[:, 0].tolist() == array.tolist()
+    assert data.train_x.dtype in (torch.long, torch.int32, torch.bool)
+
+
+def test_numbers_of_other_kinds_are_the_same_inputs() -> None:
+    tables = [TABLE.astype("Float64"), TABLE.assign(b=TABLE.b.astype(object)), TABLE.assign(b=TABLE.b > 2)]
+    for x in (
+        X.astype(">f8"),
+        np.ma.masked_greater(X, 9),
+        torch.from_numpy(X).to(torch.float8_e4m3fn),
+        *tables[:1],
+    ):
+        assert torch.equal(DataSet.of(x, Y, X, Y).train_x, torch.from_numpy(X))
+    assert DataSet.of(tables[2], Y, X, Y).train_x[:, 1].tolist() == [0, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "says"),
+    [
+        (np.ma.masked_equal(X, 5.0), Y, "some train inputs are masked, the first in row 2\nleave"),
+        ({"a": np.ma.masked_equal(X, 5.0)}, Y, "some train inputs are masked"),
+        (X, np.ma.masked_equal(Y, 1), "some train targets are masked, the first in row 1\nleave"),
+        (torch.masked.masked_tensor(torch.ones(4, 2), torch.ones(4, 2) > 0), Y, "inputs are masked\n"),
+        (torch.nested.nested_tensor([torch.ones(2)] * 4), Y, "train inputs are nested\n.*padded"),
+        (X.astype(np.float64) * 1e300, Y, "infinite in float32, the first in row 0"),
+        (X, Y + 1j, "train targets are complex numbers\ngive real"),
+        (TABLE.assign(b="text"), Y, "column 'b' of train inputs is of type .*\n.*get_dummies"),
+        (TABLE.astype("Float64").mask(TABLE > 6), Y, "NaN or infinite in float32, the first in row 3"),
+        (X, pd.Series(list("abab")), "train targets of type .* cannot be made a tensor\n"),
+    ],
+)
+def test_what_is_no_number_is_refused(x: Any, y: Any, says: str) -> None:
+    with pytest.raises(DataError, match=says):
+        DataSet.of(x, y, X, Y)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda x, y: (x.astype(int), y), "inputs have dtype torch.int64 but test inputs torch.float32"),
+        (lambda x, y: (x, y[:, None]), r"targets have shape \(1,\) but test targets \(\)"),
+        (lambda x, y: ({"a": x.astype(int)}, y), "inputs have dtype {'a': torch.int64}"),
+    ],
+)
+def test_train_and_test_data_are_of_one_kind(change: Callable[..., Any], says: str) -> None:
+    x = {"a": X} if "'a'" in says else X
+    train_x, train_y = change(X, Y)
+    with pytest.raises(DataError, match=says):
+        DataSet.of(train_x, train_y, x, Y)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from clippedgossip import Network, attacks, graphs, rules, simulate
 from clippedgossip.errors import ConfigError, DataError
@@ -25,10 +26,21 @@ from clippedgossip.tasks.workers import Workers
 CPU = torch.device("cpu")
 
 
-def setup_of(data: DataSet, rule: Rule | None = None, *, augment: bool = False) -> Setup:
+class SpeaksSevenWords(nn.Sequential):
+    """The same weights in every call."""
+
+    def __init__(self) -> None:
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            super().__init__(nn.Embedding(7, 5), nn.Linear(5, 7))
+
+
+def setup_of(
+    data: DataSet, rule: Rule | None = None, *, augment: bool = False, model: str | nn.Module = "mlp"
+) -> Setup:
     network = Network(graphs.complete(nodes=5), byzantine=[4])
     attack = attacks.LabelFlipping()
-    task = network_task(network, data, "mlp", attack=attack, seed=3, batch=8, augment=augment)
+    task = network_task(network, data, model, attack=attack, seed=3, batch=8, augment=augment)
     training = Training(rounds=6, evaluate_every=2, evaluate_last=0, local_steps=2, lr=0.1)
     return Setup(
         network=network, task=task, rule=rule or rules.ClippedGossip(), attack=attack, training=training
@@ -68,6 +80,18 @@ def test_data_in_files_give_the_same_records(digits: DataSet, tmp_path: Path) ->
         torch.from_numpy(np.load(folder / f"{n}.npy")) for n in ("train_x", "train_y", "test_x", "test_y")
     )
     assert records(setup_of(DataSet.of(x, y, x_test, y_test))) == records(setup_of(mapped))
+
+
+@pytest.mark.parametrize("kind", ["uint16", "uint32"])
+def test_tokens_in_files_stay_as_they_are_and_train_as_int64(kind: str, tmp_path: Path) -> None:
+    tokens = np.random.default_rng(0).integers(0, 7, (60, 4))
+    for name in ("train_x", "train_y", "test_x", "test_y"):
+        np.save(tmp_path / f"{name}.npy", tokens.astype(kind))
+    mapped, whole = DataSet.from_files(tmp_path), DataSet.of(tokens, tokens, tokens, tokens)
+    assert mapped.train_x.dtype == mapped.train_y.dtype == getattr(torch, kind)
+    wanted = records(setup_of(whole, model=SpeaksSevenWords()))
+    for data in (mapped, replace(mapped, keep="device")):
+        assert records(setup_of(data, model=SpeaksSevenWords())) == wanted
 
 
 def test_steps_come_in_order_to_the_end_and_from_the_middle(digits: DataSet) -> None:

@@ -2,7 +2,7 @@
 
 import importlib.util
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -28,6 +28,7 @@ KEEP = ("auto", "device", "host")
 FILES = "npy"  # the name of data in files of the user's own
 CHECKED = 1 << 24  # numbers that are looked at together
 IGNORED = -100  # a label that no loss and no metric counts, as in PyTorch: padding of a sequence
+UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)  # PyTorch reads them, but computes nothing with them
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -79,28 +80,34 @@ class DataSet:
                 )
             if self.classes is not None:
                 self._check_labels(part, y)
-        if mapped(_row, self.train_x) != mapped(_row, self.test_x):
-            raise DataError(
-                f"{self.name}: train inputs have shape {mapped(_row, self.train_x)} "
-                f"but test inputs {mapped(_row, self.test_x)}; they must agree"
-            )
+        both = {"inputs": (self.train_x, self.test_x), "targets": (self.train_y, self.test_y)}
+        for what, (one, other) in both.items():
+            for fact, of in (("shape", _row), ("dtype", _dtype)):
+                same = mapped(of, one) == mapped(of, other)
+                if not same and (what == "inputs" or (isinstance(one, Tensor) and isinstance(other, Tensor))):
+                    raise DataError(
+                        f"{self.name}: train {what} have {fact} {mapped(of, one)} but test {what} "
+                        f"{mapped(of, other)}; they must agree"
+                    )
 
     def _check_labels(self, part: str, y: Any) -> None:
-        if not isinstance(y, Tensor) or y.dtype != torch.long:
+        if not isinstance(y, Tensor) or y.dtype not in (torch.long, *UNSIGNED):
             kind = f"shape {tuple(y.shape)} and dtype {y.dtype}" if isinstance(y, Tensor) else "no tensor"
             raise DataError(
                 f"{self.name}: {part} labels have {kind}\n"
                 "give the number of each input's class, from 0, in a tensor of dtype torch.long"
             )
-        counted = y[y != IGNORED]
-        if not counted.numel():
+        counted = [part[part != IGNORED] for _, part in parts_of(y)]
+        bounds = [part.aminmax() for part in counted if part.numel()]
+        if not bounds:
             raise DataError(
                 f"{self.name}: all {part} labels are {IGNORED}, which does not count\n"
                 "give at least one sample a class, from 0"
             )
-        if int(counted.min()) < 0 or int(counted.max()) >= (self.classes or 0):
+        low, high = min(int(low) for low, _ in bounds), max(int(high) for _, high in bounds)
+        if low < 0 or high >= (self.classes or 0):
             raise DataError(
-                f"{self.name}: {part} labels go from {counted.min()} to {counted.max()}; "
+                f"{self.name}: {part} labels go from {low} to {high}; "
                 f"{self.classes} classes are whole numbers from 0 to {(self.classes or 0) - 1}\n"
                 "number the classes from 0, or give DataSet.of(…, classes=…) as many as there are"
             )
@@ -132,9 +139,10 @@ class DataSet:
                 "give both as whole numbers (classes), or both as real numbers"
             )
         if whole and isinstance(train_y, Tensor):
-            train_y, test_y = train_y.long(), test_y.long()
+            train_y, test_y = (y if y.dtype in UNSIGNED else y.long() for y in (train_y, test_y))
             if classes is None:
-                classes = 1 + max((max(0, int(y.max())) for y in whole if y.numel()), default=0)
+                most = (int(part.max()) for y in whole for _, part in parts_of(y) if part.numel())
+                classes = 1 + max([0, *most])
         return cls(
             name=name,
             train_x=train_x,
@@ -168,7 +176,7 @@ class DataSet:
     def labels(self) -> Tensor:
         """(count,) what a partition divides by: the targets, if each is one number; else zeros."""
         plain = isinstance(self.train_y, Tensor) and self.train_y.ndim == 1
-        return self.train_y if plain else torch.zeros(self.count, dtype=torch.long)
+        return wide(self.train_y) if plain else torch.zeros(self.count, dtype=torch.long)
 
     @property
     def shape(self) -> Any:
@@ -193,7 +201,7 @@ class DataSet:
     def samples(self, rows: Tensor, device: torch.device) -> tuple[Any, Any]:
         """These training samples on a device: inputs, normalised, and targets."""
         held = self.train_x, self.train_y
-        x, y = mapped(lambda leaf: leaf[rows.to(leaf.device)].to(device), held)
+        x, y = mapped(lambda leaf: at(leaf, rows.to(leaf.device)).to(device), held)
         return self.normalise(x), y
 
     def normalised(self) -> tuple[Any, Any, Any, Any]:
@@ -244,18 +252,29 @@ def leaves(tree: Any) -> list[Tensor]:
     return [] if tree is None else [tree]
 
 
-def mapped(function: Callable[[Tensor], Any], tree: Any) -> Any:
-    """The same structure, with `function` of each tensor."""
+def mapped(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
+    """The same structure, with `function` of each tensor, and of those in its place in other structures."""
     if isinstance(tree, dict):
-        return {key: mapped(function, part) for key, part in tree.items()}
+        return {key: mapped(function, part, *(o[key] for o in others)) for key, part in tree.items()}
     if isinstance(tree, tuple | list):
-        return type(tree)(mapped(function, part) for part in tree)
-    return None if tree is None else function(tree)
+        return type(tree)(mapped(function, *parts) for parts in zip(tree, *others, strict=True))
+    return None if tree is None else function(tree, *others)
 
 
 def at(tree: Any, rows: Any) -> Any:
-    """These rows of every tensor."""
-    return tree[rows] if isinstance(tree, Tensor) else mapped(lambda leaf: leaf[rows], tree)
+    """These rows of every tensor, in a type that PyTorch computes with."""
+    return wide(tree[rows]) if isinstance(tree, Tensor) else mapped(lambda leaf: at(leaf, rows), tree)
+
+
+def wide(value: Tensor) -> Tensor:
+    """Numbers of a dtype that PyTorch only reads, as int64."""
+    return value.long() if value.dtype in UNSIGNED else value
+
+
+def parts_of(value: Tensor) -> Iterator[tuple[int, Tensor]]:
+    """Consecutive rows, each with the number of the first: files may be larger than the memory."""
+    step = max(1, CHECKED // max(1, value[0].numel() if len(value) else 1))
+    return ((start, at(value, slice(start, start + step))) for start in range(0, len(value), step))
 
 
 def cast(value: Tensor, dtype: torch.dtype) -> Tensor:
@@ -267,6 +286,10 @@ def _row(leaf: Tensor) -> tuple[int, ...]:
     return tuple(leaf.shape[1:])
 
 
+def _dtype(leaf: Tensor) -> torch.dtype:
+    return torch.int64 if leaf.dtype in UNSIGNED else leaf.dtype
+
+
 def _inputs(x: Any, part: str, what: str = "inputs") -> Any:
     if isinstance(x, dict | tuple) and not x:
         raise DataError(f"{part} {what} are {x!r}, without a tensor\ngive a row for each sample")
@@ -275,41 +298,66 @@ def _inputs(x: Any, part: str, what: str = "inputs") -> Any:
         found = {key: _inputs(leaf, part, what) for key, leaf in kept}
         return found if isinstance(x, dict) else tuple(found.values())
     inputs = _tensor(x, f"{part} {what}")
-    if inputs.layout != torch.strided or inputs.is_meta or not inputs.ndim:
-        kind = "one number" if not inputs.ndim else "without values" if inputs.is_meta else str(inputs.layout)
+    kinds = {"nested": inputs.is_nested, "one number": not inputs.ndim, "without values": inputs.is_meta}
+    kinds |= {"masked": hasattr(inputs, "get_mask"), "quantized": inputs.is_quantized}
+    kinds |= {str(inputs.layout): inputs.layout != torch.strided}
+    if any(kinds.values()):
         raise DataError(
-            f"{part} {what} are {kind}\ngive a dense tensor or array with a row for each sample: x.to_dense()"
+            f"{part} {what} are {next(kind for kind, found in kinds.items() if found)}\n"
+            "give a dense tensor or array with a row for each sample: x.to_dense(), or x.to_padded_tensor(0) "
+            "of a nested one, x.to_tensor(0) of a masked one, x.dequantize() of a quantized one"
         )
+    if inputs.is_complex() and what == "targets":
+        raise DataError(f"{part} {what} are complex numbers\ngive real ones, such as torch.view_as_real(y)")
     if not inputs.is_floating_point():
-        return inputs
-    step = max(1, CHECKED // max(1, inputs[0].numel() if len(inputs) else 1))
-    for start in range(0, len(inputs), step):  # files may be larger than the memory
-        bad = ~torch.isfinite(inputs[start : start + step])
+        return inputs if isinstance(x, np.memmap) else wide(inputs)
+    for start, some in parts_of(inputs):
+        bad = ~torch.isfinite(some.float())
         if bool(bad.any()):
             row = start + int(bad.reshape(len(bad), -1).any(1).int().argmax())
             raise DataError(
-                f"some {part} {what} are NaN or infinite, the first in row {row}\n"
+                f"some {part} {what} are NaN or infinite in float32, the first in row {row}\n"
                 "leave those samples out, or fill the gaps"
             )
     return inputs.float()
 
 
-def _tensor(values: Data, what: str) -> Tensor:
+def _tensor(values: Any, what: str) -> Tensor:
     """A tensor from anything that PyTorch or numpy can read; copied only if necessary."""
     if isinstance(values, Tensor):
         return values.detach()
-    if isinstance(values, np.memmap):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # files are not written to, and nobody does
-            return torch.from_numpy(values)
+    if np.ma.is_masked(values):
+        row = int(np.ma.getmaskarray(values).reshape(len(values), -1).any(1).argmax())
+        raise DataError(
+            f"some {what} are masked, the first in row {row}\nleave those samples out, or fill the gaps"
+        )
     try:
-        return torch.from_numpy(np.require(values, requirements=["C", "W"]))
+        if isinstance(values, np.memmap):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # files are not written to, and nobody does
+                return torch.from_numpy(values)
+        array = np.require(values, requirements=["C", "W"])
+        if array.dtype == object and array.ndim == 2 and hasattr(values, "items"):  # a table of several types
+            array = np.column_stack([_column(name, said, what) for name, said in values.items()])
+        return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))
     except (TypeError, ValueError) as error:
         kind = getattr(values, "dtype", type(values).__name__)
         raise DataError(
             f"{what} of type {kind} cannot be made a tensor\n"
-            "give numbers of one shape for every sample; for labels, the number of the class, from 0"
+            "give numbers of one shape for every sample, in the byte order of this machine; for labels, the "
+            "number of the class, from 0"
         ) from error
+
+
+def _column(name: object, values: Any, what: str) -> NDArray[Any]:
+    """A column of a table."""
+    column = np.asarray(values)
+    if column.dtype.kind not in "biuf":
+        raise DataError(
+            f"column {name!r} of {what} is of type {values.dtype}\n"
+            "make it numbers without gaps: pandas.get_dummies(x) for text, x.fillna(…) for gaps"
+        )
+    return column
 
 
 def load(name: str, root: Path | str | None = None) -> DataSet:
