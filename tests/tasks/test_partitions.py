@@ -1,5 +1,8 @@
 """Partitions share out every sample once, and keep what each scheme promises."""
 
+from itertools import pairwise
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
@@ -7,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from clippedgossip.errors import DataError
-from clippedgossip.tasks import SCHEMES, partition
+from clippedgossip.tasks import SCHEMES, DataSet, partition
 
 DIGITS = torch.arange(10).repeat_interleave(30)[
     torch.randperm(300, generator=torch.Generator().manual_seed(0))
@@ -104,3 +107,70 @@ def test_what_cannot_be_shared_out_is_said(
 ) -> None:
     with pytest.raises(DataError, match=says):
         partition(DIGITS, nodes, how, seed=0, **options)  # type: ignore[arg-type] # parametrised options
+
+
+@pytest.mark.parametrize("how", sorted(set(SCHEMES) - {"iid"}))
+@pytest.mark.parametrize(
+    "targets", [DIGITS[:, None].expand(-1, 2), DIGITS[:, None].expand(-1, 2) / 2, "dict"]
+)
+def test_only_iid_divides_targets_that_are_no_single_numbers(how: str, targets: Any) -> None:
+    targets = {"a": DIGITS, "b": DIGITS} if isinstance(targets, str) else targets
+    labels = DataSet.of(DIGITS[:, None], targets, DIGITS[:, None], targets).labels
+    assert sum(map(len, partition(labels, 4, seed=0))) == 300
+    with pytest.raises(DataError, match=f"{how!r} divides by targets that are one number.*\ntake iid"):
+        partition(labels, 4, how, seed=0, groups=halves(4))
+
+
+@pytest.mark.parametrize("how", sorted(SCHEMES))
+def test_a_column_of_targets_is_divided_as_its_numbers(how: str) -> None:
+    column = DataSet.of(DIGITS[:, None], DIGITS[:, None], DIGITS[:, None], DIGITS[:, None])
+    shares = [
+        partition(y, 4, how, seed=0, groups=halves(4)) for y in (DIGITS, column.labels, DIGITS[:, None])
+    ]
+    assert all(all(map(torch.equal, shares[0], other)) for other in shares)
+
+
+def test_sorted_divides_a_column_of_real_numbers_by_its_numbers() -> None:
+    y = torch.randn(60, 1)
+    shares = partition(DataSet.of(y, y, y, y).labels, 3, "sorted", seed=0)
+    assert all(float(y[a].max()) <= float(y[b].min()) for a, b in pairwise(shares))
+
+
+@pytest.mark.parametrize("how", ["clique", "dirichlet", "classes"])
+def test_a_sample_without_a_class_is_not_divided_by_class(how: str) -> None:
+    labels = torch.where(torch.arange(300) == 7, -100, DIGITS)
+    with pytest.raises(DataError, match=r"needs a class from 0 to 9 .* from -100 to 9\ntake iid"):
+        partition(labels, 4, how, seed=0, groups=halves(4), classes=10)
+
+
+def test_a_partition_of_ones_own_gets_what_it_takes() -> None:
+    def cut(labels: Tensor, nodes: int) -> list[Tensor]:
+        assert torch.equal(labels, DIGITS)
+        return list(torch.arange(300).tensor_split(nodes))
+
+    def seeded(labels: Tensor, nodes: int, *, seed: int, **more: Any) -> list[Tensor]:
+        assert (seed, more) == (3, {"classes": 10})
+        return cut(labels, nodes)
+
+    one, other = (partition(DIGITS, 4, own, seed=3) for own in (cut, seeded))
+    assert all(map(torch.equal, one, other))
+    real = partition(
+        DIGITS / 2, 4, lambda labels, nodes, classes: [[0] if classes is None else []] * 4, seed=0
+    )
+    assert [share.tolist() for share in real] == [[0]] * 4
+
+
+@pytest.mark.parametrize(
+    ("own", "says"),
+    [
+        (lambda labels, nodes: [labels == node for node in range(nodes)], "dtype torch.bool\n.*nonzero"),
+        (lambda labels, nodes: [[0.5]] * nodes, "dtype torch.float32\n"),
+        (lambda labels, nodes: [[[0], [1]]] * nodes, r"shape \(2, 1\)"),
+        (lambda labels, nodes: [1 // 0], "raised ZeroDivisionError: .*\nsee .*test_partitions.py, line"),
+        (list, "raised TypeError"),
+    ],
+)
+def test_what_a_partition_of_ones_own_must_not_give_is_told(own: Any, says: str) -> None:
+    with pytest.raises(DataError, match=says) as told:
+        partition(DIGITS, 4, own, seed=0)
+    assert len(str(told.value).splitlines()) == 2

@@ -174,9 +174,12 @@ class DataSet:
 
     @property
     def labels(self) -> Tensor:
-        """(count,) what a partition divides by: the targets, if each is one number; else zeros."""
-        plain = isinstance(self.train_y, Tensor) and self.train_y.ndim == 1
-        return wide(self.train_y) if plain else torch.zeros(self.count, dtype=torch.long)
+        """What a partition divides by: the targets (count,), if each is one number; else (count, …) as they
+        are, or (count, 0) if they are several tensors."""
+        y = self.train_y
+        if not isinstance(y, Tensor):
+            return torch.zeros(self.count, 0)
+        return wide(y.flatten()) if y.numel() == len(y) else y
 
     @property
     def shape(self) -> Any:

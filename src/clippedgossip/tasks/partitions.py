@@ -1,5 +1,6 @@
 """Which node holds which samples: one index tensor for each node; together they hold every sample once."""
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -8,14 +9,16 @@ import torch
 from torch import Tensor
 
 from clippedgossip.decode import Kind
-from clippedgossip.errors import DataError, counted, unknown_name
+from clippedgossip.errors import DataError, UserError, counted, unknown_name
+from clippedgossip.own import raised
 from clippedgossip.randomness import generator, key
-from clippedgossip.tasks.datasets import Data
+from clippedgossip.tasks.datasets import Data, wide
 
 Groups = Sequence[Sequence[int]]  # positions 0 … nodes-1, group by group: the cliques of a dumbbell
 
 Scheme = Callable[..., Sequence[Any]]  # one of the user's own
 
+BY_CLASS = ("clique", "dirichlet", "classes")
 LARGEST = 1e9  # Dirichlet's alpha, beyond which its draws overflow
 
 
@@ -44,9 +47,12 @@ def partition(
     `iid`: equal random shares. `sorted`: sorted by label, cut into equal shards. `clique`: the classes are
     cut into one range per group of `groups`, each range divided at random inside its group. `dirichlet`:
     each class divided by proportions drawn from Dirichlet(alpha). `classes`: one node per class group.
-    A function of the user's own, (labels, nodes, seed=…) -> one list of rows per node, may do anything.
+    A function of the user's own, (labels, nodes, …) -> one list of rows per node, may do anything; it gets
+    `seed` and `classes` if it takes them.
     """
-    labels = torch.as_tensor(labels)
+    labels = wide(torch.as_tensor(labels))
+    if labels.numel() == len(labels):
+        labels = labels.flatten()
     if isinstance(how, str) and how not in SCHEMES:
         raise DataError(unknown_name("partition", how, SCHEMES))
     if nodes < 1 or nodes > len(labels):
@@ -54,15 +60,38 @@ def partition(
             f"{counted(nodes, 'worker')} cannot share {counted(len(labels), 'sample')}; "
             f"use between 1 and {len(labels)} workers"
         )
-    if how in ("clique", "dirichlet", "classes") and classes is None and labels.is_floating_point():
+    if isinstance(how, str) and how != "iid" and labels.ndim > 1:
+        raise DataError(
+            f"partition {how!r} divides by targets that are one number for each sample; these are not\n"
+            "take iid, or a function (labels, nodes) of your own"
+        )
+    whole = labels.ndim == 1 and not labels.is_floating_point()
+    if how in BY_CLASS and classes is None and not whole:
         raise DataError(f"partition {how!r} divides by classes; with real-valued targets take iid or sorted")
-    classes = int(labels.max()) + 1 if classes is None else classes
+    classes = int(labels.max()) + 1 if classes is None and whole else classes
     if not isinstance(how, str):
-        return _checked(how(labels.cpu(), nodes, seed=seed, classes=classes), nodes, len(labels))
+        return _checked(_called(how, labels.cpu(), nodes, seed=seed, classes=classes), nodes, len(labels))
+    if how in BY_CLASS and not 0 <= int(labels.min()) <= int(labels.max()) < (classes or 0):
+        raise DataError(
+            f"partition {how!r} needs a class from 0 to {(classes or 0) - 1} for each sample; labels go from "
+            f"{labels.min()} to {labels.max()}\ntake iid or sorted, or leave out samples without a class"
+        )
     request = _Request(
-        labels=labels.cpu(), nodes=nodes, classes=classes, seed=seed, groups=groups, alpha=alpha
+        labels=labels.cpu(), nodes=nodes, classes=classes or 0, seed=seed, groups=groups, alpha=alpha
     )
     return SCHEMES[how](request)
+
+
+def _called(how: Scheme, labels: Tensor, nodes: int, **offered: Any) -> object:
+    """What a user's own function gives, of what it takes of `offered`."""
+    takes = inspect.signature(how).parameters.values()
+    names = offered if any(t.kind is t.VAR_KEYWORD for t in takes) else {t.name for t in takes}
+    try:
+        return how(labels, nodes, **{key: said for key, said in offered.items() if key in names})
+    except UserError:
+        raise
+    except Exception as error:  # a user's own function may raise anything
+        raise DataError(f"the partition {raised(error)}") from error
 
 
 def _checked(shares: object, nodes: int, samples: int) -> list[Tensor]:
@@ -71,17 +100,23 @@ def _checked(shares: object, nodes: int, samples: int) -> list[Tensor]:
     if not isinstance(shares, Sequence) or len(shares) != nodes:
         raise DataError(f"the partition returned no list of {nodes} shares\n{fix}")
     try:
-        found = [torch.as_tensor(share).cpu().long().flatten() for share in shares]
+        found = [torch.as_tensor(share).cpu() for share in shares]
     except (TypeError, ValueError, RuntimeError) as error:
         raise DataError(
             f"the partition returned shares that are not lists of rows: {error}\n{fix}"
         ) from error
     for node, share in enumerate(found):
-        if not len(share) or int(share.min()) < 0 or int(share.max()) >= samples:
+        whole = not share.is_floating_point() and share.dtype != torch.bool
+        if share.numel() and (not whole or share.ndim != 1):
+            raise DataError(
+                f"the partition gave worker {node} a share of shape {tuple(share.shape)} and dtype "
+                f"{share.dtype}\nlist the numbers of its rows (of a mask: mask.nonzero().flatten())"
+            )
+        if not share.numel() or int(wide(share).min()) < 0 or int(wide(share).max()) >= samples:
             raise DataError(
                 f"the partition gave worker {node} rows beyond 0 to {samples - 1}, or none\n{fix}"
             )
-    return found
+    return [share.long() for share in found]
 
 
 def _iid(request: _Request) -> list[Tensor]:
