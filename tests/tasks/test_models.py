@@ -1,5 +1,6 @@
 """Models, flat vectors, poison, augmentation, tasks and the quadratic."""
 
+from dataclasses import replace
 from typing import Any
 
 import networkx as nx
@@ -36,6 +37,10 @@ from clippedgossip.tasks import (
     quadratic,
     unflatten,
 )
+from clippedgossip.tasks.datasets import at, leaves, mapped
+from clippedgossip.tasks.module_checks import check_poison
+from clippedgossip.tasks.objective import of_module
+from clippedgossip.tasks.poison import Poison
 from tests.rounding import assert_near, near
 
 MNIST, CIFAR, TINY = (1, 28, 28), (3, 32, 32), (1, 8, 8)
@@ -137,6 +142,78 @@ def test_poison_changes_what_it_says_and_nothing_else() -> None:
     assert float(marked.count_nonzero()) == 2 * 3 * 4
     assert set(target.flatten().tolist()) == {3}
     assert not x.any()
+
+
+def test_a_label_that_does_not_count_stays_so_under_poison() -> None:
+    x, y = torch.zeros(1, 3, 1, 8, 8), torch.tensor([[0, -100, 9]])
+    for poison in (FlipLabels(classes=10), RotateLabels(classes=10), Trigger(target=3)):
+        changed = poison(x, y, 1)[1]
+        assert changed[0, 1] == -100
+        assert 0 <= int(changed[0, ::2].min()) <= int(changed.max()) < 10
+
+
+class Negated:
+    """A poison of the user's own, whose labels are those that were there."""
+
+    def __call__(self, x: Any, y: Any, round: Any) -> tuple[Any, Any]:
+        return mapped(torch.neg, x), y
+
+
+class Flipped:
+    """One that forgets what does not count."""
+
+    def __call__(self, x: Tensor, y: Tensor, round: Any) -> tuple[Tensor, Tensor]:
+        return x, 2 - y
+
+
+@pytest.mark.parametrize("of", [lambda x: x, lambda x: (x, 2 * x), lambda x: {"a": x, "b": (2 * x,)}])
+@pytest.mark.parametrize("poison", [FlipLabels(classes=3), RotateLabels(classes=3), Negated()])
+def test_data_of_any_structure_are_poisoned(of: Any, poison: Poison) -> None:
+    x, y = torch.randn(40, 5), torch.arange(40) % 3
+    y[20:30] = -100
+    data, shares = DataSet.of(of(x), y, of(x), y), partition(y, 4, seed=0)
+    check_poison(poison, data)
+    task = make_task(
+        data,
+        shares,
+        nn.Linear(5, 3),
+        seed=0,
+        loss=of_module(lambda module, x, y: module(leaves(x)[0]).mean()),
+        metric="loss",
+    )
+    clean, bad = Workers([task]), Workers([replace(task, poison=poison, poisoned=torch.tensor([1, 3]))])
+    plain, found = clean.draw(clean.shares, 1), bad.draw(bad.shares, 1)
+    wanted = poison(at(plain[0], [1, 3]), at(plain[1], [1, 3]), 1)
+    assert all(map(torch.equal, leaves(at(found, [0, 2])), leaves(at(plain, [0, 2]))))
+    assert all(map(torch.equal, leaves(at(found, [1, 3])), leaves(wanted)))
+
+
+BYTES, REAL = torch.zeros(4, 1, 8, 8, dtype=torch.uint8), torch.zeros(4)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "poison", "says"),
+    [
+        (REAL, REAL, FlipLabels(classes=3), "changes class numbers, but the targets are others\ngive whole"),
+        (REAL, REAL, RotateLabels(classes=3), "changes class numbers"),
+        (REAL, {"a": REAL.long()}, FlipLabels(classes=3), "changes class numbers"),
+        ({"a": BYTES}, REAL.long(), Trigger(target=0), "these inputs are a dict\n"),
+        (BYTES, REAL.long(), Trigger(target=0), "value 2.5 cannot be .* torch.uint8\ngive .* value = 255"),
+        (BYTES, REAL.long(), Trigger(target=0, value=256), "value 256 cannot be"),
+        (REAL, torch.tensor([0, 1, 2, -100]), Flipped(), "from 0 to 102 .*\n.*-100, which must stay so"),
+        (torch.zeros(40), torch.cat([torch.arange(39) % 3, torch.tensor([-100])]), Flipped(), "to 102 "),
+    ],
+)
+def test_a_poison_that_does_not_fit_the_data_is_refused(x: Any, y: Any, poison: Poison, says: str) -> None:
+    with pytest.raises(DataError, match=says) as told:
+        check_poison(poison, DataSet.of(x, y, x, y))
+    assert len(str(told.value).splitlines()) == 2
+
+
+def test_a_trigger_is_written_into_bytes_and_real_targets() -> None:
+    check_poison(Trigger(target=0, value=255), DataSet.of(BYTES, REAL.long(), BYTES, REAL.long()))
+    marked, target = Trigger(target=1)(torch.zeros(1, 2, 1, 8, 8), torch.tensor([[0.5, -100.0]]), 0)
+    assert (float(marked.max()), target.tolist()) == (2.5, [[1.0, 1.0]])
 
 
 def _shifted(image: Tensor, down: int, right: int) -> Tensor:

@@ -16,7 +16,7 @@ from torch.func import functional_call
 from torch.nn.parameter import is_lazy
 
 from clippedgossip.errors import DataError, first_line, kind_of, warn_user
-from clippedgossip.tasks.datasets import DataSet, at, leaves, mapped
+from clippedgossip.tasks.datasets import IGNORED, DataSet, at, leaves, mapped, parts_of
 from clippedgossip.tasks.module_function import Objective, host_randomness
 from clippedgossip.tasks.objective import Loss, Metric, called, cross_entropy, mse, nll
 from clippedgossip.tasks.poison import Poison
@@ -93,25 +93,29 @@ def check_poison(poison: Poison, data: DataSet) -> None:
     """Try a poison on a few samples in its first rounds: inputs keep their shape, labels stay labels."""
     name, file = type(poison).__name__, getattr(sys.modules.get(type(poison).__module__), "__file__", None)
     where = f"poison {name}" if "clippedgossip" in type(poison).__module__ else f"poison {name} of {file}"
-    few = slice(0, min(8, data.count))
+    labels = parts_of(data.train_y) if data.classes is not None else ()
+    ignored = (start + int((part == IGNORED).nonzero()[0, 0]) for start, part in labels if IGNORED in part)
+    few = [*range(min(8, data.count)), *islice(ignored, 1)]
     inputs, targets = data.normalise(at(data.train_x, few)), at(data.train_y, few)
     x, y = mapped(lambda leaf: leaf.expand(2, *leaf.shape), (inputs, targets))
     for round in range(ROUNDS_TRIED):
         found = poison(mapped(torch.clone, x), mapped(torch.clone, y), round)
         pair = isinstance(found, tuple) and len(found) == 2
-        if not pair or _shapes(found) != _shapes((x, y)):
-            what = _shapes(list(found)) if pair else kind_of(found)
+        wrong = next((of for of in (_shapes, _dtypes) if not pair or of(found) != of((x, y))), None)
+        if wrong is not None:
+            what = wrong(list(found)) if pair else kind_of(found)
             raise DataError(
-                f"{where} makes {what} of inputs {_shapes(x)} and labels {_shapes(y)}\n"
-                "it must return (x, y) of the same shapes"
+                f"{where} makes {what} of inputs {wrong(x)} and labels {wrong(y)}\n"
+                "it must return (x, y) of the same shapes and dtypes"
             )
         if data.classes is None:
             continue
-        low, high = int(found[1].min()), int(found[1].max())
-        if found[1].dtype != y.dtype or low < 0 or high >= data.classes:
+        counted = found[1][found[1] != IGNORED]
+        if bool(((counted < 0) | (counted >= data.classes)).any()):
             raise DataError(
-                f"{where} makes labels from {low} to {high} of {found[1].dtype} in round {round}\n"
-                f"labels are whole numbers from 0 to {data.classes - 1}"
+                f"{where} makes labels from {counted.min()} to {counted.max()} of {y.dtype} "
+                f"in round {round}\n"
+                f"labels are whole numbers from 0 to {data.classes - 1}, or {IGNORED}, which must stay so"
             )
 
 
@@ -352,6 +356,10 @@ def _loss(
 
 def _shapes(tree: Any) -> Any:
     return mapped(lambda leaf: tuple(leaf.shape) if isinstance(leaf, Tensor) else leaf, tree)
+
+
+def _dtypes(tree: Any) -> Any:
+    return mapped(lambda leaf: leaf.dtype, tree)
 
 
 def _hint(x: Any) -> str:

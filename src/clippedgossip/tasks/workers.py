@@ -384,8 +384,8 @@ class Workers:
         for poison, which in zip(self.poisons, shares.poisoned, strict=True):
             if not len(which):
                 continue
-            bad_x, bad_y = poison(x[which], y[which], round)
-            x, y = x.index_copy(0, which, bad_x), y.index_copy(0, which, bad_y)
+            bad = poison(at(x, which), at(y, which), round)
+            x, y = mapped(lambda leaf, part, which=which: leaf.index_copy(0, which, part), (x, y), bad)
         return x, y
 
     def gradients(
