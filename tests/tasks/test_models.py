@@ -39,7 +39,7 @@ from clippedgossip.tasks import (
 )
 from clippedgossip.tasks.datasets import at, leaves, mapped
 from clippedgossip.tasks.module_checks import check_poison
-from clippedgossip.tasks.objective import of_module
+from clippedgossip.tasks.objective import find_loss, of_module
 from clippedgossip.tasks.poison import Poison
 from tests.rounding import assert_near, near
 
@@ -475,6 +475,75 @@ def test_labels_that_do_not_count_are_not_all(train: int, test: int, part: str) 
     labels = [torch.full((4,), label) for label in (train, test)]
     with pytest.raises(UserError, match=f"all {part} labels are -100"):
         DataSet.of(x, labels[0], x, labels[1])
+
+
+@pytest.mark.parametrize("name", ["cross-entropy", "nll"])
+@pytest.mark.parametrize("weights", [None, [0.0, 1.0, 0.0]])
+@pytest.mark.parametrize("batched", [False, True])
+def test_a_batch_without_a_label_that_counts_moves_nothing(
+    name: str, weights: list[float] | None, batched: bool
+) -> None:
+    plain = {"cross-entropy": nn.functional.cross_entropy, "nll": nn.functional.nll_loss}[name]
+    loss = find_loss({"name": name, "class_weights": weights} if weights else name)
+    outputs, y = torch.randn(3, 4, 3), torch.tensor([[-100] * 4, [0, 1, 2, -100], [0, 2, 2, -100]])
+    given = None if weights is None else torch.tensor(weights)
+    one = torch.func.grad_and_value(loss.of_outputs)
+    found = (
+        torch.func.vmap(one)(outputs, y)
+        if batched
+        else map(torch.stack, zip(*map(one, outputs, y), strict=True))
+    )
+    wanted = [torch.func.grad_and_value(plain)(*pair, given) for pair in zip(outputs, y, strict=True)]
+    for place, (gradient, value) in enumerate(zip(*found, strict=True)):
+        if bool(wanted[place][1].isnan()):
+            assert not gradient.any()
+            assert float(value) == 0
+        else:
+            assert_near(gradient, wanted[place][0], dtype=torch.float32)
+            assert_near(value, wanted[place][1], dtype=torch.float32)
+
+
+LABELS = torch.arange(40) % 3
+
+
+@pytest.mark.parametrize(
+    ("y", "said", "says"),
+    [
+        (LABELS.float(), {"loss": "binary-cross-entropy"}, "from 0 to 1, but that of train sample 2 is 2\n"),
+        (LABELS, {"loss": "binary-cross-entropy"}, "from 0 to 1, but that of train sample 2 is 2\n"),
+        ((LABELS > 0) * 2.0 - 1, {"loss": "binary-cross-entropy"}, "that of train sample 0 is -1\n"),
+        (torch.where(LABELS > 1, -100, LABELS), {"loss": "mse"}, "that of train sample 2 is -100\n"),
+        ({"a": LABELS}, {}, "loss 'mse' takes one tensor of targets, not a dict\n"),
+        (LABELS[:, None], {}, r"give labels of shape \(n,\): y.squeeze\(1\)"),
+        (LABELS, {"loss": {"name": "nll", "class_weights": [0, 0, 0]}}, "every train label has weight 0\n"),
+        (LABELS % 2, {"loss": {"name": "nll", "class_weights": [0, 0, 1]}}, "every train label has weight 0"),
+        (
+            LABELS,
+            {"loss": lambda outputs, y: (outputs.argmax(1) == y).sum()},
+            "depends on no parameter.*\n.*argmax",
+        ),
+    ],
+)
+def test_targets_that_a_loss_is_not_for_are_refused(y: Any, said: dict[str, Any], says: str) -> None:
+    x, classes = torch.randn(40, 5), 3 if isinstance(y, Tensor) and not y.is_floating_point() else None
+    outputs = 3 if "single" not in says and said.get("loss") not in ("mse", "binary-cross-entropy") else 1
+    with pytest.raises(DataError, match=says) as told:
+        make_task(DataSet.of(x, y, x, y, classes=classes), [range(40)], nn.Linear(5, outputs), seed=0, **said)
+    assert len(str(told.value).splitlines()) == 2
+
+
+def test_only_a_test_target_that_a_loss_is_not_for_is_refused_too() -> None:
+    x, y = torch.randn(40, 5), (LABELS > 0).float()
+    with pytest.raises(DataError, match="that of test sample 1 is 2"):
+        make_task(
+            DataSet.of(x, y, x, 2 * y), [range(40)], nn.Linear(5, 1), seed=0, loss="binary-cross-entropy"
+        )
+
+
+@pytest.mark.parametrize("of", [torch.tensor, np.array, tuple])
+def test_class_weights_are_a_list_a_tensor_or_an_array(of: Any) -> None:
+    made = find_loss({"name": "cross-entropy", "class_weights": of([1.0, 5.0])})
+    assert made.identity == find_loss({"name": "cross-entropy", "class_weights": [1, 5]}).identity
 
 
 def score(x: Tensor, y: Tensor, model: nn.Module, **said: Any) -> float:

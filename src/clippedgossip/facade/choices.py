@@ -29,7 +29,7 @@ from clippedgossip.step import (
 )
 from clippedgossip.tasks import SCHEMES, DataSet
 from clippedgossip.tasks.module_checks import copied
-from clippedgossip.tasks.objective import LossLike, MetricLike
+from clippedgossip.tasks.objective import LossLike, MetricLike, listed
 
 Words = str | Mapping[str, Any]  # a name, or a table with a name and parameters, as in a config
 RuleLike = Rule | Words
@@ -106,7 +106,7 @@ class Choices:
             model=model,
             training=made,
             said_training=said_training,
-            loss=loss,
+            loss=listed(loss),
             metric=metric,
             augment=augment or said.augment,
             device=str(find_device(device)),

@@ -1,6 +1,7 @@
 """Checks of a module, data, loss or metric of the user's own, before a run starts."""
 
 import copy
+import math
 import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -18,7 +19,7 @@ from torch.nn.parameter import is_lazy
 from clippedgossip.errors import DataError, first_line, kind_of, warn_user
 from clippedgossip.tasks.datasets import IGNORED, DataSet, at, leaves, mapped, parts_of
 from clippedgossip.tasks.module_function import Objective, host_randomness
-from clippedgossip.tasks.objective import Loss, Metric, called, cross_entropy, mse, nll
+from clippedgossip.tasks.objective import Loss, Metric, binary, called, cross_entropy, mse, nll
 from clippedgossip.tasks.poison import Poison
 
 RECOMPUTED = (
@@ -147,6 +148,12 @@ def _check_outputs(module: nn.Module, data: DataSet, loss: Loss, metric: Metric,
         )
     if graded:
         _check_gradient([*own, *(name for name, _ in past)], graded, len(own))
+    if not graded or all(gradient is None for gradient in graded):
+        raise DataError(
+            "the loss depends on no parameter of the model, so that nothing would be learnt\n"
+            "compute it from the outputs without detach(), argmax or comparisons, which have no gradient, "
+            "and keep the model's parameters in its calls"
+        )
     if counting := [name for name, held in _remembered(module).items() if held != kept.get(name, "")]:
         warn_user(
             f"the model changes its attribute {counting[0]} when it is called: workers share it, and a run "
@@ -157,11 +164,6 @@ def _check_outputs(module: nn.Module, data: DataSet, loss: Loss, metric: Metric,
             "the model or its loss gives another loss when it is called again on the same batch: workers "
             "share what it remembers, and a run that is resumed starts it anew\n"
             "keep it in a buffer, which each worker has for itself, and draw without a generator of your own"
-        )
-    if not graded or all(gradient is None for gradient in graded):
-        raise DataError(
-            "the loss depends on no parameter of the model, so that nothing would be learnt\n"
-            "compute it from the outputs without detach(), and keep the model's parameters in its calls"
         )
     if not bool(torch.isfinite(value)):
         raise DataError(
@@ -198,17 +200,47 @@ def _check_call(module: nn.Module, data: DataSet, loss: Loss, x: Any, y: Any) ->
             f"the model gives outputs of shape {_shapes(outputs)}, and of {_shapes(again)} when it is called "
             "again\nits outputs must keep their shape from call to call"
         )
+    if loss.function in (nll, cross_entropy, mse, binary) and not isinstance(y, Tensor):
+        raise DataError(
+            f"loss {loss.name!r} takes one tensor of targets, not {kind_of(y)}\n"
+            "give a loss of your own, (outputs, targets) -> the mean loss of the batch"
+        )
     if loss.function in (nll, cross_entropy):
         _check_classes(outputs, data, y)
-        if loss.weights is not None and len(loss.weights) != data.classes:
-            raise DataError(
-                f"there are {len(loss.weights)} class_weights for {data.classes} classes; give one for each"
-            )
+        _check_weights(loss.weights, data)
+    if loss.function is binary or (loss.function is mse and data.classes is not None):
+        _check_range(loss.name, 1 if loss.function is binary else math.inf, data)
     if loss.function is mse and (not isinstance(outputs, Tensor) or outputs.numel() != y.numel()):
         raise DataError(
             f"the model gives outputs of shape {_shapes(outputs)} for targets of shape {_shapes(y)}\n"
             "give one output for each number; if the targets are classes, give whole numbers: y.long()"
         )
+
+
+def _check_weights(weights: Tensor | None, data: DataSet) -> None:
+    if weights is None:
+        return
+    if len(weights) != data.classes:
+        raise DataError(
+            f"there are {len(weights)} class_weights for {data.classes} classes; give one for each"
+        )
+    if not any(bool((weights[part[part != IGNORED]] > 0).any()) for _, part in parts_of(data.train_y)):
+        raise DataError(
+            f"class_weights are {weights.tolist()}: every train label has weight 0\n"
+            "give a class of the train labels a weight above 0"
+        )
+
+
+def _check_range(loss: str, high: float, data: DataSet) -> None:
+    """Targets from 0 to `high`, also the label −100, which counts for these losses."""
+    for name, y in (("train", data.train_y), ("test", data.test_y)):
+        for start, part in parts_of(y):
+            if len(wrong := ((part < 0) | (part > high)).nonzero()):
+                raise DataError(
+                    f"loss {loss!r} takes targets from 0 to {high:g}, but that of {name} sample "
+                    f"{start + int(wrong[0, 0])} is {float(part[tuple(wrong[0])]):.6g}\n"
+                    "give other targets; cross-entropy takes several classes, and leaves the label −100 out"
+                )
 
 
 def _check_classes(outputs: Any, data: DataSet, y: Any) -> None:
@@ -230,6 +262,8 @@ def _check_classes(outputs: Any, data: DataSet, y: Any) -> None:
                 if (lowest := int(data.train_y.min())) > 0
                 else "move the classes last: outputs.movedim(1, -1)"
                 if outputs.dim() > 2 and tuple(outputs.movedim(1, -1).shape) == expected
+                else "give labels of shape (n,): y.squeeze(1)"
+                if y.shape[1:] == (1,) and outputs.shape == (len(y), data.classes)
                 else "if there are more classes than the labels show, DataSet.of(…, classes=…) says so"
             )
         )

@@ -73,12 +73,24 @@ def of_module(function: Callable[[Any, Any, Any], Tensor]) -> Loss:
 
 def nll(outputs: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
     """Of log-probabilities (batch, …, classes)."""
-    return functional.nll_loss(outputs.flatten(0, -2), y.flatten(), weights, ignore_index=IGNORED)
+    return _mean_of_labels(functional.nll_loss, outputs, y, weights)
 
 
 def cross_entropy(outputs: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
     """Of (batch, …, classes) against labels (batch, …); the label −100 does not count."""
-    return functional.cross_entropy(outputs.flatten(0, -2), y.flatten(), weights, ignore_index=IGNORED)
+    return _mean_of_labels(functional.cross_entropy, outputs, y, weights)
+
+
+def _mean_of_labels(
+    function: Callable[..., Tensor], outputs: Tensor, y: Tensor, weights: Tensor | None
+) -> Tensor:
+    """0, as its gradient, where no label of the batch counts; the mean would be 0/0. A weight of 0 is that
+    of the label −100."""
+    labels = y.flatten()
+    if weights is not None:
+        labels = torch.where(weights[labels.clamp_min(0)] > 0, labels, IGNORED)
+    mean = function(outputs.flatten(0, -2), labels, weights, ignore_index=IGNORED)
+    return torch.where((labels != IGNORED).any(), mean, 0.0)
 
 
 def mse(outputs: Tensor, y: Tensor) -> Tensor:
@@ -136,6 +148,13 @@ def built_in_words(kind: Kind, said: object) -> str | dict[str, Any] | None:
     return {**said, "name": known} if isinstance(said, Mapping) else known
 
 
+def listed(said: Any) -> Any:
+    """The same words, with lists in the place of tensors and arrays."""
+    if not isinstance(said, Mapping):
+        return said
+    return {key: value.tolist() if hasattr(value, "tolist") else value for key, value in said.items()}
+
+
 def find_loss(said: LossLike, folder: Path | None = None) -> Loss:
     """The loss of a name or a table, or the user's own function of (outputs, y). What words name is looked
     for in `folder` first."""
@@ -145,7 +164,7 @@ def find_loss(said: LossLike, folder: Path | None = None) -> Loss:
         return Loss(said, getattr(said, "__name__", "own"))
     thing = own_thing(LOSS, said, folder)
     if thing is None:
-        made: Loss = decode(replace(LOSS, given=0), said, ("loss",)).build()
+        made: Loss = decode(replace(LOSS, given=0), listed(said), ("loss",)).build()
         return made
     if isinstance(thing.make, Loss):
         return thing.make
