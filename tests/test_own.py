@@ -163,6 +163,7 @@ def test_folders_have_modules_of_one_name(folder: Path, tmp_path_factory: pytest
 @pytest.mark.parametrize(
     ("name", "says"),
     [
+        ("objects:prety", r"did you mean 'pretty'\?\nknown: pretty$"),
         ("mine:Kep", r"is not in .*mine\.py: unknown name 'Kep'; did you mean 'Keep'"),
         ("mine:dataclasses", r"\nknown: (?!.*(dataclass,|LinearRule))"),  # what it imports is no choice
         ("minn:Keep", r"there is no module 'minn'\n.*beside the config"),
@@ -181,6 +182,9 @@ def test_what_is_wrong_is_said_with_its_file(folder: Path, name: str, says: str)
     (folder / "crashing.py").write_text("1 / 0\n")
     (folder / "deep.py").write_text("import torch\ntorch.nn.Linear(2, 3)(torch.ones(5))\n")
     (folder / "python.py").write_text("import json\njson.loads('{')\n")
+    (folder / "objects.py").write_text(
+        "from functools import partial\nfrom json import dumps\npretty = partial(dumps, indent=1)\n"
+    )
     with pytest.raises(ConfigError, match=says) as caught:
         config(folder, rule=name)
     assert len(str(caught.value).splitlines()) <= 2
@@ -211,7 +215,7 @@ def test_the_keys_of_a_section_are_no_parameters(folder: Path) -> None:
 POISONS = {
     "return x, y + 3": r"makes labels from \d+ to \d+ of torch.int64 in round 0\n.*from 0 to 2",
     "return x, y - int(round == 9)": r"makes labels from -1 to \d of torch.int64 in round 9\n",
-    "return x, y.float()": r"makes .* of torch.float32 in round 0\nlabels are whole numbers",
+    "return x, y.float()": r"makes \[torch.float32, .* and labels torch.int64\n.*dtypes",
     "return x[:1], y": r"makes \[\(1, .* of inputs .*\n.*same shapes",
     "return x": r"makes a Tensor of inputs .*\n.*same shapes",
 }

@@ -70,7 +70,8 @@ def load(reference: str, folder: Path | None = None) -> tuple[Callable[..., Any]
     for part in name.split("."):
         if not hasattr(found, part):
             own = {key: value for key, value in vars(found).items() if callable(value) and key[0] != "_"}
-            known = [key for key, value in own.items() if value.__module__ == module_name]
+            made = {key for key, value in own.items() if not hasattr(value, "__qualname__")}  # objects
+            known = [key for key in own if key in made or own[key].__module__ == module_name]
             raise ConfigError(f"is not in {origin.file}: {unknown_name('name', part, known)}")
         found = getattr(found, part)
     return found, origin
