@@ -2,91 +2,171 @@
 they hold. Two runs whose texts differ are two runs.
 """
 
-import argparse
+import copyreg
+import dis
 import functools
 import inspect
+import pickle
 import sys
 import sysconfig
+import threading
+import types
+import weakref
 from collections import ChainMap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import fields, is_dataclass
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import PurePath
-from types import CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from clippedgossip.errors import RunError, kind_of
 from clippedgossip.simulate.setup import digest
 
 OURS = ("clippedgossip", "torch", "builtins")
-PLAIN = slice | Decimal | Fraction | PurePath
-"""Values of Python's own that their text tells apart."""
+EXACT = frozenset(
+    [type(None), bool, int, float, complex, str, bytes, range, slice, Decimal, Fraction, torch.Size]
+)
+PLAIN = np.generic | np.dtype | PurePath | torch.dtype | torch.device | torch.layout | torch.memory_format
+"""What their text tells apart, as of the types of `EXACT`."""
+OF_C = (
+    types.BuiltinMethodType | types.MethodWrapperType | types.WrapperDescriptorType
+    | types.MethodDescriptorType | types.ClassMethodDescriptorType | types.GetSetDescriptorType
+    | types.MemberDescriptorType
+)  # fmt: skip
+WRAPPERS = (property, classmethod, staticmethod, functools.cached_property)
+WRAPPED = ("fget", "fset", "fdel", "func", "__func__")
+EMPTY = type(threading.Lock()), type(threading.RLock())
+"""They hold nothing."""
+LOADS = ("LOAD_GLOBAL", "LOAD_NAME", "IMPORT_NAME")
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _INSTALLED = tuple(sysconfig.get_paths()[name] for name in ("purelib", "platlib", "stdlib"))
 _OF_MODULES = frozenset(vars(nn.Module()))
 
 
+def text_of(thing: Any) -> str:
+    """A text that is the same, in every process, for things that compute the same."""
+    try:
+        return Description().of(thing)
+    except RecursionError as error:
+        raise _unreadable(thing) from error
+
+
 class Description:
-    """Writes things down, each once."""
+    """Writes things down, each once; where one comes again stands its number."""
 
     def __init__(self) -> None:
-        self.seen: dict[int, object] = {}  # holds them, so that no other gets the place in memory of one
+        self.seen: dict[int, tuple[int, object]] = {}  # holds them: no other gets the place in memory of one
         self.inside: set[int] = set()  # modules that are being written down
 
     def of(self, thing: Any) -> str:
-        """A text that is the same for things that compute the same; empty for what is not the user's own."""
-        if thing is None or isinstance(thing, bool | int | float | complex | str | bytes):
+        kind = type(thing)
+        if kind in EXACT or isinstance(thing, PLAIN):
             return repr(thing)
-        if isinstance(thing, torch.dtype | torch.device | torch.Size | range | np.generic | PLAIN):
-            return repr(thing)
-        if isinstance(thing, Tensor | np.ndarray):
-            odd = isinstance(thing, Tensor) and thing.dtype == torch.bfloat16  # which NumPy has not
-            known = torch.as_tensor(thing).float() if odd else thing
-            return f"{tuple(thing.shape)} {thing.dtype} {digest(known)}"
-        if id(thing) in self.seen:
-            return ""
-        self.seen[id(thing)] = thing
-        return " ".join(filter(None, self._parts(thing)))
+        if kind is not tuple and id(thing) in self.seen:
+            return f"#{self.seen[id(thing)][0]}"
+        self.seen[id(thing)] = len(self.seen), thing
+        return f"{kind.__qualname__}({', '.join(filter(None, self._parts(thing)))})"
 
     def _parts(self, thing: Any) -> Iterator[str]:
-        if isinstance(thing, Mapping):
+        kind = type(thing)
+        if kind in (dict, types.MappingProxyType):
             yield from (f"{self.of(name)}: {self.of(value)}" for name, value in thing.items())
-        elif isinstance(thing, list | tuple):
+        elif kind in (list, tuple):
             yield from map(self.of, thing)
         elif isinstance(thing, set | frozenset):
-            yield from sorted(map(self.of, thing))
-        elif isinstance(thing, functools.partial):
-            yield from map(self.of, (thing.func, thing.args, thing.keywords))
+            yield from self._sorted(thing)
+        elif isinstance(thing, Tensor) and thing.layout == torch.strided and not thing.is_quantized:
+            yield f"{tuple(thing.shape)} {thing.dtype} {'' if thing.is_meta else _bits(thing)}"
+        elif kind in (np.ndarray, np.memmap):
+            yield from self._array(thing)
         elif isinstance(thing, MethodType):
             yield from map(self.of, (thing.__func__, thing.__self__))
+        elif isinstance(thing, WRAPPERS):
+            yield from (self.of(getattr(thing, key)) for key in WRAPPED if hasattr(thing, key))
         elif isinstance(thing, nn.Module):
             yield from self._module(thing)
         elif isinstance(thing, FunctionType):
             yield from self._function(thing)
         elif isinstance(thing, type):
             yield from self._class(thing)
-        elif callable(thing) and hasattr(thing, "__qualname__"):  # of C: torch.tanh
-            yield f"{thing.__module__}.{thing.__qualname__}"
-        elif _top(type(thing)) != "clippedgossip":
-            yield type(thing).__qualname__
-            if isinstance(thing, argparse.Namespace | SimpleNamespace):
-                yield self.of(vars(thing))
-            elif _is_own(type(thing)):
-                yield from map(self.of, (type(thing), _values(thing)))
+        elif isinstance(thing, ModuleType):
+            yield thing.__name__
+            yield from self._named({"": thing}, {name for name in vars(thing) if name[:2] != "__"})
+        elif isinstance(thing, weakref.ref):
+            yield self.of(thing())
+        elif isinstance(thing, OF_C):
+            yield _name(thing)
+            owner = getattr(thing, "__self__", None)  # of a function its module
+            yield "" if isinstance(owner, ModuleType | None) else self.of(owner)
+        elif isinstance(thing, torch.jit.ScriptFunction):
+            yield str(thing.code)
+        elif _top(kind) == "torch" and hasattr(thing, "__qualname__"):  # torch.ops.aten.relu
+            yield str(thing)
+        elif _top(kind) == "clippedgossip" and is_dataclass(thing):
+            yield _name(kind)
+            yield self.of({part.name: getattr(thing, part.name) for part in fields(thing) if part.compare})
+        elif kind not in EMPTY:
+            yield self.of(kind)
+            yield from self._state(thing)
+
+    def _sorted(self, things: Iterable[Any]) -> list[str]:
+        """Without an order of their own: each as if it were the first."""
+        texts, seen = [], self.seen
+        for thing in things:
+            self.seen = dict(seen)
+            texts.append(self.of(thing))
+        self.seen = seen
+        return sorted(texts)
+
+    def _array(self, array: np.ndarray) -> Iterator[str]:
+        yield f"{array.shape} {array.dtype}"
+        if array.dtype.names:  # there may be anything between the fields
+            yield from (self.of(array[name]) for name in array.dtype.names)
+        elif array.dtype.hasobject:
+            yield self.of(array.tolist())
+        else:
+            yield digest(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+
+    def _state(self, thing: Any) -> Iterator[str]:
+        """Of what an object is made, as a pickle would have it; without what it computed for later."""
+        kind = type(thing)
+        found: Any
+        known: Any = copyreg.dispatch_table.get(kind)
+        try:
+            found = known(thing) if known else thing.__reduce_ex__(4)
+        except Exception as error:  # objects of others may raise anything
+            raise _unreadable(thing) from error
+        if isinstance(found, tuple):
+            make, args, *rest = found
+            state = rest[0] if rest else None
+            if isinstance(state, dict):
+                state = {name: value for name, value in state.items() if not _is_cache(kind, name)}
+            yield from map(self.of, (make, args, state, *map(list, filter(None, rest[1:3]))))
+        elif hasattr(thing, "__wrapped__"):  # functools.cache
+            yield self.of(thing.__wrapped__)
+        elif _is_global(thing, found):
+            yield f"{_home(thing)}.{getattr(thing, '__qualname__', found)}"
+        else:
+            raise _unreadable(thing)
 
     def _function(self, function: FunctionType) -> Iterator[str]:
-        yield _code(function)
-        if _is_own(function):
-            yield from map(self.of, (function.__defaults__, function.__kwdefaults__))
-            names = _names_in(function.__code__)
-            scope = ChainMap(_closure(function), function.__globals__, sys.modules)
-            yield from self._named({name: scope[name] for name in sorted(names) if name in scope}, names)
-        elif _top(function) in OURS:
-            yield f"{function.__module__}.{function.__qualname__}"
+        if compiled := vars(function).get("_torchdynamo_orig_callable"):
+            yield self.of(compiled)
+            return
+        yield _code(function) or _name(function)
+        own, names = _is_own(function), _names_in(function.__code__)
+        if own:
+            yield from map(self.of, (function.__defaults__, function.__kwdefaults__, vars(function)))
+        scope = ChainMap(_closure(function), *([function.__globals__, sys.modules] if own else []))
+        loaded = _loaded_in(function.__code__)
+        yield from self._named({name: scope[name] for name in sorted(loaded) if name in scope}, names)
 
     def _named(self, found: Mapping[str, Any], names: set[str]) -> Iterator[str]:
         """What names stand for; of a module of the user's own, what code with these names may take of it."""
@@ -97,20 +177,19 @@ class Description:
                     held = {key: vars(value)[key] for key in sorted(names) if key in vars(value)}
                     yield from (f"{name}.{text}" for text in self._named(held, names))
                     self.inside.remove(id(value))
-            elif _tells(value) and (text := self.of(value)):
-                yield f"{name}: {text}"
+            else:
+                yield f"{name}: {self.of(value)}"
 
     def _class(self, kind: type) -> Iterator[str]:
         for part in kind.__mro__:
-            if text := _code(part):
-                yield text
-            if _is_own(part):
-                held = {name: getattr(value, "__func__", value) for name, value in vars(part).items()}
-                yield from (self.of(value) for value in held.values() if isinstance(value, FunctionType))
+            own = _is_own(part)
+            yield (_code(part) if own or issubclass(part, nn.Module) else "") or _name(part)
+            if own:
+                held = {name: value for name, value in vars(part).items() if name != "_abc_impl"}
                 yield from (
                     f"{name}: {self.of(value)}"
                     for name, value in held.items()
-                    if not name.startswith("__") and _is_value(value)
+                    if not name.startswith("__") or isinstance(value, (FunctionType, *WRAPPERS))
                 )
 
     def _module(self, module: nn.Module) -> Iterator[str]:
@@ -120,20 +199,63 @@ class Description:
         for name, part in module.named_modules():
             yield f"{name} {type(part).__qualname__}"
             yield self.of(type(part))
-            values = {key: value for key, value in vars(part).items() if key not in _OF_MODULES}
-            yield self.of(values)
+            if isinstance(part, torch.jit.ScriptModule):
+                yield str(part._c.dump_to_str(True, True, False))
+            else:
+                yield self.of({key: value for key, value in vars(part).items() if key not in _OF_MODULES})
             yield from (self.of(hook) for hooks in HOOKS for hook in getattr(part, hooks).values())
 
 
+def _unreadable(thing: object) -> RunError:
+    return RunError(
+        f"out= names a run by all that its model, loss and metric hold, but {kind_of(thing)} cannot be read\n"
+        "let them hold the numbers that they take from it, or leave out= out"
+    )
+
+
+def _bits(tensor: Tensor) -> str:
+    """The digest of any dtype."""
+    plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().flatten()
+    return digest(plain.view(torch.uint8))
+
+
+def _is_cache(kind: type, name: str) -> bool:
+    """What an object has computed of itself; `_memo` is that of a `Network`."""
+    cached = isinstance(inspect.getattr_static(kind, name, None), functools.cached_property)
+    return cached or (name == "_memo" and _top(kind) == "clippedgossip")
+
+
+def _is_global(thing: object, name: str) -> bool:
+    """Whether this name is that of the object itself in its module."""
+    name = getattr(thing, "__qualname__", name)
+    found = sys.modules.get(pickle.whichmodule(thing, name))  # type: ignore[attr-defined]  # not in the stubs
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found is thing
+
+
+def _name(thing: Any) -> str:
+    if isinstance(thing, FunctionType):
+        return f"{_home(thing)}.{thing.__code__.co_qualname}"
+    return f"{_home(thing)}.{thing.__qualname__}"
+
+
+def _home(thing: Any) -> str:
+    """The module that a thing is from; functools.wraps gives a function the `__module__` of another one."""
+    if isinstance(thing, FunctionType):
+        return str(thing.__globals__.get("__name__"))
+    return str(getattr(thing, "__module__", None))
+
+
 def _top(thing: Any) -> str:
-    return str(getattr(thing, "__module__", "")).partition(".")[0]
+    return _home(thing).partition(".")[0]
 
 
 def _is_own(thing: Any) -> bool:
     """Whether it is the user's, and not of an installed package."""
     if _top(thing) in OURS or _top(thing) in sys.stdlib_module_names:
         return False
-    file = getattr(sys.modules.get(str(thing.__module__)), "__file__", None)
+    file = getattr(sys.modules.get(_home(thing)), "__file__", None)
     return file is None or not file.startswith(_INSTALLED)
 
 
@@ -149,6 +271,13 @@ def _names_in(code: CodeType) -> set[str]:
     return {*code.co_names, *code.co_freevars}.union(*inner)
 
 
+def _loaded_in(code: CodeType) -> set[str]:
+    """The same without attributes, which may be called as a global is that nobody uses."""
+    inner = (_loaded_in(part) for part in code.co_consts if isinstance(part, CodeType))
+    loads = (step.argval for step in dis.get_instructions(code) if step.opname in LOADS)
+    return {*loads, *code.co_freevars}.union(*inner)
+
+
 def _closure(function: FunctionType) -> dict[str, Any]:
     """What a function takes from those around it; a cell is empty before its name has a value."""
     found = {}
@@ -158,48 +287,21 @@ def _closure(function: FunctionType) -> dict[str, Any]:
     return found
 
 
-def _values(thing: Any) -> dict[str, Any]:
-    """What an object holds, in its dictionary and in its slots."""
-    slots = [name for kind in type(thing).__mro__ for name in _names(vars(kind).get("__slots__", ()))]
-    held = {name: getattr(thing, name) for name in slots if hasattr(thing, name)}
-    return {**held, **getattr(thing, "__dict__", {})}
-
-
-def _names(slots: Any) -> list[str]:
-    found = [slots] if isinstance(slots, str) else list(slots)
-    return [name for name in found if name not in ("__dict__", "__weakref__")]
-
-
-def _is_value(value: Any) -> bool:
-    return isinstance(
-        value,
-        bool | int | float | complex | str | bytes | tuple | list | set | frozenset | Mapping | Tensor
-        | np.ndarray | np.generic | functools.partial | argparse.Namespace | SimpleNamespace | PLAIN,
-    )  # fmt: skip
-
-
-def _tells(value: Any) -> bool:
-    """Whether a global name can change what is computed: values, and what is of the user's own."""
-    if _is_value(value):
-        return True
-    return _is_own(value if isinstance(value, FunctionType | type) else type(value))
-
-
 def _code(thing: Any) -> str:
     """The source of a function or class of the user's own."""
     if _top(thing) in OURS:
         return ""
-    name, compiled = getattr(thing, "__qualname__", thing), getattr(thing, "__code__", None)
+    compiled = thing.__code__ if isinstance(thing, FunctionType) else None  # not of what it wraps
     try:
-        source = inspect.getsource(thing)
+        source = inspect.getsource(compiled or thing)
     except (OSError, TypeError):  # typed at a prompt
-        source = f"{thing.__module__}.{name}"
+        source = _name(thing)
     else:
-        if "<lambda>" not in str(name):  # the lines of one may hold others
+        if compiled is None or compiled.co_name != "<lambda>":  # the lines of one may hold others
             return source
     return f"{source} {'' if compiled is None else _compiled(compiled)}"
 
 
 def _compiled(code: CodeType) -> str:
-    inner = [_compiled(part) if isinstance(part, CodeType) else repr(part) for part in code.co_consts]
+    inner = [_compiled(part) if isinstance(part, CodeType) else text_of(part) for part in code.co_consts]
     return f"{code.co_code.hex()} {code.co_names} {inner}"

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from clippedgossip.facade.code_digest import Description
+from clippedgossip.facade.code_digest import text_of
 from clippedgossip.facade.recorded_run import RecordedRun
 from clippedgossip.records import RunDirectory
 from clippedgossip.runs.config import RunConfig
@@ -43,16 +43,15 @@ def run_folder(recorded: RecordedRun, root: Path | str, device: str) -> Attempt:
 def _digests(setup: Setup) -> dict[str, str]:
     """Of all that a description only names."""
     task, network, data = setup.task, setup.network, setup.task.data
-    own = [task.loss.function, task.metric.source, type(setup.rule), type(setup.attack)]
-    own += [type(network.schedule), getattr(network.schedule, "function", None), type(network.delay)]
-    own += [type(setup.training.optimizer)]
+    own = [task.loss.function, task.metric, setup.rule, setup.attack, network.schedule, network.delay]
+    own += [setup.training.optimizer]
     weights = [] if task.loss.weights is None else [task.loss.weights]
     return {
         "network": digest(network.indptr, network.indices, network.byzantine, network.edge_weights()),
         "data": digest(*leaves((data.train_x, data.train_y, data.test_x, data.test_y))),
         "shares": digest(task.nodes, task.table, task.sizes),
-        "model": digest(*map(_text, (repr(task.module), Description().of(task.module)))),
-        "code": digest(*(_text(Description().of(thing)) for thing in own), *weights),
+        "model": digest(*map(_text, (repr(task.module), text_of(task.module)))),
+        "code": digest(*(_text(text_of(thing)) for thing in own), *weights),
     }
 
 

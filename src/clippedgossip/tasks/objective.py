@@ -207,7 +207,11 @@ class Metric:
     of_loss: bool = False
     """Whether it comes from the task's loss: `sums` then takes that mean and the number of samples."""
 
-    source: object = field(default_factory=object, repr=False)  # equal for metrics that compute the same
+    source: object = field(default=None, repr=False)  # equal for metrics that compute the same
+
+    def __post_init__(self) -> None:
+        if self.source is None:
+            object.__setattr__(self, "source", (self.sums, self.value))
 
     def __call__(self, outputs: Any, y: Any) -> Tensor:
         """Of one batch."""
