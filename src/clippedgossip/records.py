@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import platform
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from typing import Any, Literal, Self
 
 import clippedgossip
 import clippedgossip.files as files
-from clippedgossip.errors import RunError
+from clippedgossip.errors import DataError, RunError
 
 FORMAT = "2"  # format of a run's folder. Version 0.1 wrote no format; its folders are read
 ACCURACY = "accuracy"
@@ -136,6 +137,33 @@ def scored(
 
 
 _FIELDS = tuple(entry.name for entry in dataclasses.fields(Round) if entry.name != "extra")
+
+
+BESIDE = (
+    "metric", "lower_is_better", "reasons", "distances", "seconds", "deadline", "other_rounds", "neighbours",
+    "groups", "last_round", "rounds", "resumed_from", "device", "tier", "diverged", "models",
+    "run", "state", "name", "seed", "network", "data", "model", "rule", "attack", "training", "given",
+    "misbehave", "node", "nodes", "task", "wire", "learner",
+)  # fmt: skip
+"""What else stands in records (also of peers), in summaries and in tables, which have a config's keys."""
+
+
+def refuse_metric(name: object, *, higher_is_better: bool = True) -> None:
+    """Refuse a metric by whose name records or tables call something else, also in the name of a file."""
+    if not isinstance(name, str) or not name.strip():
+        raise DataError(f"the name of a metric is {name!r}\ngive a word, such as 'error'")
+    if name == ACCURACY and not higher_is_better:
+        raise DataError(
+            "metric 'accuracy' is said to be better if it is lower; it is the share of right answers\n"
+            "give it another name, such as 'error'"
+        )
+    first = re.sub(r"\W", "_", name.partition(".")[0].lower())
+    if first != ACCURACY and first in {*_FIELDS, *BESIDE}:
+        raise DataError(
+            f"a metric has the name {name!r}, by which records and tables call something else\n"
+            f"give it another: rename the function, or mean_metric('own {name}', …)"
+            + (". metric='loss' is the task's own loss of the test set" if first == "loss" else "")
+        )
 
 
 def run_name(config: Mapping[str, Any], prefix: str) -> str:

@@ -19,7 +19,7 @@ from clippedgossip.peer.peer_folder import set_aside, take
 from clippedgossip.peer.peer_mixing import Losses, rule_of, without_losses
 from clippedgossip.peer.session import Peer
 from clippedgossip.peer.telemetry import write_starting
-from clippedgossip.records import ACCURACY
+from clippedgossip.records import ACCURACY, refuse_metric
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +70,7 @@ class PeerRun:
         self.journal = Journal(config)
         self.journal.metric = getattr(self.learner, "metric", ACCURACY)
         self.journal.higher_is_better = getattr(self.learner, "higher_is_better", True)
+        refuse_metric(self.journal.metric, higher_is_better=self.journal.higher_is_better)
         self._stop = False
         self._session: Peer | None = None
         self._checkpoints = (

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from clippedgossip.decode import Kind, Thing, built_in, decode
 from clippedgossip.errors import DataError
+from clippedgossip.records import refuse_metric
 from clippedgossip.tasks.datasets import IGNORED, at, leaves, mapped
 
 
@@ -210,6 +211,7 @@ class Metric:
     source: object = field(default=None, repr=False)  # equal for metrics that compute the same
 
     def __post_init__(self) -> None:
+        refuse_metric(self.name, higher_is_better=self.higher_is_better)
         if self.source is None:
             object.__setattr__(self, "source", (self.sums, self.value))
 
