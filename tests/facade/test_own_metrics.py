@@ -1,6 +1,7 @@
 """A metric of the user's own: its name, and what it gives before the first round."""
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -82,3 +83,32 @@ def test_it_is_refused_however_the_metric_is_given(
     learner = ModuleLearner(nn.Linear(2, 1), lambda round: None, metric="lr")
     with pytest.raises(ClippedGossipError, match="a metric has the name 'lr'"):
         PeerRun(Config(name="a", run="r", folder=tmp_path), learner=learner)
+
+
+def test_an_accuracy_is_a_share_of_which_more_is_better() -> None:
+    def accuracy(outputs: Tensor, y: Tensor) -> Tensor:
+        return 1000 * distance(outputs, y)
+
+    with pytest.raises(DataError, match="'accuracy' is said to be better if it is lower"):
+        cg.tasks.mean_metric("accuracy", distance, higher_is_better=False)
+    with pytest.raises(DataError, match=r"'accuracy' is \d+.* before training; .* from 0 to 1\n"):
+        run(accuracy)
+
+
+@pytest.mark.parametrize(
+    ("metric", "y", "warns"),
+    [
+        (lambda outputs, y: outputs.mean() * float("nan"), None, True),
+        (lambda outputs, y: outputs.mean() / 0, None, True),
+        ("r2", torch.ones(40, 1), True),
+        (lambda outputs, y: outputs.std() if len(y) > 10 else torch.tensor(float("nan")), None, False),
+        (distance, None, False),
+    ],
+)
+def test_a_metric_that_is_not_finite_is_told(
+    metric: str | Callable[[Any, Any], Tensor], y: Tensor | None, warns: bool
+) -> None:
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        run(metric, y)
+    assert any("before training" in str(warning.message) for warning in seen) == warns

@@ -29,6 +29,7 @@ RECOMPUTED = (
 ORIGINALS: WeakKeyDictionary[nn.Module, nn.Module] = WeakKeyDictionary()
 """What a module is a copy of: a loss or hook may refer to that one."""
 OF_CLASSES = ("accuracy", "f1", "perplexity")
+TESTED = 256  # samples of the test set that a metric is tried on, if a few are too few
 ROUNDS_TRIED = 32  # of a poison, whose labels may depend on the round
 
 
@@ -175,7 +176,11 @@ def _check_outputs(module: nn.Module, data: DataSet, loss: Loss, metric: Metric,
         _check_meaning(metric, data)
         outputs = called(module.eval(), x)
         try:
-            metric.sums(outputs, y)
+            score = float(metric(outputs, y))
+            if not math.isfinite(score):  # perhaps of so few samples
+                few = slice(0, TESTED)
+                outputs, y = called(module, data.normalise(at(data.test_x, few))), at(data.test_y, few)
+                score = float(metric(outputs, y))
         except DataError:
             raise
         except Exception as error:  # a metric of the user's own may raise anything
@@ -183,6 +188,16 @@ def _check_outputs(module: nn.Module, data: DataSet, loss: Loss, metric: Metric,
                 f"metric {metric.name!r} cannot take outputs {_shapes(outputs)} and targets {_shapes(y)}: "
                 f"{first_line(error)}\ngive another metric=, such as 'loss'"
             ) from error
+        if metric.percent and math.isfinite(score) and not 0 <= score <= 1:
+            raise DataError(
+                f"metric 'accuracy' is {score:.6g} before training; a share of right answers is from 0 to 1\n"
+                "divide it, or give it another name: tasks.mean_metric('own accuracy', …)"
+            )
+        if not math.isfinite(score):
+            warn_user(
+                f"metric {metric.name!r} is {score} before training: records have no number where it is not "
+                "finite; if it stays so, give another metric="
+            )
 
 
 def _check_call(module: nn.Module, data: DataSet, loss: Loss, x: Any, y: Any) -> None:
