@@ -112,3 +112,19 @@ def test_a_metric_that_is_not_finite_is_told(
         warnings.simplefilter("always")
         run(metric, y)
     assert any("before training" in str(warning.message) for warning in seen) == warns
+
+
+def test_a_page_of_models_that_agree_warns_of_nothing(tmp_path: Path) -> None:
+    """The consensus distance is 0 in every round: a log axis has nothing to show."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        page = run_on_one_share().report(tmp_path / "page.html")
+    assert "consensus distance" in page.read_text()
+
+
+def run_on_one_share() -> TrainingRun:
+    x, y = torch.ones(40, 4), torch.arange(40) % 2
+    shares = [torch.arange(40)] * 3
+    said: dict[str, Any] = {"rounds": 2, "batch": 8, "lr": 1e-30, "device": "cpu", "progress": False}
+    network = cg.Network(nx.complete_graph(3))
+    return cg.train(network, (x, y, x, y), nn.Linear(4, 2), rule="gossip", partition=shares, **said).finish()

@@ -209,7 +209,7 @@ def finish(
         (axes.xaxis, axes.set_xscale, x_scale),
         (axes.yaxis, axes.set_yscale, y_scale),
     ):
-        if scale == "log":
+        if scale == "log" and _any_positive(axes, axis.axis_name):
             set_scale("log", nonpositive="mask")
             low, high = axis.get_view_interval()
             steps = (1.0, 2.0, 5.0) if low > 0 and high / low < 100 else (1.0,)
@@ -220,6 +220,14 @@ def finish(
             axis.set_major_formatter(PercentFormatter(xmax=1, decimals=0, symbol=" %"))
     if x_label == "round":
         axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True, steps=[1, 2, 5, 10]))
+
+
+def _any_positive(axes: "Axes", name: str) -> bool:
+    """Whether a log axis, which several plots may share, has anything to show."""
+    plots = getattr(axes, f"get_shared_{name}_axes")().get_siblings(axes)
+    return any(
+        value > 0 for plot in plots for line in plot.lines for value in getattr(line, f"get_{name}data")()
+    )
 
 
 def draw_marks(axes: "Axes", marks: Sequence[Mark]) -> None:
