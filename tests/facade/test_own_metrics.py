@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import clippedgossip as cg
 from clippedgossip.cli import main
-from clippedgossip.errors import ClippedGossipError, DataError
+from clippedgossip.errors import ClippedGossipError, ConfigError, DataError
 from clippedgossip.facade.training_run import TrainingRun
 from clippedgossip.peer import Config, ModuleLearner
 from clippedgossip.peer.loop import PeerRun
@@ -128,3 +128,10 @@ def run_on_one_share() -> TrainingRun:
     said: dict[str, Any] = {"rounds": 2, "batch": 8, "lr": 1e-30, "device": "cpu", "progress": False}
     network = cg.Network(nx.complete_graph(3))
     return cg.train(network, (x, y, x, y), nn.Linear(4, 2), rule="gossip", partition=shares, **said).finish()
+
+
+def test_a_comparison_has_no_folder() -> None:
+    with pytest.raises(
+        ConfigError, match=r"unknown argument 'out'; here it is out= of cg.train.*found.report"
+    ):
+        cg.compare(cg.Network(nx.cycle_graph(3)), rules=["gossip"], out="runs")

@@ -51,6 +51,7 @@ ELSEWHERE = {
     "batch_size": "batch",
     "epochs": "rounds: an epoch has (samples of a worker / batch) of them",
     "max_grad_norm": "clip_gradient",
+    "out": "out= of cg.train, for one run; a comparison is kept by found.report(path) or found.frame()",
 }
 """What other libraries call it."""
 

@@ -76,8 +76,8 @@ def compare(
         print(found)
         found.report("page.html")
 
-    `seeds=3` means the seeds 0, 1 and 2. All other arguments are those of `train`. On a GPU the runs are
-    trained together, in one stack; each gives what it would give alone, up to rounding.
+    `seeds=3` means the seeds 0, 1 and 2. All other arguments are those of `train`, but for `out`.
+    On a GPU the runs are trained together, in one stack; each gives what it would give alone, up to rounding.
     """
     choices = Choices.of(**locals())
     wanted = {
