@@ -9,8 +9,8 @@ from textwrap import fill
 from typing import Any
 
 from clippedgossip.paper import page_parts
-from clippedgossip.paper.as_released import DEVIATIONS, EXPLAINED, AsReleased
 from clippedgossip.paper.base import SETS, Options, load
+from clippedgossip.paper.deviations import DEVIATIONS, EXPLAINED, AsReleased
 from clippedgossip.paper.many_networks import ManyNetworks
 from clippedgossip.paper.results import DISTANCE, Results
 from clippedgossip.paper.training_figure import TrainingExperiment

@@ -12,20 +12,22 @@ from clippedgossip.errors import ConfigError
 from clippedgossip.mixing.inbox import Context
 from clippedgossip.mixing.slots import Layout
 from clippedgossip.paper.as_released import (
-    DEVIATIONS,
     IMAGES,
-    UNCHANGED,
-    WORDS,
     AlternatingBitFlipping,
-    AsReleased,
     DoubledBucketing,
     OneMask,
     SecondLargest,
-    deviating,
     released_cnn,
-    with_deviations,
 )
 from clippedgossip.paper.base import Options, load, prepare
+from clippedgossip.paper.deviations import (
+    DEVIATIONS,
+    UNCHANGED,
+    WORDS,
+    AsReleased,
+    deviating,
+    with_deviations,
+)
 from clippedgossip.paper.results import Results
 from clippedgossip.paper.training_figure import MNIST, TrainingExperiment
 from clippedgossip.rules import ClippedGossip, Gossip, Rule, TrimmedMean

@@ -20,9 +20,12 @@ import typer
 from clippedgossip.cli import main
 from clippedgossip.cli.reproduce import verdict
 from clippedgossip.errors import DataError, RunError
+from clippedgossip.files import canonical
 from clippedgossip.paper import base as base_module
 from clippedgossip.paper import cifar, delta_max, dumbbell, no_honest_majority
 from clippedgossip.paper.base import EXPERIMENTS, SETS, Options, load, prepare
+from clippedgossip.paper.deviations import DEVIATIONS, AsReleased
+from clippedgossip.paper.kept import read_json
 from clippedgossip.paper.overview import write_overview
 from clippedgossip.paper.results import DISTANCE, Known, Line, Results, RunResult
 from clippedgossip.paper.training_figure import (
@@ -468,7 +471,8 @@ def test_known_runs_are_not_done_again(tiny: str, tmp_path: Path) -> None:
     whole = reproduce(tiny, Options(seeds=2, device="cpu", workers=1, out=tmp_path / "whole"))
     for source in (first.out, first.out / "tiny" / "results.json"):
         out = tmp_path / f"added to {source.stem}"
-        added = reproduce(tiny, Options(seeds=2, device="cpu", workers=1, out=out, known=source))
+        with pytest.warns(RuntimeWarning, match="2 of 4 runs have no match in "):
+            added = reproduce(tiny, Options(seeds=2, device="cpu", workers=1, out=out, known=source))
         assert len(files(out)) == 2, "of four runs, those of the second seed"
         written = [row["accuracy"] for row in added.experiment.rows(added.result)]
         right = [row["accuracy"] for row in whole.experiment.rows(whole.result)]
@@ -655,11 +659,31 @@ def test_known_runs_need_no_data_and_are_not_lost(
     with pytest.warns(RuntimeWarning, match="tiny will lack results"):
         again = reproduce(tiny, replace(options, known=None, lenient=True))
     assert verdicts(again.claims) == {"it learns": "holds"}
-    others = pytest.warns(RuntimeWarning, match=r"no run in .*\n--scale")
+    others = pytest.warns(RuntimeWarning, match=r"4 of 4 runs have no match in .*\n.*--scale")
     with pytest.raises(DataError, match="mnist"), others:
         reproduce(tiny, replace(options, precision="bfloat16"))
-    with pytest.raises(DataError, match="mnist"):
+    others = pytest.warns(RuntimeWarning, match=r"2 of 6 runs have no match in ")
+    with pytest.raises(DataError, match="mnist"), others:
         reproduce(tiny, replace(options, seeds=3))
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("*.json")), ids=lambda path: path.stem)
+def test_known_results_leave_nothing_to_run(path: Path) -> None:
+    """Their configs, and the digests of code in them, are still those of the figures."""
+    kept = Results.from_json(read_json(path), path)
+    arms = {line.rule.rpartition(" | ")[2] for line in kept.lines}
+    experiment = training(kept.experiment.removesuffix("-as-released"))
+    if experiment.name != kept.experiment:
+        experiment = AsReleased(experiment, [name for name in DEVIATIONS if name in arms])
+    precision, *more = {line.config["training"].get("precision", "float32") for line in kept.lines}
+    how: Any = {"scale": kept.scale, "precision": None if more else precision}
+    options = Options(**how, seeds=kept.seeds, known=path)
+    asked = [line for case in experiment._cases(options) for line in (case.line, *case.tuning)]
+    ran = [line for line in (*kept.lines, *kept.tuning) if line.runs]
+    assert {canonical(line.config) for line in ran} <= {canonical(line.config) for line in asked}
+    if experiment.name != "cifar":  # whose Mozi was not run
+        need = experiment.needs(options)
+        assert [*need.configs, *need.later()] == []
 
 
 def test_the_command_on_a_page_gives_its_precision() -> None:

@@ -117,7 +117,7 @@ def reproduce(
     )
     experiments: Sequence[str | Experiment[Any]] = chosen
     if as_released or deviation:
-        from clippedgossip.paper.as_released import with_deviations
+        from clippedgossip.paper.deviations import with_deviations
 
         experiments = with_deviations(chosen, () if as_released else deviation or ())
     run(experiments, options, as_json=as_json)

@@ -309,10 +309,13 @@ class TrainingExperiment(Experiment[Results]):
             first,
             lambda: configs(self._tuned(tuned, options, known)[0], seeds),
         )
-        if options.known is not None and len(first) == len(tries) + len(fixed) * len(seeds):
+        asked, lacking = len(tries) + len(fixed) * len(seeds), len(first)
+        if not configs(tries, [TUNING_SEED]):  # what a search decides is known
+            asked, lacking = asked + len(tuned) * len(seeds), lacking + len(needs.later())
+        if options.known is not None and lacking:
             warn_user(
-                f"{self.name}: no run in {options.known} has the config of these {len(first)} runs\n"
-                "--scale, --precision and --length must be those of the results"
+                f"{self.name}: {lacking} of {asked} runs have no match in {options.known}\n"
+                "runs match with the same --scale, --precision and --length"
             )
         data = cases[0].config.data.name
         try:

@@ -1,0 +1,244 @@
+"""What the authors' released code does otherwise than the text, each deviation by its name.
+
+`reproduce NAME --as-released` runs a figure as we do it, with all deviations, and with each of them alone.
+Its page tells which single deviation explains a difference.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from clippedgossip.errors import ConfigError, unknown_name, warn_user
+from clippedgossip.paper import page_parts as drawing
+from clippedgossip.paper.as_released import (
+    IMAGES,
+    AlternatingBitFlipping,
+    DoubledBucketing,
+    SecondLargest,
+    released_cnn,
+)
+from clippedgossip.paper.base import load
+from clippedgossip.paper.results import Line, Results
+from clippedgossip.paper.training_figure import Case, Scale, TrainingExperiment
+from clippedgossip.report.claims import Claim, Floats
+from clippedgossip.report.page import Cell, PagePart, Table, Text
+from clippedgossip.report.statistics import estimate
+from clippedgossip.runs.config import RunConfig
+
+OURS, RELEASED, TOGETHER = "ours", "as released", "these together"
+EXPLAINED = (
+    "The last column names the deviation that alone makes at least half of the difference between ours and "
+    "these deviations together, undecided where the 95 % interval of that difference has 0 in it. What "
+    "remains to the released number has other causes."
+)
+
+Config = dict[str, Any]
+
+
+def _own(thing: Any) -> str:
+    return f"{thing.__module__}:{thing.__name__}"
+
+
+def _bucketing(config: Config) -> Config:
+    rule = config["rule"]
+    if rule["name"] != "bucketing":
+        return config
+    return config | {"rule": {"name": _own(DoubledBucketing), "rule": rule["rule"]}}
+
+
+def _bit_flipping(config: Config) -> Config:
+    alternating = config.get("attack", {}).get("name") == "bit-flipping"
+    return config | {"attack": {"name": _own(AlternatingBitFlipping)}} if alternating else config
+
+
+def _few_images(config: Config) -> Config:
+    if config["data"]["name"] != "mnist":
+        return config
+    network = RunConfig.from_mapping(config).network.build()
+    holders = network.n if config["data"]["byzantine_share"] else len(network.regular)
+    return config | {"data": config["data"] | {"samples": IMAGES * holders}}
+
+
+def _cnn(key: str) -> Callable[[Config], Config]:
+    def change(config: Config) -> Config:
+        model, name = config["model"], _own(released_cnn)
+        if model["name"] not in ("cnn", name):
+            return config
+        known = {"plain": False, "one_mask": False} if model["name"] == "cnn" else model
+        return config | {"model": {**known, "name": name, key: True}}
+
+    return change
+
+
+def _adaptive_radius(config: Config) -> Config:
+    rule = config["rule"]
+    if not isinstance(rule.get("radius"), Mapping):
+        return config
+    return config | {"rule": rule | {"radius": {"name": _own(SecondLargest)}}}
+
+
+DEVIATIONS: Mapping[str, Callable[[Config], Config]] = {
+    "bucketing": _bucketing,
+    "bit-flipping": _bit_flipping,
+    "few-images": _few_images,
+    "one-mask": _cnn("one_mask"),
+    "cnn": _cnn("plain"),
+    "adaptive-radius": _adaptive_radius,
+}
+"""Name -> how it changes the config of a run. A run that it does not concern stays as it is."""
+WORDS: Mapping[str, str] = {
+    "bucketing": "each model in two buckets, bucket 0 as the own model, one shuffle for all rounds "
+    "(dumbbell_improvement.py:195, :206, simulator.py:512)",
+    "bit-flipping": "the sign of bit flipping alternates (attacks.py:72)",
+    "few-images": "each worker sees the same 960 images again and again",
+    "one-mask": "the mask of dropout is the same in every round (simulator.py:512)",
+    "cnn": "no ReLU after the second convolution, dropout of whole channels",
+    "adaptive-radius": "the adaptive radius is the second-largest distance (aggregator.py:513)",
+}
+
+
+UNCHANGED = "No line of this figure changes with these deviations at this scale."
+
+
+def deviating(case: Case, names: Sequence[str]) -> Case:
+    """The case with these deviations; the same object if they change nothing."""
+
+    def changed(config: RunConfig) -> RunConfig:
+        before = after = config.to_mapping()
+        for name in names:
+            after = DEVIATIONS[name](after)
+        return config if after is before else RunConfig.from_mapping(after)
+
+    config = changed(case.config)
+    if config is case.config:
+        return case
+    return replace(case, config=config, tries={value: changed(one) for value, one in case.tries.items()})
+
+
+class AsReleased(TrainingExperiment):
+    """A figure with the authors' deviations: all of them together, and each alone."""
+
+    def __init__(self, figure: TrainingExperiment, deviations: Sequence[str]) -> None:
+        for name in deviations:
+            if name not in DEVIATIONS:
+                raise ConfigError(unknown_name("deviation", name, DEVIATIONS))
+        self.figure, self.deviations = figure, list(deviations)
+        same = {key: getattr(figure, key) for key in ("scales", "group", "groups", "section", "remarks")}
+        words = "; ".join(f"{name}: {WORDS[name]}" for name in self.deviations)
+        lead = (
+            "The authors' released code does some things otherwise than the text. This page has the "
+            f"accuracies of the released runs, ours, and ours with the deviations of that code: {words}."
+        )
+        names = {"name": f"{figure.name}-as-released", "title": f"{figure.title}, as released", "lead": lead}
+        for key, value in (same | names).items():
+            setattr(self, key, value)
+
+    def cases(self, scale: Scale) -> Iterator[Case]:
+        """Ours, all deviations, and each alone. Lines that no deviation changes are left out."""
+        for case in self.figure.cases(scale):
+            arms = {name: deviating(case, [name]) for name in self.deviations}
+            arms = {name: arm for name, arm in arms.items() if arm is not case}
+            if arms:
+                yield replace(case, rule=_arm(case.rule, OURS))
+                if len(arms) > 1:
+                    yield replace(deviating(case, list(arms)), rule=_arm(case.rule, RELEASED))
+                for name, arm in arms.items():
+                    yield replace(arm, rule=_arm(case.rule, name))
+
+    def left_out(self, result: Results) -> str:
+        """The deviations that no line shows."""
+        if not result.lines:
+            return ""
+        shown, effective = _arms(result.lines), self._effective(result.scale)
+        idle = [name for name in self.deviations if name not in effective]
+        lacking = [name for name in self.deviations if name in effective - shown]
+        parts = [f"Without effect on this figure at this scale: {', '.join(idle)}."] if idle else []
+        return " ".join([*parts, f"Not run: {', '.join(lacking)}."] if lacking else parts)
+
+    def _effective(self, scale: str) -> set[str]:
+        """The deviations that change a line at this scale."""
+        return _arms(self.cases(next(held for name, held in self.scales.items() if name == scale)))
+
+    def findings(self, result: Results) -> Iterable[Claim]:
+        return ()
+
+    def figures(self, result: Results) -> Mapping[str, PagePart]:
+        if not result.lines:
+            return {"Accuracies": Text(UNCHANGED)}
+        return {"Accuracies": self.comparison(result)}
+
+    def table(self, result: Results) -> Table:
+        return self.comparison(result)
+
+    def command(self, result: Results) -> str:
+        chosen = "--as-released" if len(self.deviations) == len(DEVIATIONS) else ""
+        chosen = chosen or " ".join(f"--deviation {name}" for name in self.deviations)
+        return super().command(result).replace(self.name, f"{self.figure.name} {chosen}")
+
+    def comparison(self, result: Results) -> Table:
+        """Released, ours, ours as released, each deviation alone, and which explains the difference."""
+        rows: list[list[Cell]] = []
+        arms = _arms(result.lines)
+        shown = [name for name in self.deviations if name in arms]
+        effective = set(DEVIATIONS) & self._effective(result.scale)
+        whole = len(self.deviations) == len(DEVIATIONS) and effective <= arms
+        for setting in result.settings:
+            group = self.reported(setting)
+            for rule in dict.fromkeys(_rule(line.rule) for line in result.lines if line.setting == setting):
+                every = (OURS, RELEASED, *shown)
+                found = {arm: result.estimate(setting, _arm(rule, arm), group) for arm in every}
+                alone = [arm for arm in shown if found[arm] is not None]
+                if len(alone) == 1 and result.line(setting, _arm(rule, RELEASED)) is None:
+                    found[RELEASED] = found[alone[0]]
+                known = self.figure.released(setting, rule)
+                cells = [None if point is None else point.text(scale=100) for point in found.values()]
+                ends = {
+                    arm: result.final(setting, _arm(rule, arm), group) for arm in (OURS, RELEASED, *alone)
+                }
+                if result.line(setting, _arm(rule, RELEASED)) is None and len(alone) == 1:
+                    ends[RELEASED] = ends[alone[0]]
+                rows.append([setting, rule, None if known is None else f"{known:.1f}", *cells, _why(ends)])
+        words = f"accuracy in %, {self.whom()}. {drawing.ends(result)} {EXPLAINED} {self.left_out(result)}"
+        caption = f"{self.title}, {result.size}\n{words.rstrip() if result.lines else UNCHANGED}"
+        all_of_them = RELEASED if whole else TOGETHER
+        header = ["setting", "rule", "released", OURS, all_of_them, *shown, "explained by"]
+        return Table(header, rows, caption, keys=2)
+
+
+def _why(ends: Mapping[str, Floats]) -> str:
+    """The deviation that alone gives most of the difference between ours and as released: at least half."""
+    apart = {arm: estimate((held - ends[OURS]).tolist()) for arm, held in ends.items() if arm != OURS}
+    whole = apart.pop(RELEASED)
+    if whole is None or whole.diverged or whole.low is None:  # one seed decides nothing
+        return "–"
+    low, high = whole.bounds
+    if low <= 0 <= high:
+        return "undecided"
+    shares = {name: part.mean / whole.mean for name, part in apart.items() if part is not None}
+    best = min(shares, key=lambda name: abs(1 - shares[name]))
+    return best if shares[best] >= 0.5 else "no single one"
+
+
+def _arms(lines: Iterable[Line | Case]) -> set[str]:
+    return {line.rule.rpartition(" | ")[2] for line in lines}
+
+
+def _arm(rule: str, arm: str) -> str:
+    return f"{rule} | {arm}"
+
+
+def _rule(label: str) -> str:
+    return label.rpartition(" | ")[0]
+
+
+def with_deviations(names: Iterable[str], deviations: Sequence[str]) -> list[AsReleased]:
+    """The experiments of `reproduce NAME --as-released`, or `--deviation NAME`."""
+    figures = list(map(load, names))
+    trained = [figure for figure in figures if isinstance(figure, TrainingExperiment)]
+    for figure in figures:
+        why = f"{figure.name!r} trains nothing, so that no deviation changes it"
+        if not trained:
+            raise ConfigError(f"{why}\nleave it out, or --as-released and --deviation")
+        if figure not in trained:
+            warn_user(f"{why}; it is left out")
+    return [AsReleased(figure, deviations or list(DEVIATIONS)) for figure in trained]
