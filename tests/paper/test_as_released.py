@@ -161,10 +161,13 @@ def test_the_page_names_the_deviation_that_explains_a_difference() -> None:
     assert why["non-IID, bucketing", "TM"] == "bucketing"
     assert why["non-IID, bucketing", "Mozi"] == "undecided"
     assert why["non-IID, both", "GM"] == "bucketing", "by the differences of the seeds, which are small"
-    together = replace(result.lines[0], setting="non-IID, both", rule="TM | as released", runs=())
+    more = [
+        replace(result.lines[0], setting="non-IID, both", rule=f"TM | {arm}", runs=())
+        for arm in ("cnn", "bucketing + cnn")
+    ]
     (row,) = (
         row
-        for row in experiment.comparison(replace(result, lines=[*result.lines, together])).rows
+        for row in experiment.comparison(replace(result, lines=[*result.lines, *more])).rows
         if row[:2] == ["non-IID, both", "TM"]
     )
     assert row[4] is None
@@ -186,3 +189,20 @@ def test_deviations_that_change_nothing_say_so(tmp_path: Path) -> None:
     assert not done.result.lines
     assert UNCHANGED in done.path.read_text()
     assert UNCHANGED in str(same.table(done.result).caption)
+
+
+def test_together_are_the_deviations_that_were_asked_for() -> None:
+    """Not all that are in the results: the row has both, one alone is level with what is shown for it."""
+    kept = Path(__file__).parents[2] / "docs" / "results" / "h200" / "clipping-radius-as-released.json"
+    seen = {}
+    for asked in (["bit-flipping"], ["adaptive-radius"], ["adaptive-radius", "bit-flipping"]):
+        experiment = AsReleased(figure("clipping-radius"), asked)
+        table = experiment.comparison(Results.load(kept, experiment.name))
+        rows = {(row[0], row[1]): dict(zip(table.header, row, strict=True)) for row in table.rows}
+        assert list(table.header)[5:-1] == [name for name in DEVIATIONS if name in asked]
+        row = seen[tuple(asked)] = rows["BF", "adaptive"]
+        if len(asked) == 1:
+            assert row["these together"] == row[asked[0]] is not None
+            assert row["explained by"] == asked[0]
+    together = {row["these together"] for row in seen.values()}
+    assert len(together) == 3

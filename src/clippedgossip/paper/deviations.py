@@ -122,7 +122,7 @@ class AsReleased(TrainingExperiment):
         for name in deviations:
             if name not in DEVIATIONS:
                 raise ConfigError(unknown_name("deviation", name, DEVIATIONS))
-        self.figure, self.deviations = figure, list(deviations)
+        self.figure, self.deviations = figure, [name for name in DEVIATIONS if name in deviations]
         same = {key: getattr(figure, key) for key in ("scales", "group", "groups", "section", "remarks")}
         words = "; ".join(f"{name}: {WORDS[name]}" for name in self.deviations)
         lead = (
@@ -140,10 +140,8 @@ class AsReleased(TrainingExperiment):
             arms = {name: arm for name, arm in arms.items() if arm is not case}
             if arms:
                 yield replace(case, rule=_arm(case.rule, OURS))
-                if len(arms) > 1:
-                    yield replace(deviating(case, list(arms)), rule=_arm(case.rule, RELEASED))
-                for name, arm in arms.items():
-                    yield replace(arm, rule=_arm(case.rule, name))
+                for some in dict.fromkeys([tuple(arms), *((name,) for name in arms)]):
+                    yield replace(deviating(case, some), rule=_arm(case.rule, *some))
 
     def left_out(self, result: Results) -> str:
         """The deviations that no line shows."""
@@ -164,8 +162,8 @@ class AsReleased(TrainingExperiment):
 
     def figures(self, result: Results) -> Mapping[str, PagePart]:
         if not result.lines:
-            return {"Accuracies": Text(UNCHANGED)}
-        return {"Accuracies": self.comparison(result)}
+            return {"Deviations": Text(UNCHANGED)}
+        return {"Deviations": self.comparison(result)}
 
     def table(self, result: Results) -> Table:
         return self.comparison(result)
@@ -185,18 +183,15 @@ class AsReleased(TrainingExperiment):
         for setting in result.settings:
             group = self.reported(setting)
             for rule in dict.fromkeys(_rule(line.rule) for line in result.lines if line.setting == setting):
-                every = (OURS, RELEASED, *shown)
-                found = {arm: result.estimate(setting, _arm(rule, arm), group) for arm in every}
-                alone = [arm for arm in shown if found[arm] is not None]
-                if len(alone) == 1 and result.line(setting, _arm(rule, RELEASED)) is None:
-                    found[RELEASED] = found[alone[0]]
+                alone = [arm for arm in shown if result.line(setting, _arm(rule, arm))]
+                if not alone:
+                    continue
+                ran = {OURS: _arm(rule, OURS), RELEASED: _arm(rule, *alone)}  # all that are asked for
+                ran |= {arm: _arm(rule, arm) for arm in shown}
+                points = [result.estimate(setting, label, group) for label in ran.values()]
+                ends = {arm: result.final(setting, label, group) for arm, label in ran.items()}
                 known = self.figure.released(setting, rule)
-                cells = [None if point is None else point.text(scale=100) for point in found.values()]
-                ends = {
-                    arm: result.final(setting, _arm(rule, arm), group) for arm in (OURS, RELEASED, *alone)
-                }
-                if result.line(setting, _arm(rule, RELEASED)) is None and len(alone) == 1:
-                    ends[RELEASED] = ends[alone[0]]
+                cells = [None if point is None else point.text(scale=100) for point in points]
                 rows.append([setting, rule, None if known is None else f"{known:.1f}", *cells, _why(ends)])
         words = f"accuracy in %, {self.whom()}. {drawing.ends(result)} {EXPLAINED} {self.left_out(result)}"
         caption = f"{self.title}, {result.size}\n{words.rstrip() if result.lines else UNCHANGED}"
@@ -215,16 +210,17 @@ def _why(ends: Mapping[str, Floats]) -> str:
     if low <= 0 <= high:
         return "undecided"
     shares = {name: part.mean / whole.mean for name, part in apart.items() if part is not None}
-    best = min(shares, key=lambda name: abs(1 - shares[name]))
-    return best if shares[best] >= 0.5 else "no single one"
+    best = min(shares, key=lambda name: abs(1 - shares[name]), default=None)
+    return best if best and shares[best] >= 0.5 else "no single one"
 
 
 def _arms(lines: Iterable[Line | Case]) -> set[str]:
     return {line.rule.rpartition(" | ")[2] for line in lines}
 
 
-def _arm(rule: str, arm: str) -> str:
-    return f"{rule} | {arm}"
+def _arm(rule: str, *arm: str) -> str:
+    """The label of a line: its rule, and ours or all its deviations, in the order of DEVIATIONS."""
+    return f"{rule} | {' + '.join(arm)}"
 
 
 def _rule(label: str) -> str:
