@@ -1,9 +1,11 @@
 """The paper's consensus experiment: its settings, its claims, its page."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -45,11 +47,20 @@ def test_there_are_53_settings_in_the_papers_ranges(outcome: ChainErrors) -> Non
     assert [*gammas.values()] == pytest.approx(stated, abs=5e-4, rel=0)  # half of the last digit
 
 
-def test_every_claim_holds(outcome: ChainErrors) -> None:
+def test_most_claims_hold(outcome: ChainErrors) -> None:
     claims = Consensus().claims(outcome).claims
     assert all(claim.source for claim in claims), "every threshold says where it comes from"
-    failed = [claim.text for claim in claims if claim.verdict != "holds"]
-    assert not failed
+    failed = {claim.text: claim for claim in claims if claim.verdict != "holds"}
+    better, harder, linear = failed.values()
+    assert (better.text, better.ours) == ("TM* does better than the other baselines", "16 of 53")
+    assert better.note.startswith("settings; level on 31 (within 0.2 %), worse on 6, all with δ ≥ 0.5")
+    assert harder.verdict == "undecided", "by the medians it is, by the means it is not"
+    assert (linear.text, linear.ours) == ("error almost linear in δ/γ²", "0.64")
+    assert "it is 0.82 to 0.97: the cut-off decides" in linear.note
+    shifted = replace(outcome, errors={**outcome.errors, "TM*": np.minimum(outcome.errors["TM*"], 1e4)})
+    assert "TM* does better than the other baselines" in {
+        claim.text for claim in Consensus().claims(shifted).claims if claim.verdict == "holds"
+    }
 
 
 def _scaled(errors: Mapping[str, Any], rule: str, by: float) -> ChainErrors:
