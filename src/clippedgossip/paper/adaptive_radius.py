@@ -31,7 +31,8 @@ class AdaptiveRadius(figure.TrainingExperiment):
     section = "The adaptive choice of τ is recommended in general"
     scales = figure.LONGER
     remarks = """The torus of fig. more_topologies: nine workers, two Byzantine nodes, data sorted by label.
-    The adaptive radius is given the true δ_max."""
+    The adaptive radius is given the true δ_max. ALIE is shown twice: the z of the text's formula is negative
+    here, which is no attack; the released runs have z = 10."""
 
     def cases(self, scale: figure.Scale) -> Iterator[figure.Case]:
         rules = {**FIXED, ADAPTIVE: figure.adaptive()}
