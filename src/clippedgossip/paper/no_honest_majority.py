@@ -80,11 +80,13 @@ class NoHonestMajority(TrainingExperiment):
             )
         for attack in PUBLISHED["GM"]:
             for rule in MAJORITY:
+                fine = result.estimate(f"{attack}, {WITH}", rule, "all")
                 yield check(
                     f"{attack}: one more Byzantine node corrupts {rule}",
                     final(f"{attack}, {WITHOUT}", rule),
                     FALLS,
                     paper=f"{PUBLISHED[rule][attack][0]} %",
+                    note=f"in %, with a majority: {fine.text(scale=100)}" if fine else "",
                     source='"always corrupts the entire training"; twice what guessing gives. The attacks '
                     "are those of the figure.",
                     main=attack != "ALIE z=10",

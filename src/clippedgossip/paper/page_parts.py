@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from clippedgossip.paper.training_figure import Scale, ScaleName
 
 HALF = Mark(value=0.5, name="half of the classes")
+DIVERGED = "A run that diverged (a loss or a model was no longer a finite number) counts as 0."
 BARS = 22  # at most, in one plot
 NAMED = 3  # settings of a network, before the others are counted
 Measure = Callable[[str], str]
@@ -201,12 +202,13 @@ def _banded(result: Results, caption: str) -> str:
 def ends(result: Results, what: str = "") -> str:
     """The caption of final accuracies: over which rounds and seeds they are means."""
     counts = {line.config["training"]["evaluate_last"] for line in result.lines}
-    last = f"{counts.pop()} rounds" if len(counts) == 1 else "rounds"
+    one = counts.pop() if len(counts) == 1 else None
+    last = "round" if one == 1 else f"{one} rounds" if one else "rounds"
     seeds, what = _seeds(result), what or f"Means over the last {last}"
     diverged = any(run.diverged for line in result.lines for run in line.runs)
     joint = " and " if what.startswith("Means") else ", means over "
     over = f"{joint}{seeds}, with 95 % confidence intervals." if seeds else "; one seed."
-    return f"{what}{over}" + (" A run that diverged counts as 0." if diverged else "")
+    return f"{what}{over}" + (f" {DIVERGED}" if diverged else "")
 
 
 def _common(names: Sequence[str], others: Sequence[Sequence[str]]) -> str:
