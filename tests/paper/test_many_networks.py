@@ -1,5 +1,6 @@
 """Consensus on many small networks at once, and the two experiments that use it."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,12 +9,13 @@ import numpy as np
 import pytest
 import torch
 
+from clippedgossip.cli import main
 from clippedgossip.errors import RunError
 from clippedgossip.mixing.kernels import squared_distances
 from clippedgossip.network import Network
 from clippedgossip.paper import average_delta, blocked_components
-from clippedgossip.paper.base import Options
-from clippedgossip.paper.many_networks import FIRST_SEED, ManyNetworks, attacks, worst
+from clippedgossip.paper.base import Options, load
+from clippedgossip.paper.many_networks import FIRST_SEED, Cases, ManyNetworks, attacks, worst
 from clippedgossip.rules import ClippedGossip, Oracle
 from clippedgossip.simulate.consensus import trajectory
 from tests.paper.reproducing import reproduce
@@ -45,12 +47,12 @@ def test_networks_together_end_as_each_alone() -> None:
 
 
 def test_components_are_held_against_runs() -> None:
-    cases = blocked_components.simulate(0, 6)
+    cases = Cases(blocked_components.simulate(0, 6))
     claims = blocked_components.BlockedComponents().claims(cases).claims
     assert all(len(claim.text) <= 72 and claim.source for claim in claims)
     assert all(len(case.seen) == len(case.expected) for case in cases)
     wrong = [replace(case, seen=[0] * len(case.seen), expected=list(range(len(case.seen)))) for case in cases]
-    broken = [replace(case, seed=seed) for seed in range(3) for case in wrong]
+    broken = Cases(replace(case, seed=seed) for seed in range(3) for case in wrong)
     verdicts = {
         claim.text: claim.verdict for claim in blocked_components.BlockedComponents().findings(broken)
     }
@@ -61,6 +63,8 @@ def test_seeds_are_kept_and_the_page_is_drawn_again(tmp_path: Path, monkeypatch:
     """Finished seeds are not computed again; --from reads what was saved."""
     experiment, folder = blocked_components.BlockedComponents(), tmp_path / "components"
     monkeypatch.setattr(blocked_components, "ROUNDS", 20)
+    monkeypatch.setattr(experiment, "each", 4)
+    monkeypatch.setattr(blocked_components.BlockedComponents, "each", 4)
     for seed in (FIRST_SEED, FIRST_SEED + 1):
         experiment.write(blocked_components.simulate(seed, 4), folder / "seeds" / f"{seed}.json")
     monkeypatch.setattr(ManyNetworks, "_one_seed", None)  # no process is started
@@ -71,10 +75,63 @@ def test_seeds_are_kept_and_the_page_is_drawn_again(tmp_path: Path, monkeypatch:
     assert (tmp_path / "again" / "components" / "index.html").read_text() == done.path.read_text()
     with pytest.raises(RunError, match="results of 'components'"):
         reproduce("average-delta", Options(source=folder / "results.json", out=tmp_path))
+    started: list[int] = []
+    monkeypatch.setattr(ManyNetworks, "_one_seed", lambda self, seed, path: started.append(seed))
+    experiment.write(done.result[:3], folder / "seeds" / f"{FIRST_SEED}.json")
+    part = reproduce("components", Options(seeds=2, out=tmp_path))
+    assert started == [FIRST_SEED], "a seed without some of its networks is not finished"
+    assert [case.seed for case in part.result] == [FIRST_SEED + 1] * 4
+    assert part.result.troubles == [f"seed {FIRST_SEED} is missing: only 3 of its 4 networks are here"]
+    assert all(claim.note.endswith("; 1 of 2 seeds") for claim in part.claims.claims)
+    rows = json.loads((folder / "results.json").read_text())["cases"]
+    assert len(rows) == 7, "what there is stays in the file"
+
+
+QUICK = Path(__file__).parents[2] / "docs" / "results" / "quick"
+
+
+@pytest.mark.parametrize("name", ["components", "average-delta"])
+@pytest.mark.parametrize("fault", ["a key less", "a number less", "a huge number", "a seed twice"])
+def test_cases_that_cannot_be_are_refused(name: str, fault: str, tmp_path: Path) -> None:
+    raw = json.loads((QUICK / f"{name}.json").read_text())
+    case = raw["cases"][3]
+    match fault:
+        case "a key less" if name == "average-delta":
+            del case["error"]["training"]
+        case "a key less":
+            del case["seen"]
+        case "a number less" if name == "average-delta":
+            case["error"]["local"] = 0
+        case "a number less":
+            case["seen"] = case["seen"][1:]
+        case "a huge number":
+            case["gamma"] = 1e300
+        case "a seed twice":
+            raw["cases"] += raw["cases"][:3]
+    (tmp_path / f"{name}.json").write_text(json.dumps(raw))
+    with pytest.raises(RunError, match=r"cannot read results from .*(cases\[3\]|seed 2000 has)"):
+        load(name).needs(Options(source=tmp_path)).read(lambda *_: None)
+
+
+@pytest.mark.parametrize("name", ["components", "average-delta"])
+def test_without_cases_there_is_no_verdict(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raw = json.loads((QUICK / f"{name}.json").read_text())
+    (tmp_path / f"{name}.json").write_text(json.dumps(raw | {"cases": []}))
+    with pytest.raises(SystemExit, match="2"):
+        main(["reproduce", name, "--from", str(tmp_path), "--out", str(tmp_path / "out")])
+    assert f"error: {name} could not be judged: its results are empty" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        main(["reproduce", name, "consensus", "--from", str(tmp_path / "out"), "--out", str(tmp_path)])
+    assert f"{name} could not be judged: there are no results of" not in capsys.readouterr().err
 
 
 @pytest.mark.slow
-def test_average_delta_is_held_against_consensus_and_training(tmp_path: Path) -> None:
+def test_average_delta_is_held_against_consensus_and_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(average_delta.AverageDelta, "each", 30)
     cases = average_delta.simulate(0, 2)
     assert {case.base for case in cases} == set(average_delta.BASES)
     assert all(0 <= case.error["training"] <= 1 for case in cases)

@@ -138,7 +138,8 @@ def run(experiments: "Sequence[str | Experiment[Any]]", options: "Options", *, a
         done.append(part)
         with readers_may_leave():
             if not as_json:
-                print(f"{table(part.experiment.table(part.result))}\n")
+                if not part.experiment.empty(part.result):
+                    print(f"{table(part.experiment.table(part.result))}\n")
                 if part.claims.claims:
                     show(claims_table(part.claims))
                 print(f"page: {part.path}\n" if len(prepared) > 1 else f"page: {part.path}")
@@ -163,8 +164,8 @@ def say_missing(done: "Sequence[Reproduction]") -> None:
         troubles = getattr(part.result, "troubles", ())
         for trouble in troubles:
             print(f"{part.experiment.name}: {trouble}", file=sys.stderr)
-        if troubles and not any(line.runs for line in part.result.lines):
-            without[part.experiment.name] = troubles[0]
+        if part.experiment.empty(part.result):
+            without[part.experiment.name] = (*troubles, "its results are empty")[0]
     if without:
         why = "; ".join(dict.fromkeys(without.values()))
         raise UserError(

@@ -17,7 +17,8 @@ from clippedgossip.attacks import ALIE, Attack, Dissensus, SpectralHeterogeneity
 from clippedgossip.graphs.generators import Graph
 from clippedgossip.mixing.kernels import squared_distances
 from clippedgossip.network import Network
-from clippedgossip.paper.many_networks import ManyNetworks, NetworkCase, by_seed, worst
+from clippedgossip.paper.many_networks import Cases, ManyNetworks, NetworkCase, by_seed, worst
+from clippedgossip.paper.results import LARGEST
 from clippedgossip.report.claims import Claim, Floats, check
 from clippedgossip.report.figures import Points, scatter
 from clippedgossip.report.page import PagePart, Panels, Table
@@ -65,6 +66,17 @@ class DeltaCase(NetworkCase):
     under "training" the share of test images that the averaged model gets wrong, with the oracle radius."""
     attack: str
 
+    def check(self) -> None:
+        if self.base not in BASES or self.family not in FAMILIES:
+            raise ValueError(f"has the graph {self.base!r} and the family {self.family!r}; one is unknown")
+        if {*self.measures} != {*MEASURES} or {*self.error} != {*RULES, "training"}:
+            raise ValueError(f"must have measures of {[*MEASURES]} and errors of {[*RULES, 'training']}")
+        shares = [self.gamma, *self.measures.values(), self.error["training"]]
+        if not all(0 <= share <= 1 for share in shares) or not all(
+            0 < self.error[rule] <= LARGEST for rule in RULES
+        ):
+            raise ValueError("has a number that cannot be")
+
 
 def correlation(
     cases: Sequence[DeltaCase], measure: str, family: str | None = None, damage: str = "oracle"
@@ -90,11 +102,12 @@ class AverageDelta(ManyNetworks[DeltaCase]):
     section = "Average δ"
     source = "The paper believes that an average can replace δ_max; the bound is ours."
     case = DeltaCase
+    each = EACH * len(BASES) * len(FAMILIES)
 
     def simulate(self, seed: int) -> list[DeltaCase]:
         return simulate(seed, EACH)
 
-    def findings(self, result: list[DeltaCase]) -> Iterator[Claim]:
+    def findings(self, result: Cases[DeltaCase]) -> Iterator[Claim]:
         judged, spearman = partial(check, digits=2), "Spearman's rank correlation"
         for damage, words, errors in (
             ("oracle", "the damage", "the error in consensus"),
@@ -134,7 +147,7 @@ class AverageDelta(ManyNetworks[DeltaCase]):
             note="error against that of the adaptive radius, geometric mean; `local` counts one neighbour",
         )
 
-    def figures(self, result: list[DeltaCase]) -> Mapping[str, PagePart]:
+    def figures(self, result: Cases[DeltaCase]) -> Mapping[str, PagePart]:
         families = {family: [case for case in result if case.family == family] for family in FAMILIES}
 
         def panel(damage: str, y_label: str, measure: str) -> str:
@@ -155,7 +168,7 @@ class AverageDelta(ManyNetworks[DeltaCase]):
             "What predicts the loss in training": panels("training", "share of test errors", few),
         }
 
-    def table(self, result: list[DeltaCase]) -> Table:
+    def table(self, result: Cases[DeltaCase]) -> Table:
         constant = {("δ_max", FAMILIES[0]), ("average δ", FAMILIES[1])}
 
         def cell(measure: str, family: str | None, damage: str) -> str:

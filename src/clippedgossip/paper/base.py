@@ -99,6 +99,10 @@ class Experiment(ABC, Generic[Result]):
     def rows(self, result: Result) -> list[dict[str, Any]]:
         """The numbers behind the figures, for `--json`."""
 
+    def empty(self, result: Result) -> bool:
+        """Whether there is nothing to judge or draw."""
+        return not self.rows(result)
+
     @abstractmethod
     def table(self, result: Result) -> Table:
         """The numbers that matter most, for a terminal."""
@@ -176,7 +180,7 @@ class Prepared:
         length = float(getattr(result, "length", 1.0))
         write_claims(folder / "claims.json", {experiment.name: (result, claims)})
         progress(f"drawing {experiment.name}", 0, 1)
-        figures = experiment.figures(result)
+        figures = {} if experiment.empty(result) else experiment.figures(result)
         path = write(folder / "index.html", experiment.page(result, claims, figures))
         return Reproduction(
             experiment=experiment, result=result, length=length, claims=claims, figures=figures, path=path

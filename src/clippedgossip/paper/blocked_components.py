@@ -14,7 +14,8 @@ from clippedgossip.audit.components import Components, expected, guaranteed
 from clippedgossip.metrics import components, pair_distances
 from clippedgossip.mixing.kernels import squared_distances
 from clippedgossip.network import Network
-from clippedgossip.paper.many_networks import ManyNetworks, NetworkCase, by_seed, worst
+from clippedgossip.paper.many_networks import Cases, ManyNetworks, NetworkCase, by_seed, worst
+from clippedgossip.paper.results import LARGEST
 from clippedgossip.report.claims import Claim, Floats, check
 from clippedgossip.report.figures import Points, scatter
 from clippedgossip.report.page import Cell, Figure, PagePart, Table
@@ -40,10 +41,18 @@ class ComponentCase(NetworkCase):
     """Ξ after the last round by Ξ at the start."""
     attack: str
 
+    def check(self) -> None:
+        count = len(self.seen)
+        for numbers in (self.guaranteed, self.expected, self.seen):
+            if len(numbers) != count or not all(0 <= number < count for number in numbers) or not numbers:
+                raise ValueError(f"must have numbers of components below {count}, one for each regular node")
+        if not (0 <= self.gamma <= 1 and 0 <= self.delta_max <= 1 and 0 <= self.left <= LARGEST):
+            raise ValueError("has a γ, δ_max or rest that cannot be")
+
     @property
     def ratio(self) -> float:
         """δ_max/γ²."""
-        return self.delta_max / self.gamma**2 if self.gamma > 0 else np.inf
+        return self.delta_max / self.gamma**2 if self.gamma**2 > 0 else np.inf
 
     @property
     def told(self) -> bool:
@@ -60,11 +69,12 @@ class BlockedComponents(ManyNetworks[ComponentCase]):
     section = "Components"
     source = "The conjecture is the paper's; the criterion and the bound are ours."
     case = ComponentCase
+    each = NETWORKS
 
     def simulate(self, seed: int) -> list[ComponentCase]:
         return simulate(seed, NETWORKS)
 
-    def findings(self, result: list[ComponentCase]) -> Iterator[Claim]:
+    def findings(self, result: Cases[ComponentCase]) -> Iterator[Claim]:
         seeds = by_seed(result)
         yield check(
             "where a cut is blocked, not all regular nodes agree",
@@ -103,7 +113,7 @@ class BlockedComponents(ManyNetworks[ComponentCase]):
             note="share of networks; the threshold is chosen afterwards, on the same networks",
         )
 
-    def figures(self, result: list[ComponentCase]) -> Mapping[str, PagePart]:
+    def figures(self, result: Cases[ComponentCase]) -> Mapping[str, PagePart]:
         clouds = [
             Points(name=name, x=[case.ratio for case in chosen], y=[max(case.left, FLOOR) for case in chosen])
             for name, one in (("one component expected", True), ("several expected", False))
@@ -116,7 +126,7 @@ class BlockedComponents(ManyNetworks[ComponentCase]):
         )
         return {"Prediction and outcome": Figure(svg, caption)}
 
-    def table(self, result: list[ComponentCase]) -> Table:
+    def table(self, result: Cases[ComponentCase]) -> Table:
         counts = Counter((max(case.expected) == 0, max(case.seen) == 0) for case in result)
         rows: list[list[Cell]] = [
             [name, counts[one, True], counts[one, False]]

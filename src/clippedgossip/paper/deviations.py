@@ -157,6 +157,9 @@ class AsReleased(TrainingExperiment):
         """The deviations that change a line at this scale."""
         return _arms(self.cases(next(held for name, held in self.scales.items() if name == scale)))
 
+    def empty(self, result: Results) -> bool:
+        return bool(self._effective(result.scale)) and super().empty(result)
+
     def findings(self, result: Results) -> Iterable[Claim]:
         return ()
 

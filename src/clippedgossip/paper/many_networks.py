@@ -11,8 +11,7 @@ import sys
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
-from itertools import groupby
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -29,7 +28,7 @@ from clippedgossip.network import Network
 from clippedgossip.paper.base import Experiment, Needs, Options, Progress, load
 from clippedgossip.paper.kept import checked, read_json, unreadable, value
 from clippedgossip.paper.results import found, rounded
-from clippedgossip.report.claims import Floats
+from clippedgossip.report.claims import Claims, Floats
 from clippedgossip.rules import Rule
 from clippedgossip.simulate.consensus import trajectory
 
@@ -50,31 +49,56 @@ class NetworkCase:
 
     seed: int
 
+    def check(self) -> None:
+        """Raise ValueError where it cannot be a case of its experiment."""
+
 
 Case = TypeVar("Case", bound=NetworkCase)
 
 
-class ManyNetworks(Experiment[list[Case]], Generic[Case]):
+class Cases(list[Case]):
+    """The cases of whole seeds. A seed without some of its cases counts as not run; `partial` has them."""
+
+    partial: Sequence[Case] = ()
+    troubles: Sequence[str] = ()
+
+
+class ManyNetworks(Experiment[Cases[Case]], Generic[Case]):
     """An experiment whose networks follow from a seed. The cases of a finished seed are kept in its folder,
     so that a stopped experiment resumes."""
 
     case: ClassVar[type[NetworkCase]]
+    each: ClassVar[int]
+    """Networks of a seed."""
 
     @abstractmethod
     def simulate(self, seed: int) -> list[Case]:
         """The networks of a seed."""
 
-    def needs(self, options: Options) -> Needs[list[Case]]:
-        if options.source is not None:
+    def needs(self, options: Options) -> Needs[Cases[Case]]:
+        if options.source is None:
+            return Needs(lambda progress: self._done(options, progress))
+        try:
             path = found(options.source, self.name)
-            return Needs(lambda progress: self.read(path))
-        return Needs(lambda progress: self._done(options, progress))
+        except RunError as error:
+            if not options.lenient:
+                raise
+            none = Cases[Case]()
+            none.troubles = [str(error).splitlines()[0]]
+            return Needs(lambda progress: none)
+        return Needs(lambda progress: self.read(path))
 
-    def rows(self, result: list[Case]) -> list[dict[str, Any]]:
+    def claims(self, result: Cases[Case]) -> Claims:
+        """All findings; with seeds that are missing, they say so."""
+        claims, lost = super().claims(result), len(by_seed(result.partial))
+        said = f"; {len(by_seed(result))} of {len(by_seed(result)) + lost} seeds" if lost else ""
+        return replace(claims, claims=[replace(claim, note=claim.note + said) for claim in claims.claims])
+
+    def rows(self, result: Cases[Case]) -> list[dict[str, Any]]:
         return [asdict(case) for case in result]
 
-    def save(self, result: list[Case], folder: Path) -> None:
-        self.write(result, folder / "results.json")
+    def save(self, result: Cases[Case], folder: Path) -> None:
+        self.write([*result, *result.partial], folder / "results.json")
 
     def write(self, cases: Iterable[Case], path: Path) -> None:
         """The file that `--from` reads."""
@@ -82,29 +106,50 @@ class ManyNetworks(Experiment[list[Case]], Generic[Case]):
         content = {"format": FORMAT, "experiment": self.name, "cases": rows}
         write(path, json.dumps(content, ensure_ascii=False, allow_nan=False) + "\n")
 
-    def read(self, path: Path) -> list[Case]:
-        """What `write` wrote."""
+    def read(self, path: Path) -> Cases[Case]:
+        """What `write` wrote, checked."""
         raw = read_json(path)
         try:
             if raw["format"] != FORMAT or raw["experiment"] != self.name:
                 raise ValueError(f"it holds results of {raw['experiment']!r}, not of {self.name!r}")
-            rows = value(list[Any], raw["cases"], "cases")
-            return [checked(self.case, row, f"cases[{i}]") for i, row in enumerate(rows)]  # type: ignore[misc]  # a subclass's dataclass, with its own fields
+            rows, cases = value(list[Any], raw["cases"], "cases"), list[Any]()
+            for i, row in enumerate(rows):
+                cases.append(checked(self.case, row, f"cases[{i}]"))
+                try:
+                    cases[i].check()
+                except ValueError as error:
+                    raise ValueError(f"cases[{i}] {error}") from error
+            return self._whole(cases)
         except (ValueError, KeyError) as error:
             raise unreadable(path, error) from error
 
-    def _done(self, options: Options, progress: Progress) -> list[Case]:
+    def _whole(self, cases: Sequence[Case]) -> Cases[Case]:
+        """The cases, without the seeds that lack some."""
+        seeds, whole = by_seed(cases), Cases[Case]()
+        if most := [some for some in seeds if len(some) > self.each]:
+            raise ValueError(f"seed {most[0][0].seed} has {len(most[0])} networks; it can have {self.each}")
+        lost = [some for some in seeds if len(some) < self.each]
+        whole += [case for some in seeds if len(some) == self.each for case in some]
+        whole.partial = [case for some in lost for case in some]
+        whole.troubles = [
+            f"seed {some[0].seed} is missing: only {len(some)} of its {self.each} networks are here"
+            for some in lost
+        ]
+        return whole
+
+    def _done(self, options: Options, progress: Progress) -> Cases[Case]:
         """Each seed in a process of its own, as many at a time as there are cores."""
         folder = options.out / self.name / "seeds"
         seeds = range(FIRST_SEED, FIRST_SEED + options.seed_count)
         paths = {seed: folder / f"{seed}.json" for seed in seeds}
-        open_ = [seed for seed in seeds if not paths[seed].exists()]
+        open_ = [seed for seed in seeds if not paths[seed].exists() or not self.read(paths[seed])]
         with ThreadPoolExecutor(min(options.workers or usable_cores(), len(seeds))) as pool:
             running = [pool.submit(self._one_seed, seed, paths[seed]) for seed in open_]
             for done, future in enumerate(as_completed(running), 1):
                 future.result()
                 progress(f"{self.name}, {len(seeds)} seeds", len(seeds) - len(open_) + done, len(seeds))
-        return [case for seed in seeds for case in self.read(paths[seed])]
+        kept = [self.read(paths[seed]) for seed in seeds]
+        return self._whole([case for cases in kept for case in (*cases, *cases.partial)])
 
     def _one_seed(self, seed: int, path: Path) -> None:
         command = [sys.executable, "-m", __name__, self.name, str(seed), str(path)]
@@ -117,7 +162,10 @@ class ManyNetworks(Experiment[list[Case]], Generic[Case]):
 
 def by_seed(cases: Iterable[Case]) -> list[list[Case]]:
     """The cases of each seed."""
-    return [list(some) for _, some in groupby(cases, lambda case: case.seed)]
+    found: dict[int, list[Case]] = {}
+    for case in cases:
+        found.setdefault(case.seed, []).append(case)
+    return list(found.values())
 
 
 @dataclass(frozen=True, eq=False)
