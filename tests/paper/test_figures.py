@@ -22,11 +22,12 @@ from clippedgossip.cli.reproduce import verdict
 from clippedgossip.errors import DataError, RunError
 from clippedgossip.files import canonical
 from clippedgossip.paper import base as base_module
-from clippedgossip.paper import cifar, delta_max, dumbbell, no_honest_majority
+from clippedgossip.paper import cifar, delta_max, dumbbell, no_honest_majority, page_parts
 from clippedgossip.paper.base import EXPERIMENTS, SETS, Options, load, prepare
 from clippedgossip.paper.deviations import DEVIATIONS, AsReleased
 from clippedgossip.paper.kept import read_json
 from clippedgossip.paper.overview import write_overview
+from clippedgossip.paper.page_parts import tuning
 from clippedgossip.paper.results import DISTANCE, Known, Line, Results, RunResult
 from clippedgossip.paper.training_figure import (
     CIFAR,
@@ -389,6 +390,51 @@ def test_a_parameter_is_chosen_on_a_seed_that_is_not_reported(tmp_path: Path) ->
     again = reproduce(Searching(), Options(source=tmp_path, out=tmp_path / "again"))
     assert again.result.tuning[0].value == "τ = 0"
     assert again.claims.to_json() == done.claims.to_json()
+
+
+def test_tries_that_are_not_here_are_said_so() -> None:
+    """The mark is at the value that was used, whatever else is here."""
+    whole = Results.load(RESULTS / "more-topologies.json", "more-topologies")
+    measure = training("more-topologies").reported
+
+    def clipping(keep: Callable[[Line], bool]) -> str:
+        few = replace(whole, tuning=[line for line in whole.tuning if keep(line)])
+        return str(tuning(few, measure).rows[0][-1])
+
+    assert re.search(r"τ = 0.1: [\d.]+ ✓;", clipping(lambda line: True))
+    one = clipping(lambda line: (line.setting, line.value) != ("small world, IPM", "τ = 1"))
+    assert re.search(r"τ = 1: [\d.]+ \(5 of 6 runs\)", one)
+    none = clipping(lambda line: line.value != "τ = 0.1")
+    assert "✓" not in none
+    assert none.endswith("no try of the value used above is here")
+
+
+def test_cells_of_fewer_seeds_say_so() -> None:
+    experiment = training("weaker-topology")
+    results = filled(experiment, lambda *_: 0.5, seeds=3)
+    first, *others = results.lines
+    few = replace(results, lines=[replace(first, runs=first.runs[:2]), *others])
+    shown = [str(cell) for row in experiment.table(few).rows for cell in row]
+    assert [cell for cell in shown if "seeds" in cell] == ["50.0 ± 0.0\n(2 of 3 seeds)"]
+    short = {"training": {**first.config["training"], "evaluate_last": 1}}
+    lines = [replace(line, config={**line.config, **short}) for line in results.lines]
+    assert page_parts.ends(replace(results, lines=lines)).startswith("Means over the last round and 3 seeds")
+
+
+@pytest.mark.parametrize("name", TRAINING)
+def test_labels_of_bars_do_not_meet(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Sequence[str]] = []
+
+    def bars(names: Sequence[str], *_: Any, **__: Any) -> str:
+        drawn.append(names)
+        return ""
+
+    monkeypatch.setattr(page_parts, "bars", bars)
+    experiment = training(name)
+    page_parts.end_bars(filled(experiment, lambda *_: 0.5), experiment.reported)
+    for names in drawn:
+        longest = max(len(line) for label in names for line in label.split("\n"))
+        assert len(names) * (longest + 1) <= 52 or len(names) == 1
 
 
 def test_a_search_that_is_not_complete_is_said_so(tmp_path: Path) -> None:

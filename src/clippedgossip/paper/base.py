@@ -116,7 +116,7 @@ class Experiment(ABC, Generic[Result]):
 
     def notes(self, result: Result) -> Sequence[Section]:
         """Further sections of the page, below the claims."""
-        return ()
+        return [] if self.empty(result) else [Section("Numbers", [self.table(result)])]
 
     def claims(self, result: Result) -> Claims:
         """All findings."""

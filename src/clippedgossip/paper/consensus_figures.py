@@ -91,7 +91,7 @@ class Consensus(Experiment[ChainErrors]):
             "errors. Combinations with δ > 1 − ⅓ − β do not fit into W; 53 remain."
         )
         table = Table(["β", "γ", "γ²", "γ² in the text"], rows)
-        return [Section("The networks", [Text(words), table])]
+        return [*super().notes(result), Section("The networks", [Text(words), table])]
 
     def table(self, result: ChainErrors) -> Table:
         errors = dict(zip(SETTINGS, result.last("ClippedGossip"), strict=True))

@@ -191,10 +191,9 @@ class AsReleased(TrainingExperiment):
                     continue
                 ran = {OURS: _arm(rule, OURS), RELEASED: _arm(rule, *alone)}  # all that are asked for
                 ran |= {arm: _arm(rule, arm) for arm in shown}
-                points = [result.estimate(setting, label, group) for label in ran.values()]
+                cells = [result.accuracy(setting, label, group) for label in ran.values()]
                 ends = {arm: result.final(setting, label, group) for arm, label in ran.items()}
                 known = self.figure.released(setting, rule)
-                cells = [None if point is None else point.text(scale=100) for point in points]
                 rows.append([setting, rule, None if known is None else f"{known:.1f}", *cells, _why(ends)])
         words = f"accuracy in %, {self.whom()}. {drawing.ends(result)} {EXPLAINED} {self.left_out(result)}"
         caption = f"{self.title}, {result.size}\n{words.rstrip() if result.lines else UNCHANGED}"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clippedgossip.files import write
-from clippedgossip.paper.base import Options, Reproduction, write_claims
+from clippedgossip.paper.base import SETS, Options, Reproduction, write_claims
 from clippedgossip.report.claims import PLURALS, Claims
 from clippedgossip.report.page import Cell, Section, Table, Text, page
 
@@ -40,10 +40,12 @@ def write_overview(done: Sequence[Reproduction], options: Options) -> Path:
             )
         )
     sizes = dict.fromkeys(part.result.size for part in done if hasattr(part.result, "size"))
+    own = sum(part.experiment.name in SETS["ours"] for part in done)
     lead = (
-        f"{len(done)} figures{' at the ' * bool(sizes)}{' and the '.join(sizes)}. What the paper says stands "
+        f"{len(done)} figures{' at the ' * bool(sizes)}{' and the '.join(sizes)}"
+        f"{f', {own} of them not in the paper' if own else ''}. What the paper, or we, say stands "
         f"beside what was seen. Of {len(everything.claims)} claims {everything.tally}."
     )
     judged = {part.experiment.name: (part.result, part.claims) for part in done}
     write_claims(options.out / "claims.json", judged)
-    return write(options.out / "index.html", page("ClippedGossip: the paper's figures", lead, sections))
+    return write(options.out / "index.html", page("ClippedGossip: figures", lead, sections))

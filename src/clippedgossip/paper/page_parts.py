@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from clippedgossip.files import canonical
 from clippedgossip.paper.results import DISTANCE, Results
 from clippedgossip.report.figures import Mark, bars, curve_panels
 from clippedgossip.report.figures.canvas import MARK_LOOK
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
     from clippedgossip.paper.training_figure import Scale, ScaleName
 
 HALF = Mark(value=0.5, name="half of the classes")
-DIVERGED = "A run that diverged (a loss or a model was no longer a finite number) counts as 0."
-BARS = 22  # at most, in one plot
+BARS, LETTERS = 22, 52  # at most, in one plot and in one line below it
 NAMED = 3  # settings of a network, before the others are counted
 Measure = Callable[[str], str]
 """Setting -> the measure reported for it."""
@@ -68,7 +68,9 @@ def end_bars(result: Results, measure: Measure, *, marks: Sequence[Mark] = ()) -
     """Final accuracies, one group of bars per setting, a few settings to a plot."""
     settings = [s for s in result.settings if any(result.estimate(s, r, measure(s)) for r in result.rules)]
     looks = styles(result.rules)
-    most = max(1, BARS // max(1, len(result.rules)))
+    broken = {setting: _broken(setting) for setting in settings}
+    longest = max((len(line) for name in broken.values() for line in name.split("\n")), default=0)
+    most = max(1, min(BARS // max(1, len(result.rules)), LETTERS // (longest + 1)))
     step = math.ceil(len(settings) / max(1, math.ceil(len(settings) / most)))
     svgs = []
     for start in range(0, len(settings), max(1, step)):
@@ -77,7 +79,7 @@ def end_bars(result: Results, measure: Measure, *, marks: Sequence[Mark] = ()) -
             rule: [result.estimate(setting, rule, measure(setting)) for setting in shown]
             for rule in result.rules
         }
-        names = [_broken(setting) for setting in shown]
+        names = [broken[setting] for setting in shown]
         svgs.append(bars(names, values, looks=looks, marks=marks, legend=False, size=(4.2, 2.8)))
     ran = {
         line.rule: replace(looks[line.rule], hatch=HATCHES[result.rules.index(line.rule) % len(HATCHES)])
@@ -106,13 +108,22 @@ def page_table(result: Results) -> Table:
 
 
 def tuning(result: Results, measure: Measure) -> Table:
-    """The values that were tried for each parameter, with their accuracies. The chosen ones have a mark."""
-    tried, chosen = result.tried(measure), result.chosen(measure)
+    """The values that were tried for each parameter, with their accuracies. Those of the lines that were run
+    have a mark; tries that are not here are said."""
     titles = {line.tuned[0]: line.setting.partition(",")[0] for line in result.tuning}
+    values_of = {canonical(line.config): line.value for line in result.tuning}
+    ran = {line.tuned: values_of.get(canonical(line.config)) for line in result.lines if line.runs}
     rows: list[list[Cell]] = []
-    for (network, rule), values in tried.items():
-        marks = {value: " ✓" if value == chosen[network, rule] else "" for value in values}
-        means = [f"{value}: {100 * mean:.1f}{marks[value]}" for value, mean in values.items()]
+    for (network, rule), values in result.tried(measure).items():
+        lines = [line for line in (*result.lines, *result.tuning) if line.tuned == (network, rule)]
+        attacks, means = len({line.setting for line in lines}), []
+        for value, mean in values.items():
+            tries = sum(bool(line.runs) for line in lines if line.value == value)
+            mark = " ✓" if ran.get((network, rule)) == value else ""
+            lost = f" ({tries} of {attacks} runs)" if tries < attacks else ""
+            means.append(f"{value}: {100 * mean:.1f}{mark}{lost}")
+        if ran.get((network, rule), "") is None:
+            means.append("no try of the value used above is here")
         rows.append([titles[network], rule, "; ".join(means)])
     caption = (
         "Mean accuracy in % over the attacks on the network, on a seed that is not reported. The value with "
@@ -128,9 +139,8 @@ def short_table(result: Results, measure: Measure, title: str) -> Table:
     rows: list[list[Cell]] = []
     for name in down:
         pairs = [(other, name) if turned else (name, other) for other in across]
-        found = [result.estimate(setting, rule, measure(setting)) for setting, rule in pairs]
-        texts = [None if one is None else one.text(scale=100).replace(" (", "\n(") for one in found]
-        rows.append([name, *texts])
+        texts = [result.accuracy(setting, rule, measure(setting)) for setting, rule in pairs]
+        rows.append([name, *(text and text.replace(" (", "\n(", 1) for text in texts)])
     return Table(["", *across], rows, title)
 
 
@@ -205,10 +215,15 @@ def ends(result: Results, what: str = "") -> str:
     one = counts.pop() if len(counts) == 1 else None
     last = "round" if one == 1 else f"{one} rounds" if one else "rounds"
     seeds, what = _seeds(result), what or f"Means over the last {last}"
-    diverged = any(run.diverged for line in result.lines for run in line.runs)
     joint = " and " if what.startswith("Means") else ", means over "
     over = f"{joint}{seeds}, with 95 % confidence intervals." if seeds else "; one seed."
-    return f"{what}{over}" + (f" {DIVERGED}" if diverged else "")
+    return f"{what}{over}{diverged(result).removeprefix('.')}"
+
+
+def diverged(result: Results) -> str:
+    """What it means that a run diverged, where one did."""
+    some = any(run.diverged for line in result.lines for run in line.runs)
+    return ". A run that diverged (a loss or a model was no longer a finite number) counts as 0." * some
 
 
 def _common(names: Sequence[str], others: Sequence[Sequence[str]]) -> str:
@@ -225,7 +240,7 @@ def _broken(name: str) -> str:
     """On two or three lines if it is long."""
     lines = [""]
     for word in name.split(" "):
-        if lines[-1] and len(lines[-1]) + len(word) > 12:
+        if lines[-1] and len(lines[-1]) + len(word) > 11:
             lines.append(word)
         else:
             lines[-1] = f"{lines[-1]} {word}".strip()

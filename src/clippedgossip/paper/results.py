@@ -310,6 +310,17 @@ class Results:
             return None
         return replace(found, diverged=sum(run.diverged for run in line.runs))
 
+    def accuracy(self, setting: str, rule: str, group: str) -> str | None:
+        """The same in %, as text; with fewer seeds than other lines have, it says so."""
+        found, most = (
+            self.estimate(setting, rule, group),
+            max((len(line.runs) for line in self.lines), default=0),
+        )
+        if found is None:
+            return None
+        few = "" if found.count == most else f" ({found.count} of {most} seeds)"
+        return found.text(scale=100) + few
+
     def series(self, setting: str, rule: str, measure: str) -> Series | None:
         """The curve with its band. None where nothing was run, or measured."""
         line = self.line(setting, rule)

@@ -372,7 +372,7 @@ class TrainingExperiment(Experiment[Results]):
         ]
 
     def table(self, result: Results) -> Table:
-        title = f"{self.title}, {result.size}\naccuracy in %, {self.whom()}"
+        title = f"{self.title}, {result.size}\naccuracy in %, {self.whom()}{drawing.diverged(result)}"
         return drawing.short_table(result, self.reported, title)
 
     def notes(self, result: Results) -> Sequence[Section]:
