@@ -63,8 +63,7 @@ def test_seeds_are_kept_and_the_page_is_drawn_again(tmp_path: Path, monkeypatch:
     """Finished seeds are not computed again; --from reads what was saved."""
     experiment, folder = blocked_components.BlockedComponents(), tmp_path / "components"
     monkeypatch.setattr(blocked_components, "ROUNDS", 20)
-    monkeypatch.setattr(experiment, "each", 4)
-    monkeypatch.setattr(blocked_components.BlockedComponents, "each", 4)
+    monkeypatch.setattr(blocked_components.BlockedComponents, "each", {"any kind": 4})
     for seed in (FIRST_SEED, FIRST_SEED + 1):
         experiment.write(blocked_components.simulate(seed, 4), folder / "seeds" / f"{seed}.json")
     monkeypatch.setattr(ManyNetworks, "_one_seed", None)  # no process is started
@@ -91,7 +90,9 @@ QUICK = Path(__file__).parents[2] / "docs" / "results" / "quick"
 
 
 @pytest.mark.parametrize("name", ["components", "average-delta"])
-@pytest.mark.parametrize("fault", ["a key less", "a number less", "a huge number", "a seed twice"])
+@pytest.mark.parametrize(
+    "fault", ["a key less", "a number less", "a huge number", "a seed twice", "another graph"]
+)
 def test_cases_that_cannot_be_are_refused(name: str, fault: str, tmp_path: Path) -> None:
     raw = json.loads((QUICK / f"{name}.json").read_text())
     case = raw["cases"][3]
@@ -106,10 +107,13 @@ def test_cases_that_cannot_be_are_refused(name: str, fault: str, tmp_path: Path)
             case["seen"] = case["seen"][1:]
         case "a huge number":
             case["gamma"] = 1e300
+        case "another graph":
+            others = [row for row in raw["cases"] if row["seed"] == 2000]
+            others[0] |= {"base": "torus"} if name == "average-delta" else {"attack": 3}
         case "a seed twice":
             raw["cases"] += raw["cases"][:3]
     (tmp_path / f"{name}.json").write_text(json.dumps(raw))
-    with pytest.raises(RunError, match=r"cannot read results from .*(cases\[3\]|seed 2000 has)"):
+    with pytest.raises(RunError, match=r"cannot read results from .*(cases\[[03]\]|seed 2000 has)"):
         load(name).needs(Options(source=tmp_path)).read(lambda *_: None)
 
 
@@ -131,7 +135,8 @@ def test_without_cases_there_is_no_verdict(
 def test_average_delta_is_held_against_consensus_and_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(average_delta.AverageDelta, "each", 30)
+    few = dict.fromkeys(average_delta.AverageDelta.each, 2)
+    monkeypatch.setattr(average_delta.AverageDelta, "each", few)
     cases = average_delta.simulate(0, 2)
     assert {case.base for case in cases} == set(average_delta.BASES)
     assert all(0 <= case.error["training"] <= 1 for case in cases)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import ceil
-from typing import Any
+from typing import Any, ClassVar
 
 import networkx as nx
 import numpy as np
@@ -66,9 +66,11 @@ class DeltaCase(NetworkCase):
     under "training" the share of test images that the averaged model gets wrong, with the oracle radius."""
     attack: str
 
+    @property
+    def kind(self) -> str:
+        return f"{self.base}, {self.family}"
+
     def check(self) -> None:
-        if self.base not in BASES or self.family not in FAMILIES:
-            raise ValueError(f"has the graph {self.base!r} and the family {self.family!r}; one is unknown")
         if {*self.measures} != {*MEASURES} or {*self.error} != {*RULES, "training"}:
             raise ValueError(f"must have measures of {[*MEASURES]} and errors of {[*RULES, 'training']}")
         shares = [self.gamma, *self.measures.values(), self.error["training"]]
@@ -102,7 +104,7 @@ class AverageDelta(ManyNetworks[DeltaCase]):
     section = "Average δ"
     source = "The paper believes that an average can replace δ_max; the bound is ours."
     case = DeltaCase
-    each = EACH * len(BASES) * len(FAMILIES)
+    each: ClassVar = {f"{base}, {family}": EACH for base in BASES for family in FAMILIES}
 
     def simulate(self, seed: int) -> list[DeltaCase]:
         return simulate(seed, EACH)

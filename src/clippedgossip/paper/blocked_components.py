@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import ClassVar
 
 import networkx as nx
 import numpy as np
@@ -69,7 +70,7 @@ class BlockedComponents(ManyNetworks[ComponentCase]):
     section = "Components"
     source = "The conjecture is the paper's; the criterion and the bound are ours."
     case = ComponentCase
-    each = NETWORKS
+    each: ClassVar = {"any kind": NETWORKS}
 
     def simulate(self, seed: int) -> list[ComponentCase]:
         return simulate(seed, NETWORKS)

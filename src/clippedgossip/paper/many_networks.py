@@ -9,7 +9,8 @@ import json
 import subprocess
 import sys
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -49,6 +50,11 @@ class NetworkCase:
 
     seed: int
 
+    @property
+    def kind(self) -> str:
+        """Each seed has so many networks of each kind."""
+        return "any kind"
+
     def check(self) -> None:
         """Raise ValueError where it cannot be a case of its experiment."""
 
@@ -68,8 +74,8 @@ class ManyNetworks(Experiment[Cases[Case]], Generic[Case]):
     so that a stopped experiment resumes."""
 
     case: ClassVar[type[NetworkCase]]
-    each: ClassVar[int]
-    """Networks of a seed."""
+    each: ClassVar[Mapping[str, int]]
+    """Networks of a seed, by kind."""
 
     @abstractmethod
     def simulate(self, seed: int) -> list[Case]:
@@ -126,13 +132,16 @@ class ManyNetworks(Experiment[Cases[Case]], Generic[Case]):
     def _whole(self, cases: Sequence[Case]) -> Cases[Case]:
         """The cases, without the seeds that lack some."""
         seeds, whole = by_seed(cases), Cases[Case]()
-        if most := [some for some in seeds if len(some) > self.each]:
-            raise ValueError(f"seed {most[0][0].seed} has {len(most[0])} networks; it can have {self.each}")
-        lost = [some for some in seeds if len(some) < self.each]
-        whole += [case for some in seeds if len(some) == self.each for case in some]
+        count = sum(self.each.values())
+        for some in seeds:
+            for kind, seen in Counter(case.kind for case in some).items():
+                if seen > (most := self.each.get(kind, 0)):
+                    raise ValueError(f"seed {some[0].seed} has {seen} networks of {kind}; it can have {most}")
+        lost = [some for some in seeds if len(some) < count]
+        whole += [case for some in seeds if len(some) == count for case in some]
         whole.partial = [case for some in lost for case in some]
         whole.troubles = [
-            f"seed {some[0].seed} is missing: only {len(some)} of its {self.each} networks are here"
+            f"seed {some[0].seed} is missing: only {len(some)} of its {count} networks are here"
             for some in lost
         ]
         return whole
