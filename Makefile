@@ -6,8 +6,9 @@ BIN := .venv/bin
 PACKAGE := .venv/package
 TOOLS := .venv/tools
 DOCS := .venv/docs
+TRITON := .venv/triton
 
-.PHONY: demo docs test test-all test-machines lint
+.PHONY: demo docs test test-all test-machines rehearse lint
 
 demo: $(PACKAGE)
 	$(BIN)/clippedgossip demo
@@ -17,15 +18,19 @@ docs: $(DOCS)
 	$(BIN)/python docs/site/build.py
 
 # Many tests wait, so a third process helps; more than one thread in each would take turns on two cores.
-test: lint
+test: lint $(TRITON)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 3 --dist worksteal -q -m "not slow"
 
-test-all: lint $(DOCS)
+test-all: lint $(DOCS) $(TRITON)
 	$(BIN)/pytest -n 2 --dist worksteal -q -m "not hours"
 
 # The suite as other machines would run it, about five minutes for each kind of machine.
 test-machines: $(TOOLS)
 	$(BIN)/python tools/test_machines.py
+
+# The tests for a GPU, on a machine without one.
+rehearse: $(TOOLS) $(TRITON)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -p tests.rehearsal -n 2 --dist worksteal -q -m "gpu and not slow" --timeout=900
 
 lint: $(TOOLS)
 	$(BIN)/ruff check .
@@ -45,4 +50,9 @@ $(TOOLS): $(PACKAGE)
 
 $(DOCS): $(PACKAGE)
 	$(BIN)/python -m pip install -c constraints.txt -e '.[peer,docs]'
+	touch $@
+
+# For the rehearsal alone: PyTorch for CPUs needs no Triton, and PyTorch for GPUs brings its own.
+$(TRITON): $(TOOLS)
+	$(BIN)/python -m pip install --no-deps --upgrade --target $@ triton==3.9.0
 	touch $@

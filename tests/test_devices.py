@@ -73,7 +73,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch, gpus: int) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that PyTorch can use")
+@pytest.mark.gpu
 def test_work_that_cannot_be_captured_is_done_anew_and_said() -> None:
     total = torch.zeros(1, device="cuda")
 

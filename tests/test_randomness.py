@@ -141,7 +141,7 @@ def test_a_generator_leaves_the_global_one_alone() -> None:
     assert torch.equal(before, torch.get_rng_state())
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.gpu
 def test_a_gpu_draws_what_a_cpu_draws_also_inside_a_graph() -> None:
     ids, sizes = torch.arange(20), torch.full((20,), 3000)
     expected = torch.stack([batch_indices(7, ids, round, sizes, 32) for round in range(5)])

@@ -388,7 +388,7 @@ def test_what_is_beyond_the_type_is_sent_as_its_largest_number(name: str, networ
     assert torch.equal(half, right.clamp(-65504, 65504).half())
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 @pytest.mark.parametrize("name", BEYOND)
 @pytest.mark.parametrize("network", [colluders(), large()], ids=["colluders", "large"])
 def test_it_is_so_on_a_gpu_in_a_captured_round(name: str, network: Network) -> None:

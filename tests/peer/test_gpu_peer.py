@@ -17,7 +17,7 @@ from clippedgossip.peer.local_network import read_network, write_network
 from clippedgossip.peer.peer_config import Config, Deadlines, Wire
 from clippedgossip.peer.session import Peer
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that PyTorch can use")
+pytestmark = pytest.mark.gpu
 
 DEVICE = "cuda"
 PEERS, ROUNDS = 4, 5
@@ -165,6 +165,7 @@ def test_amix_takes_its_turn_on_the_callers_stream(tmp_path: Path) -> None:
     assert_alike(found, expected, Wire())
 
 
+@pytest.mark.gpu("page-locked memory")
 def test_a_model_goes_to_page_locked_memory_and_comes_back() -> None:
     model = Odd(0).to(DEVICE)
     parameters = tensors.trainable(model)

@@ -171,6 +171,10 @@ ENGINES: dict[str, Mix] = {
     "wire": through_the_wire,
 }
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
+MARKS = {"cuda": [pytest.mark.gpu]}
+every_engine = pytest.mark.parametrize(
+    "engine", [pytest.param(engine, marks=MARKS.get(engine, [])) for engine in ENGINES]
+)
 
 
 COORDINATES = (1, 5, 700)
@@ -182,11 +186,6 @@ def search(rule: Rule, mix: Mix, dtype: torch.dtype, d: int, seed: int, *, steps
     assert worst.excess <= 1, (d, seed, worst)
 
 
-def _skip_without(engine: str) -> None:
-    if engine == "cuda" and not torch.cuda.is_available():
-        pytest.skip("needs a GPU that PyTorch can use")
-
-
 def _of_a_peer(rule: Rule) -> bool:
     return not (isinstance(rule, ClippedGossip) and isinstance(rule.radius, Oracle))
 
@@ -195,12 +194,17 @@ def _of_a_peer(rule: Rule) -> bool:
     ("engine", "name"),
     [
         # Other parameters of a rule take other ways through the rule, not through an engine.
-        pytest.param(engine, name, marks=pytest.mark.slow if name in VARIANTS and engine != "dense" else ())
+        pytest.param(
+            *(engine, name),
+            marks=[
+                *MARKS.get(engine, []),
+                *([pytest.mark.slow] if name in VARIANTS and engine != "dense" else []),
+            ],
+        )
         for engine, name in product(ENGINES, RULES)
     ],
 )
 def test_a_short_search_finds_no_message_that_breaks_a_bound(engine: str, name: str) -> None:
-    _skip_without(engine)
     rule, number = RULES[name], list(RULES).index(name)
     if engine == "wire" and not _of_a_peer(rule):
         pytest.skip("nobody tells a peer who is Byzantine")
@@ -214,9 +218,8 @@ def test_a_short_search_finds_no_message_that_breaks_a_bound(engine: str, name: 
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("engine", ENGINES)
+@every_engine
 def test_a_long_search_finds_none_either(rule: Rule, engine: str, dtype: str) -> None:
-    _skip_without(engine)
     if engine == "wire" and (dtype == "float64" or not _of_a_peer(rule)):
         pytest.skip("float32 travels, and nobody tells a peer who is Byzantine")
     for d in COORDINATES:
@@ -306,10 +309,9 @@ def test_a_neighbour_of_almost_half_the_weight_has_no_say_in_a_median(
 
 
 @pytest.mark.parametrize("faulty", [1, 2, 3])
-@pytest.mark.parametrize("engine", ENGINES)
+@every_engine
 def test_of_two_equally_far_from_the_median_meamed_takes_the_smaller(engine: str, faulty: int) -> None:
     """Small whole numbers: many tie, and all of the arithmetic but the last division is exact."""
-    _skip_without(engine)
     generator = torch.Generator().manual_seed(faulty)
     for k in (6, 7):
         values = torch.randint(-4, 5, (9, k + 1, 5), generator=generator).float()

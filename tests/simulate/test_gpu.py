@@ -41,7 +41,7 @@ from tests.rounding import assert_near, sums, trained
 from tests.rules.test_rules_contract import CASES
 from tests.simulate.distributed import distributed_cases as cases
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that PyTorch can use")
+pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture(autouse=True)
@@ -159,6 +159,7 @@ def test_what_is_compiled_is_found_right(model: str, precision: str) -> None:
             pass
 
 
+@pytest.mark.gpu("time for so many rounds")
 @pytest.mark.parametrize("precision", ["float32", "tf32", "bfloat16"])
 def test_stacks_of_many_sizes_train_rightly_one_after_the_other(precision: str) -> None:
     """What is compiled for one size is compiled anew for the next, for any size then; and models that have
@@ -269,6 +270,7 @@ def test_two_gpu_runs_give_the_same_bytes() -> None:
     assert [str(moment.record) for moment in first] == [str(moment.record) for moment in second]
 
 
+@pytest.mark.gpu("other processes")
 def test_a_process_that_compiles_anew_writes_the_same_bytes(tmp_path: Path) -> None:
     """No form of a kernel is chosen by timing it."""
     changes = ["model=cnn", "training.precision=bfloat16", "training.rounds=12", "device=cuda"]
@@ -281,6 +283,7 @@ def test_a_process_that_compiles_anew_writes_the_same_bytes(tmp_path: Path) -> N
     assert found[0] == found[1] != []
 
 
+@pytest.mark.gpu("compiler of kernels")
 def test_the_first_round_launches_what_was_compiled_ahead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -211,7 +211,7 @@ def test_the_compiler_lays_images_out_as_the_kernels_read_them(precision: str) -
     assert_right(found, gradients(function, function.gradients, torch.float64), precision)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that PyTorch can use")
+@pytest.mark.gpu("compiler of kernels")
 @every_precision
 def test_the_kernels_agree_with_float64_and_give_the_same_bytes(
     precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -169,7 +169,7 @@ def test_a_tier_gives_the_loop_of_modules(kind: str, tier: str) -> None:
     assert_follows_the_loop(kind, "cpu")
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that PyTorch can use")
+@pytest.mark.gpu
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_gpu_gives_the_loop_of_modules(kind: str) -> None:
     """Compiled and captured, in float32."""

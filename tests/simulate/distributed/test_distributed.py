@@ -76,7 +76,7 @@ def test_every_rule_under_every_attack(tmp_path: Path) -> None:
     check(3, cases.ALL_PAIRS, tmp_path)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that PyTorch can use")
+@pytest.mark.gpu("other processes")
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_ranks_on_gpus_give_the_stacked_engine_s_models(size: int, tmp_path: Path) -> None:
     """One rank goes over NCCL, and more where each has a GPU of its own; else they share one, over gloo."""
