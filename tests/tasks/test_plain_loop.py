@@ -4,6 +4,7 @@ between calls is told."""
 import copy
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -183,6 +184,35 @@ def test_a_model_trains_as_in_a_plain_loop(kind: str, convolution: bool) -> None
         for name, right in module.state_dict().items():
             exact = not right.is_floating_point() or right.dtype == torch.float64
             assert torch.allclose(mine[name], right, rtol=0 if exact else within, atol=0 if exact else within)
+
+
+def frozen(convolution: bool, part: str = "1", norm: nn.Module | None = None) -> nn.Module:
+    """A normalisation that keeps its statistics and a dropout that is off, within a model that trains."""
+    torch.manual_seed(0)
+    norm = nn.BatchNorm1d(3) if norm is None else norm
+    model = nn.Sequential(Body(convolution), norm, nn.Dropout(0.5).eval(), nn.Linear(3, 3))
+    model.get_submodule(part).eval()
+    return model
+
+
+@pytest.mark.parametrize("convolution", [False, True])
+def test_a_part_in_eval_mode_stays_so(convolution: bool, tmp_path: Path) -> None:
+    def variances(found: TrainingRun) -> Tensor:
+        return found.load(frozen(convolution), node=0).get_buffer("1.running_var")
+
+    found = run(frozen(convolution), out=tmp_path, rule="mozi").finish()
+    right = run(frozen(convolution, norm=Frozen(3)), rule="mozi").finish()
+    assert torch.equal(found.models, right.models)
+    assert found.records == right.records
+    assert torch.equal(variances(found), torch.ones(3))
+    assert run(frozen(convolution, "2"), out=tmp_path, rule="mozi").path != found.path
+    whole = run(frozen(convolution, part="")).finish()  # as `from_pretrained` gives it
+    assert not torch.equal(variances(whole), torch.ones(3))
+
+
+class Frozen(nn.BatchNorm1d):
+    def train(self, mode: bool = True) -> "Frozen":
+        return super().train(False)
 
 
 class Listed(Body):

@@ -71,6 +71,7 @@ def made(kind: str) -> tuple[nn.Module, DataSet]:
         "batch norm": (ResNet(nn.BatchNorm2d), images()),
         "transformer": (Transformer(), sequences()),
         "lora": (with_lora(Transformer(dropout=0.0)), sequences()),
+        "frozen norm": (ResNet(lambda channels: nn.BatchNorm2d(channels).eval()), images()),
     }
     return nets[kind]
 
@@ -230,7 +231,7 @@ def test_narrow_kernels_of_one_pixel_get_no_images_channels_last(channels: int, 
     assert [images.is_contiguous(memory_format=torch.channels_last) for images in given] == [last, last]
 
 
-@pytest.mark.parametrize("kind", ["cnn", "resnet", "batch norm", "transformer", "lora"])
+@pytest.mark.parametrize("kind", ["cnn", "resnet", "batch norm", "transformer", "lora", "frozen norm"])
 def test_what_is_compiled_is_one_graph(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A part that the compiler leaves out is neither fused nor, if it reads a host's value, captured."""
     monkeypatch.setattr("clippedgossip.tasks.workers.batched_on_cpu", lambda module: True)

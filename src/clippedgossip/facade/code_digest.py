@@ -28,6 +28,7 @@ from torch import Tensor, nn
 
 from clippedgossip.errors import RunError, kind_of
 from clippedgossip.simulate.setup import digest
+from clippedgossip.tasks.module_function import still_parts
 
 OURS = ("clippedgossip", "torch", "builtins")
 EXACT = frozenset(
@@ -193,7 +194,7 @@ class Description:
                 )
 
     def _module(self, module: nn.Module) -> Iterator[str]:
-        """Its classes, the tensors and values that its parts hold, and their hooks; without `training`."""
+        """Its classes, what its parts hold, their hooks, and which of them stay in eval mode."""
         held = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         yield from (f"{name} {value.requires_grad} {self.of(value.detach())}" for name, value in held.items())
         for name, part in module.named_modules():
@@ -204,6 +205,7 @@ class Description:
             else:
                 yield self.of({key: value for key, value in vars(part).items() if key not in _OF_MODULES})
             yield from (self.of(hook) for hooks in HOOKS for hook in getattr(part, hooks).values())
+        yield from still_parts(module)
 
 
 def _unreadable(thing: object) -> RunError:

@@ -123,7 +123,7 @@ def check_poison(poison: Poison, data: DataSet) -> None:
 
 def _check_outputs(module: nn.Module, data: DataSet, loss: Loss, metric: Metric, batch: int) -> None:
     count = 3 if data.classes == 2 else 2  # not the number of classes, so that swapped dimensions are noticed
-    rows = torch.arange(count) % data.count
+    rows, objective = torch.arange(count) % data.count, Objective(module, loss)
     x, y = data.normalise(at(data.train_x, rows)), at(data.train_y, rows)
     if not loss.of_module:
         _check_call(module, data, loss, x, y)
@@ -134,7 +134,8 @@ def _check_outputs(module: nn.Module, data: DataSet, loss: Loss, metric: Metric,
         raise DataError(f"the loss of a batch has shape {shape}; it must be one number\nreturn its mean")
     rows = torch.arange(max(2, batch)) % data.count
     whole = data.normalise(at(data.train_x, rows)), at(data.train_y, rows)
-    kept, drawn = _remembered(module.train()), torch.get_rng_state()
+    objective.train()
+    kept, drawn = _remembered(module), torch.get_rng_state()
     start = {name: held.clone() for name, held in module.named_buffers()}
     own = {name: held.detach().clone().requires_grad_() for name, held in _trained(module).items()}
     past = [pair for one in _originals(module) for pair in _trained(one).items()]

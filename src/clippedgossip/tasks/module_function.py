@@ -60,13 +60,24 @@ class Objective(nn.Module):
 
     def __init__(self, module: nn.Module, loss: Loss) -> None:
         super().__init__()
-        self.module, self.loss = module, loss
+        self.module, self.loss, self.still = module, loss, still_parts(module)
+
+    def train(self, mode: bool = True) -> "Objective":
+        super().train(mode)
+        for name in self.still:
+            self.module.get_submodule(name).training = False
+        return self
 
     def forward(self, x: Any, y: Any = None) -> Any:
         if y is None:
             return called(self.module, x)
         found = self.loss(self.module, x, y)
         return found.reshape(()) if isinstance(found, Tensor) else found  # a loss of shape (1,) is a number
+
+
+def still_parts(module: nn.Module) -> tuple[str, ...]:
+    """What stays in eval mode: the parts that are, of a module that is in train mode."""
+    return tuple(name for name, part in module.named_modules() if module.training and not part.training)
 
 
 class WorkerDropout(nn.Module):
@@ -456,8 +467,8 @@ class ModuleFunction:
         """No dropout; batch normalisation by the running statistics, or by those of the batch."""
         self.objective.eval()
         if batch_statistics:
-            for part in self.module.modules():
-                if isinstance(part, _BatchNorm):
+            for name, part in self.module.named_modules():
+                if isinstance(part, _BatchNorm) and name not in self.objective.still:
                     part.train()
         try:
             yield

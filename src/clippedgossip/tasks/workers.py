@@ -36,6 +36,7 @@ from clippedgossip.tasks.module_function import (
     batched_on_cpu,
     host_randomness,
     in_format,
+    still_parts,
 )
 from clippedgossip.tasks.objective import (
     Loss,
@@ -606,6 +607,7 @@ def _shape(task: Task) -> tuple[object, ...]:
         task.batch,
         task.augment,
         repr(task.module),
+        still_parts(task.module),
     )
 
 
