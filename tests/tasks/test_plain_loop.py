@@ -2,6 +2,7 @@
 between calls is told."""
 
 import copy
+import math
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from torch.nn import functional
 import clippedgossip as cg
 from clippedgossip.errors import UserError
 from clippedgossip.facade import TrainingRun
+from clippedgossip.tasks import flatten
 from clippedgossip.tasks.objective import called, cross_entropy, find_loss, find_metric
 from clippedgossip.tasks.workers import Workers
 from tests.rounding import assert_near
@@ -213,6 +215,14 @@ def test_a_part_in_eval_mode_stays_so(convolution: bool, tmp_path: Path) -> None
 class Frozen(nn.BatchNorm1d):
     def train(self, mode: bool = True) -> "Frozen":
         return super().train(False)
+
+
+@pytest.mark.parametrize("convolution", [False, True])
+def test_dropout_of_everything_gives_zeros(convolution: bool) -> None:
+    model = nn.Sequential(Body(convolution), nn.Dropout(1.0))
+    found = run(model).finish()
+    assert [record.loss for record in found.records] == pytest.approx([math.log(3)] * ROUNDS)
+    assert_near(found.models, flatten(model).expand(NODES, -1))
 
 
 class Listed(Body):

@@ -101,7 +101,7 @@ class WorkerDropout(nn.Module):
         seed, node, step, call = self.key.unbind()
         kept = keep_mask(seed, node, step, self.place + REPEATS * call, shape, self.p, batched=True)
         self.key.add_(torch.arange(4, device=self.key.device) == 3)  # the next call draws anew
-        return x * kept / (1 - self.p)
+        return x * kept / ((1 - self.p) or 1)  # with p = 1 all are zeros
 
 
 class ShiftedConv(nn.Module):
