@@ -311,7 +311,7 @@ class Skips(nn.Linear):
 @pytest.mark.parametrize(
     ("module", "operation"),
     [
-        (Noisy(5, 3), "functional dropout"),
+        (Noisy(5, 3), r"random numbers of its own \(functional dropout, nn.AlphaDropout, randn_like"),
         (Recurrent(), "aten::"),
         (Reads(5, 3), "item"),
         (Skips(5, 3), "random numbers of Python"),

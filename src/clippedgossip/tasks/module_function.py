@@ -42,7 +42,7 @@ DTYPES = {"float32": torch.float32, "tf32": torch.float32, "bfloat16": torch.bfl
 """Of the gradients' products, for each `training.precision`."""
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 OBSTACLES = {
-    "random operation": "a random operation of its own (functional dropout)",
+    "random operation": "random numbers of its own (functional dropout, nn.AlphaDropout, randn_like, …)",
     "escaped": "what it keeps from call to call",
     "autograd.Function": "an autograd.Function without a rule for vmap",
     "does not have vmap support": "an autograd.Function without a rule for vmap",
