@@ -25,6 +25,13 @@ class Net(nn.Module):
 def wide(shape, classes, width=10**9):
     return nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.Linear(width, classes))
 
+class Held(Net):
+    # A test of a sample holds two results of a million numbers, and leaves none of them for a gradient.
+
+    def forward(self, x):
+        wide = self.last(self.inner(x.flatten(1)))[..., None].expand(-1, -1, 100_000) + 1
+        return (wide * 1).mean(-1)
+
 def smooth(outputs, y, by: float = 0.1):
     return nn.functional.cross_entropy(outputs, y, label_smoothing=by)
 
@@ -92,6 +99,15 @@ def test_a_model_that_does_not_fit_is_refused_before_memory_is_taken(config: Pat
     assert plan(large).memory_bytes > 7 * 75e9 * 4
     with pytest.raises(RunError, match=r"75,000,000,010 parameters, 300,000,000,040 bytes; this machine has"):
         large.build()
+
+
+def test_a_test_is_part_of_what_is_planned(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    large = load_config(config, ["model=of_this_test:Held"])
+    needed = plan(large).memory_bytes
+    assert needed > 50 * 2 * 4 * 10 * 100_000  # the test set has 50 samples
+    monkeypatch.setattr("clippedgossip.simulate.setup.free_memory", lambda device: needed // 2)
+    with pytest.raises(RunError, match=r"need about [\d,]+ bytes"):
+        next(train_together([large.build()], device="cpu"))
 
 
 def test_a_config_names_a_metric_with_a_direction_and_a_loss_that_calls_the_module(config: Path) -> None:

@@ -24,6 +24,7 @@ from clippedgossip.runs.grid import load_sweep, shard
 from clippedgossip.runs.status import status, status_of_folder
 from clippedgossip.runs.submit import launch
 from clippedgossip.simulate.engine import train_together
+from clippedgossip.simulate.setup import needed_bytes
 from tests.rounding import near
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -256,7 +257,8 @@ def test_runs_of_one_shape_go_together(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_only_as_many_go_together_as_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    need = plan.plan(three(tmp_path)[0]).memory_bytes
+    setup = three(tmp_path)[0].build()
+    need = needed_bytes([setup.task], [setup], torch.device("cpu"))
     batches = watched(monkeypatch, int(2.5 * need / fill.MEMORY_SHARE))
     assert run_unfinished(three(tmp_path), tmp_path / "runs").done == 3
     assert batches == [[0, 1], [2]]

@@ -25,17 +25,19 @@ from clippedgossip.simulate import Setup, Training, train, train_together
 from clippedgossip.simulate.distributed.ranks import Ranks
 from clippedgossip.simulate.distributed.shard import follow, train_distributed
 from clippedgossip.step import LearningRate
-from clippedgossip.tasks import DataSet, Task, flatten, make_task, partition, unflatten
+from clippedgossip.tasks import DataSet, Task, build, flatten, make_task, partition, unflatten
 from clippedgossip.tasks.datasets import at, leaves
 from clippedgossip.tasks.module_function import (
     REPEATS,
     ShiftedConv,
     activation_cost,
     batched_on_cpu,
+    evaluated_at_once,
+    evaluation_cost,
     product_cost,
 )
 from clippedgossip.tasks.objective import called, find_loss, find_metric
-from clippedgossip.tasks.workers import Workers
+from clippedgossip.tasks.workers import Workers, evaluation_bytes
 from tests.rounding import assert_near, near
 from tests.simulate.distributed import distributed_cases as cases
 from tests.tasks.nets import Convolutional, ResNet, Transformer, with_lora
@@ -417,6 +419,73 @@ def test_activations_count_alike_with_and_without_numbers(kind: str) -> None:
     kept = activation_cost(task.module, task.loss, x, y, on_gpu=False)
     assert torch.equal(torch.get_rng_state(), state)
     assert kept == activation_cost(copy.deepcopy(task.module).to("meta"), task.loss, x, y, on_gpu=False) > 0
+
+
+class Wide(nn.Linear):
+    """Three results of 3·k numbers are held for each sample; with `numbers` it needs a value."""
+
+    def __init__(self, k: int, numbers: bool) -> None:
+        super().__init__(5, 3)
+        self.spare = nn.Parameter(torch.zeros(60_000 if numbers else 1))  # too large to be tried on numbers
+        self.k, self.numbers = k, numbers
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert not self.numbers or float(x.sum()) < np.random.rand() + 1e9
+        h = super().forward(x)[..., None].expand(-1, -1, self.k) * 1
+        for _ in range(3):
+            h = (1 + h) - 1
+        return h.mean(-1) + 0 * self.spare.sum()
+
+
+@pytest.mark.parametrize("numbers", [False, True])
+@pytest.mark.parametrize(("k", "rows"), [(100, 1000), (100_000, 218)])
+def test_large_samples_are_tested_a_few_at_a_time(
+    k: int, rows: int, numbers: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    x, y = torch.randn(1100, 5), torch.arange(1100) % 3
+    task = make_task(DataSet.of(x[:9], y[:9], x, y), [range(9)], Wide(k, numbers), seed=0, batch=3)
+    np.random.seed(0)
+    held, drawn = evaluation_bytes(task), np.random.rand()
+    np.random.seed(0)
+    assert drawn == np.random.rand()
+    assert held == pytest.approx(3 * 3 * 4 * k, rel=0.1)
+    assert evaluated_at_once(held, on_gpu=False) == pytest.approx(rows, rel=0.01)
+    workers, taken = Workers([task]), list[int]()
+    sums = workers.sums
+
+    def noted(*given: Any) -> Tensor:
+        taken.append(len(given[-1]))
+        return sums(*given)
+
+    monkeypatch.setattr(workers, "sums", noted)
+    workers.scores(task.initial()[None])
+    assert (sum(taken), max(taken)) == (1100, evaluated_at_once(held, on_gpu=False))
+
+
+@pytest.mark.parametrize("kind", ["cnn", "resnet", "batch norm", "transformer", "lora"])
+def test_usual_samples_are_tested_a_thousand_at_a_time(kind: str) -> None:
+    held = evaluation_bytes(run_of(kind).task)
+    assert [evaluated_at_once(held, on_gpu=on_gpu) for on_gpu in (False, True)] == [1000, 5000]
+
+
+@pytest.mark.parametrize(("name", "shape"), [("cnn", (1, 28, 28)), ("vgg11", (3, 32, 32))])
+def test_the_papers_models_are_tested_a_thousand_at_a_time(name: str, shape: tuple[int, ...]) -> None:
+    loss = find_loss("cross-entropy")
+    given = build(name, shape, 10, seed=0), loss, find_metric("loss", loss, 10)
+    held = evaluation_cost(*given, torch.zeros(2, *shape), torch.zeros(2, dtype=torch.long))
+    assert 200_000 < held < 600_000
+    assert [evaluated_at_once(held, on_gpu=on_gpu) for on_gpu in (False, True)] == [1000, 5000]
+
+
+def test_what_a_metric_computes_counts() -> None:
+    loss = find_loss("cross-entropy")
+    given = nn.Linear(4, 9000), loss, torch.zeros(2, 4), torch.zeros(2, dtype=torch.long)
+    costs = [
+        evaluation_cost(*given[:2], find_metric(name, loss, 9000), *given[2:])
+        for name in ("accuracy", "perplexity")
+    ]
+    assert costs == pytest.approx([4 * 9000, 2 * 4 * 9000], rel=0.01)
 
 
 def one_by_one(module: nn.Module, parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> list[Tensor]:

@@ -17,7 +17,9 @@ from clippedgossip.rules import Mozi, Rule
 from clippedgossip.rules.premix import Premix
 from clippedgossip.runs.config import RunConfig
 from clippedgossip.simulate.setup import (
+    at_once,
     checked_counts,
+    evaluation_memory,
     kept_bytes,
     messages,
     models_bytes,
@@ -26,8 +28,8 @@ from clippedgossip.simulate.setup import (
 from clippedgossip.tasks import DataSet
 from clippedgossip.tasks.datasets import FILES, at, leaves, stays_on_host
 from clippedgossip.tasks.models import ParameterLayout
-from clippedgossip.tasks.module_function import activation_cost, batched_on_cpu, product_cost
-from clippedgossip.tasks.objective import usual_loss
+from clippedgossip.tasks.module_function import activation_cost, evaluation_cost, product_cost
+from clippedgossip.tasks.objective import find_metric, usual_loss
 
 SAMPLES = {  # data set: samples to train on and to test on, shape of one, in bytes
     "digits": (1442, 355, (1, 8, 8)),
@@ -103,13 +105,16 @@ def plan(config: RunConfig, *, ranks: int = 1, device: str = "cpu") -> Plan:
         each = sum(leaf[0].numel() * leaf.element_size() for leaf in leaves((data.train_x, data.train_y)))
     train, test = config.data.samples or train, config.data.test_samples or test
     held, in_files = (train + test) * each, config.data.name == FILES
-    on_host = stays_on_host(held, config.data.keep, torch.device(device), in_files=in_files)
+    place = torch.device(device)
+    on_host = stays_on_host(held, config.data.keep, place, in_files=in_files)
     module = _module(config, shape, classes)
-    on_gpu = device.startswith("cuda")
-    loss = usual_loss(config.training.objective()["loss"], classes, config.model.name)
+    on_gpu = place.type == "cuda"
+    objective = config.training.objective()
+    loss = usual_loss(objective["loss"], classes, config.model.name)
     try:
         kept = activation_cost(module, loss, x, y, on_gpu=on_gpu, precision=config.training.precision)
         products = product_cost(module, loss, x, y, on_gpu=on_gpu)
+        tested = evaluation_cost(module, loss, find_metric(objective["metric"], loss, classes), x, y)
     except Exception as error:  # a module of the user's own may do anything with its inputs
         raise RunError(
             f"model {config.model.name!r} cannot be tried without computing: {error}\n"
@@ -117,7 +122,6 @@ def plan(config: RunConfig, *, ranks: int = 1, device: str = "cpu") -> Plan:
         ) from error
     d = ParameterLayout.of(module).size
     mine, batch = math.ceil(n / ranks), config.training.batch
-    at_once = mine if on_gpu or batched_on_cpu(module) else 1
     gradient = 3.0 * batch * products  # forward once, backward twice
     rule = config.rule.build(network, rounds=config.training.rounds, seed=config.seed)
     rows = n + messages(network, rule, attack)
@@ -128,7 +132,8 @@ def plan(config: RunConfig, *, ranks: int = 1, device: str = "cpu") -> Plan:
         parameters=d,
         ranks=ranks,
         models_bytes=math.ceil(copies / ranks),
-        activations_bytes=at_once * batch * kept,
+        activations_bytes=at_once(mine, module, place) * batch * kept
+        + evaluation_memory(tested, test, place),
         data_bytes=mine * batch * each if on_host else held,
         data_on_host=on_host,
         traffic_bytes=_traffic(rule, attack, network, rows, mine * d * 4, ranks),

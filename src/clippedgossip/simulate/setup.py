@@ -22,11 +22,11 @@ from clippedgossip.settings import must_be
 from clippedgossip.tasks import DataSet, FlipLabels, Task, make_task
 from clippedgossip.tasks import partition as share_out
 from clippedgossip.tasks.datasets import Data, leaves
-from clippedgossip.tasks.module_function import batched_on_cpu
+from clippedgossip.tasks.module_function import batched_on_cpu, evaluated_at_once
 from clippedgossip.tasks.objective import LossLike, MetricLike
 from clippedgossip.tasks.partitions import Scheme
 from clippedgossip.tasks.poison import Poison
-from clippedgossip.tasks.workers import activation_bytes
+from clippedgossip.tasks.workers import activation_bytes, evaluation_bytes
 
 Shares = Data | Sequence[Data | Sequence[int]] | Mapping[Hashable, Data | Sequence[int]]
 """The rows of each node that trains: in the order of the nodes, or by their labels."""
@@ -298,8 +298,19 @@ def needed_bytes(
         + models_bytes(0, size, written) // (ranks or 1)
         + sum(kept_bytes(setup.network, size) for setup in setups) // (ranks or 1)
         + taken
-        + (workers if device.type == "cuda" or batched_on_cpu(task.module) else 1) * task.batch * kept
+        + at_once(workers, task.module, device) * task.batch * kept
     )
+
+
+def at_once(workers: int, module: nn.Module, device: torch.device) -> int:
+    """How many workers compute their gradients at the same time."""
+    whole = device.type == "cuda" or batched_on_cpu(module)
+    return workers if whole else min(workers, torch.get_num_threads())
+
+
+def evaluation_memory(cost: int, tests: int, device: torch.device) -> int:
+    """Of what is computed in a test at the same time; `cost` is that of one sample."""
+    return cost * min(tests, evaluated_at_once(cost, on_gpu=device.type == "cuda"))
 
 
 def refuse_what_does_not_fit(
@@ -310,6 +321,7 @@ def refuse_what_does_not_fit(
     for setup in setups:
         refuse_late(setup.network, size, free * (ranks or 1))
     needed = needed_bytes(tasks, setups, device, ranks=ranks)
+    needed += evaluation_memory(evaluation_bytes(tasks[0]), tasks[0].data.tests, device)
     if needed > free:
         workers = sum(len(task.nodes) for task in tasks)
         where = "the GPU" if device.type == "cuda" else "this machine"

@@ -8,9 +8,11 @@ import copy
 import random
 import re
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -21,12 +23,14 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from clippedgossip.errors import DataError
 from clippedgossip.randomness import keep_mask
 from clippedgossip.tasks.datasets import cast, leaves, mapped
 from clippedgossip.tasks.models import ParameterLayout
-from clippedgossip.tasks.objective import Loss, called
+from clippedgossip.tasks.objective import Loss, Metric, called
 
 SMALL = 50_000
 """Parameters up to which any model without convolutions is batched on a CPU; of linear layers alone, also a
@@ -34,6 +38,8 @@ larger one. One batched call and a call for each of 20 workers take, on one thre
 parameters, 680 and 510 for a transformer of 285,504, 17 and 29 for 407,050 of linear layers."""
 REPEATS = 4096
 """The draws of a dropout layer's k-th call in one pass are those of layer (place + k · this)."""
+EVALUATED = 3 << 18
+"""Bytes of a sample up to which 1000 are tested at once, and 5000 on a GPU; of larger ones fewer."""
 FEW_CHANNELS = 4
 WORD = 8  # numbers of bfloat16 that a GPU reads at a time
 WIDTH = 16
@@ -475,10 +481,11 @@ class ModuleFunction:
         finally:
             self.objective.train()
 
-    def identity(self) -> tuple[object, ...]:
-        """What two modules must have in common to compute the same: classes and plain attributes. A compiled
-        function serves all modules of one identity."""
-        return tuple((type(part), *map(_plain, _attributes(part))) for part in self.objective.modules())
+
+def identity(module: nn.Module) -> tuple[object, ...]:
+    """What two modules must have in common to compute the same: classes and plain attributes. A compiled
+    function serves all modules of one identity."""
+    return tuple((type(part), *map(_plain, _attributes(part))) for part in module.modules())
 
 
 def in_dtype(values: Tensor, dtype: torch.dtype) -> Tensor:
@@ -505,11 +512,7 @@ def activation_cost(
     module: nn.Module, loss: Loss, x: Any, y: Any, *, on_gpu: bool, precision: str = "float32"
 ) -> int:
     """Bytes that one sample's forward pass in this precision leaves for the backward pass, by running the
-    module on a batch: of meta tensors, but of numbers if it is small, since meta tensors make PyTorch import
-    its compiler."""
-    device = "cpu" if ParameterLayout.of(module).size <= SMALL and not _is_meta(module) else "meta"
-    objective, x, y = _objective_on(device, module, loss, x, y, on_gpu=on_gpu, precision=precision)
-    held = {id(parameter) for parameter in objective.parameters()}
+    module on a batch."""
     kept: dict[int, int] = {}
 
     def keep(saved: Tensor) -> Tensor:
@@ -518,15 +521,73 @@ def activation_cost(
             alive.append(saved)
         return saved
 
+    held: set[int] = set()
     alive: list[Tensor] = []
-    with (
-        torch.enable_grad(),
-        batching(),
-        torch.random.fork_rng(devices=[]),
-        torch.autograd.graph.saved_tensors_hooks(keep, lambda saved: saved),
-    ):
-        objective(x, y)
-    return sum(kept.values()) * DTYPES[precision].itemsize // 4 // len(leaves(y)[0])
+
+    def call(objective: Objective, x: Any, y: Any) -> int:
+        held.update(map(id, objective.parameters()))
+        kept.clear()
+        with (
+            torch.enable_grad(),
+            batching(),
+            torch.autograd.graph.saved_tensors_hooks(keep, lambda saved: saved),
+        ):
+            objective(x, y)
+        return sum(kept.values()) * DTYPES[precision].itemsize // 4 // len(leaves(y)[0])
+
+    return _tried(call, module, loss, x, y, on_gpu=on_gpu, precision=precision)
+
+
+@torch.no_grad()
+def evaluation_cost(module: nn.Module, loss: Loss, metric: Metric, x: Any, y: Any) -> int:
+    """Bytes that a test takes more for each sample: inputs, and results that are held at the same time."""
+
+    def call(objective: Objective, x: Any, y: Any) -> int:
+        objective.eval()
+        found = []
+        for batch in ((x, y), mapped(lambda leaf: torch.cat([leaf, leaf]), (x, y))):
+            with _Sizes([*leaves(batch), *objective.parameters(), *objective.buffers()]) as sizes:
+                outputs = objective(batch[0], batch[1] if metric.of_loss else None)
+                with suppress(Exception):  # one of the user's own may need numbers
+                    metric.of_batch(outputs, batch[1])
+            found.append(sizes.taken)
+        more = accumulate(double - single for single, double in zip(*found, strict=False))
+        given = sum(leaf.numel() * leaf.element_size() for leaf in leaves((x, y)))
+        return (max(more, default=0) + given) // len(leaves(y)[0])
+
+    return _tried(call, module, loss, x, y, on_gpu=False)
+
+
+def evaluated_at_once(cost: int, *, on_gpu: bool) -> int:
+    """How many samples of this cost are tested at once: a rule of the model and the data alone."""
+    most = 5000 if on_gpu else 1000
+    return max(1, most * EVALUATED // max(cost, EVALUATED))
+
+
+class _Sizes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch leaves it untyped
+    """The bytes of each new result when it is made, and as a negative number when it is freed."""
+
+    def __init__(self, known: Sequence[Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # the same
+        self.taken: list[int] = []
+        self.seen = {held.untyped_storage()._cdata for held in known}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # to skip it, PyTorch imports it
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(found):
+            if isinstance(leaf, Tensor) and (storage := leaf.untyped_storage())._cdata not in self.seen:
+                self.seen.add(storage._cdata)
+                self.taken.append(storage.nbytes())
+                weakref.finalize(storage, self._free, storage._cdata, storage.nbytes())
+        return found
+
+    def _free(self, place: int, count: int) -> None:
+        self.seen.discard(place)
+        self.taken.append(-count)
 
 
 @torch.no_grad()
@@ -534,21 +595,43 @@ def product_cost(module: nn.Module, loss: Loss, x: Any, y: Any, *, on_gpu: bool)
     """Multiplications and additions in the products of one sample's forward pass, on meta tensors."""
     from torch.utils.flop_counter import FlopCounterMode
 
-    objective, x, y = _objective_on("meta", module, loss, x, y, on_gpu=on_gpu)
-    with FlopCounterMode(display=False) as counter:
-        objective(x, y)
-    return int(counter.get_total_flops()) // len(leaves(y)[0])
+    def call(objective: Objective, x: Any, y: Any) -> int:
+        with FlopCounterMode(display=False) as counter:
+            objective(x, y)
+        return int(counter.get_total_flops()) // len(leaves(y)[0])
+
+    return _tried(call, without_numbers(module), loss, x, y, on_gpu=on_gpu)
 
 
-def _objective_on(
-    device: str, module: nn.Module, loss: Loss, x: Any, y: Any, *, on_gpu: bool, precision: str = "float32"
-) -> tuple[Objective, Any, Any]:
-    x, y = mapped(lambda leaf: leaf.to(device), (x, y))
-    return ModuleFunction(module, loss, on_gpu=on_gpu, precision=precision).objective.to(device), x, y
+def _tried(
+    call: Callable[[Objective, Any, Any], int], module: nn.Module, loss: Loss, x: Any, y: Any, **kind: Any
+) -> int:
+    """What `call` finds on meta tensors; on numbers if the module cannot take these, or is small, since they
+    make PyTorch import its compiler."""
+    is_meta = any(parameter.is_meta for parameter in module.parameters())
+    small = not is_meta and ParameterLayout.of(module).size <= SMALL
+
+    def on(device: str) -> int:
+        given = mapped(lambda leaf: leaf.to(device), (x, y))
+        on_it = without_numbers(module) if device == "meta" else module
+        with torch.random.fork_rng(devices=[]), host_randomness():
+            return call(ModuleFunction(on_it, loss.to(device), **kind).objective.to(device), *given)
+
+    if not small:
+        with nullcontext() if is_meta else suppress(Exception):
+            return on("meta")
+    return on("cpu")
 
 
-def _is_meta(module: nn.Module) -> bool:
-    return any(parameter.is_meta for parameter in module.parameters())
+def without_numbers(module: nn.Module) -> nn.Module:
+    """A copy on meta tensors, for which no memory is taken."""
+    held = [*module.parameters(), *module.buffers()]
+    return copy.deepcopy(module, {id(one): _shape_of(one) for one in held})
+
+
+def _shape_of(held: Tensor) -> Tensor:
+    empty = held.detach().to("meta")
+    return nn.Parameter(empty, held.requires_grad) if isinstance(held, nn.Parameter) else empty
 
 
 def _arrange(module: nn.Module) -> None:

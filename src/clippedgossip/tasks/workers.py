@@ -34,7 +34,10 @@ from clippedgossip.tasks.module_function import (
     ModuleFunction,
     activation_cost,
     batched_on_cpu,
+    evaluated_at_once,
+    evaluation_cost,
     host_randomness,
+    identity,
     in_format,
     still_parts,
 )
@@ -332,6 +335,11 @@ class Workers:
         """What one sample's forward pass leaves for the backward pass; 0 where it is not known."""
         return activation_bytes(self.task, self.task.device, self.precision)
 
+    @cached_property
+    def evaluation_bytes(self) -> int:
+        """What a test of one sample takes; 0 where it is not known."""
+        return evaluation_bytes(self.task)
+
     @property
     def compiles(self) -> bool:
         """Whether `compiled` compiles: on a GPU, where one call computes all workers."""
@@ -358,8 +366,8 @@ class Workers:
     def kind(self, name: str) -> tuple[object, ...]:
         """What two compiled methods must have in common to be one."""
         draws = repr(self.poisons) if name == "draw" else None
-        identity = () if name == "draw" else self.function.identity()
-        return (name, self.precision, draws, self.feed is None, *self._shape, identity)
+        same = () if name == "draw" else identity(self.function.objective)
+        return (name, self.precision, draws, self.feed is None, *self._shape, same)
 
     def in_float64(self) -> "Workers":
         """The same workers, with products in float64."""
@@ -439,7 +447,8 @@ class Workers:
         on_gpu = self.stacks and models.is_cuda
         sums, dtype = self.compiled("sums") if on_gpu else self.sums, self.dtype_of_tests(models)
         found: list[Tensor | float] = [0.0] * len(models)
-        for number, part in enumerate(chunks((self.data.test_x, self.data.test_y), 5000 if on_gpu else 1000)):
+        rows = evaluated_at_once(self.evaluation_bytes, on_gpu=on_gpu)
+        for number, part in enumerate(chunks((self.data.test_x, self.data.test_y), rows)):
             inputs, targets = mapped(lambda leaf: leaf.to(models.device), part)
             x = mapped(lambda leaf: cast(leaf, dtype), self.data.normalise(inputs))
             for place, model in enumerate(models):
@@ -561,19 +570,31 @@ class Workers:
 
 def activation_bytes(task: Task, device: torch.device, precision: str) -> int:
     """What one sample's forward pass on a device leaves for the backward pass, in this precision; 0 for
-    modules that meta tensors cannot pass."""
+    modules that cannot be tried."""
     on_gpu = device.type == "cuda"
-    kind = (*_shape(task), on_gpu, precision)
-    if kind not in _ACTIVATIONS:
+
+    def count(x: Any, y: Any) -> int:
+        return activation_cost(task.module, task.loss, x, y, on_gpu=on_gpu, precision=precision)
+
+    return _counted(task, (on_gpu, precision), count)
+
+
+def evaluation_bytes(task: Task) -> int:
+    """What a test of one sample takes; 0 for modules that cannot be tried."""
+    return _counted(task, (), lambda x, y: evaluation_cost(task.module, task.loss, task.metric, x, y))
+
+
+def _counted(task: Task, kind: tuple[object, ...], count: Callable[[Any, Any], int]) -> int:
+    kind = (*_shape(task), *kind, identity(task.module))
+    if kind not in _COUNTED:
         x, y = task.data.samples(torch.arange(2) % task.data.count, task.device)
-        _ACTIVATIONS[kind] = 0
+        _COUNTED[kind] = 0
         with suppress(Exception):  # a module of the user's own may do anything with its inputs
-            cost = activation_cost(task.module, task.loss, x, y, on_gpu=on_gpu, precision=precision)
-            _ACTIVATIONS[kind] = cost
-    return _ACTIVATIONS[kind]
+            _COUNTED[kind] = count(x, y)
+    return _COUNTED[kind]
 
 
-_ACTIVATIONS: dict[tuple[object, ...], int] = {}
+_COUNTED: dict[tuple[object, ...], int] = {}
 """By what runs must share to be stacked: for each of a hundred runs it would take seconds."""
 
 
