@@ -266,6 +266,12 @@ class Complex(Body):
         return super().forward(x)
 
 
+class Waves(Body):
+    def __init__(self) -> None:
+        super().__init__()
+        self.turn = nn.Parameter(torch.ones(3, dtype=torch.complex64))
+
+
 BODY = Body()
 
 
@@ -281,6 +287,8 @@ def decayed(outputs: Tensor, y: Tensor) -> Tensor:
         (BODY, decayed, "reads the parameter last.weight past the copy"),
         (Sparse(), None, "the gradient of table is sparse"),
         (Complex(), None, "buffer wave of torch.complex64"),
+        (Waves(), None, r"parameter turn is torch.complex64.*\n.*take torch.view_as_complex"),
+        (Body().double(), None, r"is torch.float64.*\n.*module.float\(\)"),
         (Body(), {"name": "cross-entropy", "class_weights": [1, 2]}, "2 class_weights for 3 classes"),
         (nn.Unflatten(1, (3, 2)), "cross-entropy", "no parameters"),
     ],

@@ -87,7 +87,12 @@ def _check_parameters(module: nn.Module) -> None:
         if parameter.dtype != torch.float32:
             raise DataError(
                 f"the model's parameter {name} is {parameter.dtype}, but models are trained and mixed in "
-                "float32\ngive module.float() and inputs to match (training.precision is for products only)"
+                "float32\n"
+                + (
+                    "keep real numbers (…, 2), and take torch.view_as_complex(…) of them in forward"
+                    if parameter.is_complex()
+                    else "give module.float() and inputs to match (training.precision is for products only)"
+                )
             )
 
 
