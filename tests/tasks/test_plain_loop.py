@@ -5,6 +5,7 @@ import copy
 import math
 from collections import deque
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -297,6 +298,49 @@ def test_what_could_not_train_as_in_a_plain_loop_is_refused(model: Any, loss: An
     with pytest.raises(UserError, match=told) as caught:
         run(model, loss=loss).finish()
     assert len(str(caught.value).splitlines()) <= 2
+
+
+class Places(nn.Module):
+    """Classes for each place of a sequence or an image, at dimension 1 or at the last one."""
+
+    def __init__(self, dims: int, last: bool, fixed: bool = False) -> None:
+        super().__init__()
+        self.convolution = (nn.Conv1d if dims == 1 else nn.Conv2d)(2, 3, 1)
+        self.last, self.fixed = last, fixed
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert not self.fixed or set(x.shape[2:]) == {3}
+        h = self.convolution(x)
+        return h.movedim(1, -1) if self.last else h  # type: ignore[no-any-return]  # a module's call
+
+
+@pytest.mark.parametrize("loss", [None, functional.cross_entropy])
+@pytest.mark.parametrize("metric", [None, "loss", "f1"])
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("places", [(3,), (3, 3), (5, 3)])
+def test_classes_come_last_also_with_as_many_places(
+    places: tuple[int, ...], last: bool, metric: Any, loss: Any
+) -> None:
+    x, y = torch.randn(24, 2, *places), torch.randint(3, (24, *places))
+    network = cg.Network(nx.complete_graph(NODES))
+    said: dict[str, Any] = {"loss": loss, "metric": metric, "rounds": 1, "batch": 4}
+
+    def trained(fixed: bool) -> None:
+        model = Places(len(places), last, fixed)
+        cg.train(network, (x, y, x, y), model, device="cpu", progress=False, **said).finish()
+
+    asked = loss is None or metric != "loss"
+    if last and loss is not None and places == (5, 3):
+        return  # the loss is for classes at dimension 1
+    if last or not asked:
+        trained(fixed=False)
+    else:
+        with pytest.raises(UserError, match=r"classes (last|at dimension 1)") as caught:
+            trained(fixed=False)
+        assert len(str(caught.value).splitlines()) == 2
+    if places != (5, 3):
+        with pytest.warns(RuntimeWarning, match="the classes at dimension 1") if asked else nullcontext():
+            trained(fixed=True)
 
 
 class Words(nn.Module):

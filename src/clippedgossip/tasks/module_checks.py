@@ -5,6 +5,8 @@ import math
 import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import partial
 from itertools import islice
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -178,6 +180,8 @@ def _check_outputs(module: nn.Module, data: DataSet, loss: Loss, metric: Metric,
             "look for inputs that are too large, or for samples without any label or class weight; or start "
             "from other parameters"
         )
+    if loss.function in (nll, cross_entropy) or _of_classes(metric):
+        _check_layout(module.eval(), data, x, y)
     if not metric.of_loss:
         _check_meaning(metric, data)
         outputs = called(module.eval(), x)
@@ -290,11 +294,52 @@ def _check_classes(outputs: Any, data: DataSet, y: Any) -> None:
         )
 
 
+def _check_layout(module: nn.Module, data: DataSet, x: Any, y: Any) -> None:
+    """Refuse classes at dimension 1, also where there are as many places as classes."""
+    outputs = called(module, x)
+    many = isinstance(y, Tensor) and isinstance(outputs, Tensor) and outputs.dim() == y.dim() + 1 > 2
+    expected = (*y.shape, data.classes) if many else ()
+    if not many or outputs.movedim(1, -1).shape != expected:
+        return
+    at_one = outputs.shape != expected or _places_last(module, x, outputs)
+    if at_one:
+        raise DataError(
+            f"the model gives outputs of shape {tuple(outputs.shape)} with classes at dimension 1, but they "
+            "are taken from the last\nmove the classes last: outputs.movedim(1, -1); with a loss of your own "
+            "that wants them at 1, give a metric of your own"
+        )
+    if at_one is None:
+        warn_user(
+            f"outputs of shape {tuple(outputs.shape)} can have the classes at dimension 1 or at the last: "
+            "they are taken from the last"
+        )
+
+
+def _places_last(module: nn.Module, x: Any, outputs: Tensor) -> bool | None:
+    """Whether inputs with a place less change the last dimension, and not dimension 1; None: unknown."""
+    for dim in (-1, -2, -3):
+        with suppress(Exception):  # a model may take one size alone
+            found = called(module, mapped(partial(_shorter, dim=dim), x)).shape
+            moved: list[bool] = [before != after for before, after in zip(outputs.shape, found, strict=True)]
+            if moved[1] != moved[-1]:
+                return moved[-1]
+    return None
+
+
+def _shorter(leaf: Tensor, dim: int) -> Tensor:
+    """Without the last entry of a dimension, if it has that beside its rows."""
+    return leaf.narrow(dim, 0, leaf.shape[dim] - 1) if leaf.dim() > -dim and leaf.shape[dim] > 1 else leaf
+
+
+def _of_classes(metric: Metric) -> bool:
+    return isinstance(metric.source, tuple) and metric.source[0] in OF_CLASSES
+
+
 def _check_meaning(metric: Metric, data: DataSet) -> None:
     """Metrics of classes are for class numbers, or for real numbers that are 0 or 1."""
     if data.classes is not None or not isinstance(data.test_y, Tensor):
         return
-    if metric.source in [(name, None) for name in OF_CLASSES]:
+    if _of_classes(metric):
         other = data.test_y[(data.test_y != 0) & (data.test_y != 1)]
         if other.numel():
             raise DataError(
