@@ -1,9 +1,16 @@
 """A model, a loss and a metric of one's own from a config."""
 
+from contextlib import nullcontext, suppress
 from pathlib import Path
+from typing import Any
 
+import networkx as nx
 import pytest
+from torch import nn
 
+import clippedgossip as cg
+from clippedgossip import tasks
+from clippedgossip.cli import main
 from clippedgossip.errors import DataError, RunError, UserError
 from clippedgossip.runs.budget import plan
 from clippedgossip.runs.config import RunConfig, load_config
@@ -97,8 +104,28 @@ def test_another_loss_or_metric_is_another_run(config: Path, was: str) -> None:
 def test_a_model_that_does_not_fit_is_refused_before_memory_is_taken(config: Path) -> None:
     large = load_config(config, ["model=of_this_test:wide"])
     assert plan(large).memory_bytes > 7 * 75e9 * 4
-    with pytest.raises(RunError, match=r"75,000,000,010 parameters, 300,000,000,040 bytes; this machine has"):
+    with pytest.raises(RunError, match=r"75,000,000,010 parameters.* 4 copies, 1,200,000,000,160 bytes.*\n"):
         large.build()
+
+
+def test_what_cannot_be_checked_or_does_not_fit_is_not_made(
+    config: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copies = 4 * 4 * plan(load_config(config)).parameters
+    for free, refused in ((copies - 1, True), (copies, False)):
+        monkeypatch.setattr("clippedgossip.tasks.models.free_memory", lambda device, free=free: free)
+        told: Any = pytest.raises(RunError, match="4 copies") if refused else nullcontext()
+        with told:
+            load_config(config).build()
+    linear = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    small = cg.Network(nx.cycle_graph(3)), tasks.load("digits"), linear
+    monkeypatch.setattr("clippedgossip.tasks.models.free_memory", lambda device: 3 * 4 * 650 - 1)
+    with pytest.raises(RunError, match=r"'Sequential' has 650 parameters.* 3 copies"):
+        cg.train(*small, device="cpu")
+    monkeypatch.setattr("clippedgossip.devices.free_memory", lambda device: copies)
+    with suppress(SystemExit):
+        main(["run", str(config), "--plan"])
+    assert "it does not fit" in capsys.readouterr().out
 
 
 def test_a_test_is_part_of_what_is_planned(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:

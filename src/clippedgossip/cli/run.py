@@ -243,9 +243,10 @@ def _plan(config: "RunConfig", ranks: int, as_json: bool) -> None:
     from clippedgossip.runs.budget import LINK, check, measure, plan
 
     device = str(find_device(config.device))
-    check(config)
-    planned = plan(config, ranks=ranks, device=device)
-    ceilings, free = measure(device), free_memory(device)
+    planned, free = plan(config, ranks=ranks, device=device), free_memory(device)
+    if planned.memory_bytes <= free:  # the checks make the model
+        check(config)
+    ceilings = measure(device)
     seconds = planned.seconds(ceilings)
     if as_json:
         more = {"memory_bytes": planned.memory_bytes, "free_bytes": free, "seconds_per_round": seconds}

@@ -13,6 +13,7 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from clippedgossip.decode import Kind
 from clippedgossip.devices import free_memory
@@ -94,6 +95,8 @@ MODEL = Kind(
     error=DataError,
 )
 
+CHECKED = 4
+"""The model, a copy that is tried, its parameters in that trial, and their gradient."""
 HE: dict[str, tuple[type[nn.Module], ...]] = {"vgg11": (nn.Conv2d,), "deep-mlp": (nn.Linear,)}
 """Deep models without normalisation, and the layers that start from He's law."""
 
@@ -117,13 +120,22 @@ def seeded(name: str, make: Callable[[], nn.Module], seed: int) -> nn.Module:
 
 def _refuse_too_large(name: str, make: Callable[[], nn.Module]) -> None:
     """Before memory is taken. A user's own that cannot be made without its numbers is not refused here."""
-    count, free = 0, free_memory("cpu")
+    module = None
     with suppress(Exception), torch.device("meta"):
-        count = sum(parameter.numel() for parameter in make().parameters())
-    if 4 * count > free:
+        module = make()
+    if module is not None:
+        refuse_copies(name, module, CHECKED)
+
+
+def refuse_copies(name: str, module: nn.Module, copies: int) -> None:
+    """Raise if so many copies of a module are more than there is memory for."""
+    free, held = free_memory("cpu"), [*module.parameters(), *module.buffers()]
+    needed = copies * sum(one.numel() * one.element_size() for one in held if not is_lazy(one))
+    if needed > free:
+        count = sum(one.numel() for one in module.parameters())
         raise RunError(
-            f"one {name!r} has {count:,} parameters, {4 * count:,} bytes; this machine has {free:,} free\n"
-            "take a smaller model"
+            f"{name!r} has {count:,} parameters; the checks before a run need {copies} copies, {needed:,} "
+            f"bytes, and this machine has {free:,} free\ntake a smaller model"
         )
 
 

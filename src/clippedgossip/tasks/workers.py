@@ -26,7 +26,7 @@ from clippedgossip.own import blamed
 from clippedgossip.randomness import Word, batch_indices, hash_bits, key, purpose_word
 from clippedgossip.tasks.augment import crop_flip
 from clippedgossip.tasks.datasets import Data, DataSet, at, cast, leaves, mapped
-from clippedgossip.tasks.models import ParameterLayout, build, flatten
+from clippedgossip.tasks.models import CHECKED, ParameterLayout, build, flatten, refuse_copies
 from clippedgossip.tasks.module_checks import check_module, check_poison
 from clippedgossip.tasks.module_function import (
     DTYPES,
@@ -167,6 +167,7 @@ def make_task(
         module = build(module, data.shape, data.classes, seed=seed)
     built_in = isinstance(model, str) and loss is None and metric is None and data.mean is not None
     if not built_in:
+        refuse_copies(type(module).__name__, module, CHECKED - 1)
         check_module(module, data, objective, measured, batch)
     ids = list(range(len(shares))) if nodes is None else list(nodes)
     rows = _checked_shares(ids, shares, data.count)
