@@ -408,6 +408,8 @@ def test_costs_are_counted_without_computing() -> None:
     assert product_cost(*given, on_gpu=False) == 2 * (24 + 12)
     kept = activation_cost(*given, on_gpu=False)
     assert 4 * (6 + 4) <= kept <= 4 * (6 + 4 + 4 + 3 + 3 + 3)
+    deep = nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 900), nn.Linear(900, 900), nn.Linear(900, 3))
+    assert activation_cost(deep, *given[1:], on_gpu=False) < 4 * 1.1 * (6 + 4 + 2 * 900 + 9)  # no weights
 
 
 @pytest.mark.parametrize("kind", ["cnn", "resnet", "batch norm", "transformer"])

@@ -512,12 +512,17 @@ def activation_cost(
     module: nn.Module, loss: Loss, x: Any, y: Any, *, on_gpu: bool, precision: str = "float32"
 ) -> int:
     """Bytes that one sample's forward pass in this precision leaves for the backward pass, by running the
-    module on a batch."""
+    module on a batch. For a GPU, turned weights count too: stacks of runs there are as large as that lets."""
     kept: dict[int, int] = {}
 
+    def place(one: Tensor) -> int:
+        return id(one) if on_gpu else one.untyped_storage()._cdata
+
     def keep(saved: Tensor) -> Tensor:
-        if id(saved) not in held and saved.dim():
-            kept[id(saved)] = saved.numel() * saved.element_size()
+        if place(saved) not in held and saved.dim():
+            size = saved.numel() * saved.element_size()
+            whole = size if on_gpu else saved.untyped_storage().nbytes()
+            kept[place(saved)] = min(kept.get(place(saved), 0) + size, whole)
             alive.append(saved)
         return saved
 
@@ -525,7 +530,7 @@ def activation_cost(
     alive: list[Tensor] = []
 
     def call(objective: Objective, x: Any, y: Any) -> int:
-        held.update(map(id, objective.parameters()))
+        held.update(map(place, [*objective.parameters(), *objective.buffers()]))
         kept.clear()
         with (
             torch.enable_grad(),
