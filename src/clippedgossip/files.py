@@ -9,9 +9,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from clippedgossip.errors import FormatError, RunError, UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 try:
     import fcntl
@@ -83,6 +86,23 @@ def write(path: Path | str, content: str) -> Path:
             f"cannot write {path}: {error.strerror or error}\ngive another path with --out, or make room"
         ) from error
     return path
+
+
+def write_tensors(path: Path, tensors: "Mapping[str, Tensor]", metadata: Mapping[str, str]) -> None:
+    """As safetensors, with the metadata in order: that library writes them in any."""
+    from safetensors.torch import save_file  # imports PyTorch
+
+    save_file(dict(tensors), path, metadata=dict(metadata))
+    if not path.is_file():  # a device
+        return
+    with path.open("r+b") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
+        header["__metadata__"] = dict(sorted(metadata.items()))
+        text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+        if len(text) <= size:
+            file.seek(8)
+            file.write(text.ljust(size))
 
 
 def sync_folder(folder: Path) -> None:

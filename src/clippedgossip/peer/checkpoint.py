@@ -12,11 +12,10 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from clippedgossip.errors import PeerError
-from clippedgossip.files import refuse_newer, replacing
+from clippedgossip.files import refuse_newer, replacing, write_tensors
 
 log = logging.getLogger(__name__)
 FORMAT = "2"
@@ -41,7 +40,7 @@ def save(checkpoint: Checkpoint, folder: Path) -> Path:
     tensors = _apart(checkpoint.tensors)
     with replacing(path) as temporary:
         try:
-            save_file(tensors, temporary, metadata={"facts": facts, "digest": _digest(facts, tensors)})
+            write_tensors(temporary, tensors, {"facts": facts, "digest": _digest(facts, tensors)})
         except SafetensorError as error:  # how safetensors reports a full disk
             raise OSError(errno.EIO, str(error)) from error
     for old in _all(folder)[_KEPT:]:

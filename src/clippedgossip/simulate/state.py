@@ -5,11 +5,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from clippedgossip.errors import RunError
-from clippedgossip.files import refuse_newer
+from clippedgossip.files import refuse_newer, write_tensors
 from clippedgossip.records import Round
 
 FORMAT = "2"  # format of a checkpoint. Version 0.1 wrote no format; its checkpoints are read
@@ -36,7 +35,7 @@ class State:
     def save(self, path: Path | str) -> None:
         """Write as safetensors. Use `RunDirectory.writing_checkpoint` for an atomic write."""
         held = {name: tensor.detach().cpu().contiguous() for name, tensor in self.tensors.items()}
-        save_file(held, str(path), metadata={"round": str(self.round), "format": FORMAT})
+        write_tensors(Path(path), held, {"round": str(self.round), "format": FORMAT})
 
     @staticmethod
     def load(path: Path | str) -> "State":
