@@ -323,6 +323,7 @@ class LocalStep:
 
     def __init__(self, workers: "Workers", optimizer: Optimizer, steps: int = 1) -> None:
         from clippedgossip.devices import aligned_zeros, compiled
+        from clippedgossip.tasks.models import content
 
         self.workers, self.optimizer, self.steps = workers, optimizer, steps
         device, size = workers.task.device, workers.task.layout.size
@@ -336,8 +337,11 @@ class LocalStep:
         # Compiled separately: compiled together, each image is computed again for every pixel that uses it.
         self.draw, self.gradients = workers.compiled("draw"), workers.compiled("gradients")
         self.update = optimizer.update
+        self.kind: tuple[object, ...] | None = None  # that of its compiled form
         if workers.compiles and not (isinstance(optimizer, Momentum) and optimizer.weight_decay == 0):
-            self.update = compiled((optimizer, workers.task.layout, workers.precision), optimizer.update)
+            held = type(optimizer), content(vars(optimizer))
+            self.kind = (*held, workers.task.layout, workers.precision)
+            self.update = compiled(self.kind, optimizer.update)
         self.found: dict[bool, tuple[Sequence[Tensor], Tensor]] = {}
         """For the self-check, of workers that are compiled: gradients and losses of the last step that was
         replayed from a CUDA graph (True), and of the last one outside a graph (False)."""

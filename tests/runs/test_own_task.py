@@ -82,7 +82,7 @@ def test_runs_with_equal_parameters_of_an_own_loss_share_a_stack(config: Path) -
     moments = list(train_together(setups, device="cpu"))
     assert [now.record is not None for now in moments[-1]] == [True, True]
     other = load_config(config, ["training.loss.by=0.3"]).build()
-    with pytest.raises(UserError, match="must have the same data, model, loss"):
+    with pytest.raises(UserError, match="must have the same data, model, frozen"):
         next(train_together([setups[0], other], device="cpu"))
 
 

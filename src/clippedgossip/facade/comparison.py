@@ -35,6 +35,7 @@ from clippedgossip.settings import Precision
 from clippedgossip.simulate.setup import needed_bytes
 from clippedgossip.step import LearningRate, Momentum
 from clippedgossip.tasks.objective import LossLike, MetricLike
+from clippedgossip.tasks.workers import stackable
 
 if TYPE_CHECKING:
     import pandas
@@ -213,10 +214,17 @@ class Comparison:
 
 
 def batches(runs: Sequence[RecordedRun], device: str) -> Iterator[list[RecordedRun]]:
-    """Runs to train in one stack: as many as there is memory for."""
+    """Runs to train in one stack: as many as there is memory for. Models may differ by the seed."""
+    alike: list[list[RecordedRun]] = []
+    for run in runs:
+        fitting = (some for some in alike if stackable(some[0].setup.task, run.setup.task))
+        if (group := next(fitting, None)) is None:
+            alike.append(group := [])
+        group.append(run)
     most = most_together(device, max((run.setup.task.layout.size for run in runs), default=0))
     free, place = MEMORY_SHARE * free_memory(device), torch.device(device)
-    return packed(runs, lambda run: needed_bytes([run.setup.task], [run.setup], place), free, most)
+    for some in alike:
+        yield from packed(some, lambda run: needed_bytes([run.setup.task], [run.setup], place), free, most)
 
 
 def train_batch(runs: Sequence[RecordedRun], device: str) -> Iterator[int]:

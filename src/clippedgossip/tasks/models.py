@@ -3,24 +3,35 @@
 A model's trainable parameters are views of one flat vector, without copying: nodes exchange and mix these
 alone. Frozen parameters are constants. Buffers that change in training (such as the running statistics of
 batch normalisation) are each worker's own and are never mixed.
+
+Models share a stack or a compiled function if they are alike in all but the numbers of parameters and buffers
+(`identity`). Values are compared by content; what cannot be is like itself alone.
 """
 
 import math
-from collections.abc import Callable, Mapping
+import pickle
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from clippedgossip.decode import Kind
-from clippedgossip.devices import free_memory
+from clippedgossip.devices import free_memory, ours
 from clippedgossip.errors import DataError, RunError, unknown_name
 from clippedgossip.randomness import generator, key
 
 Shape = tuple[int, ...]
+
+DEEPEST = 8  # values within values that are compared
+LARGE = 1 << 22  # bytes of an array up to which its numbers are compared
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_OF_MODULES = frozenset(vars(nn.Module()))
 
 
 def linear(shape: Shape, classes: int) -> nn.Module:
@@ -215,3 +226,93 @@ def _image(name: str, shape: Shape, smallest: int) -> tuple[int, int, int]:
             f"the data has inputs of shape {'×'.join(map(str, shape))}; use 'mlp' or other data"
         )
     return shape[0], shape[1], shape[2]
+
+
+class Itself:
+    """Equal to itself alone. It keeps its thing, so that no other gets the place in memory."""
+
+    def __init__(self, thing: object) -> None:
+        self.thing = thing
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Itself) and other.thing is self.thing
+
+    def __hash__(self) -> int:
+        return id(self.thing)
+
+
+def identity(module: nn.Module) -> Hashable:
+    """Of a model: its parts, what they hold but for the numbers of its tensors, what has several names, the
+    code of its classes, and its hooks."""
+    numbers: dict[int, int] = {}
+    found: list[Hashable] = []
+    for name, part in module.named_modules(remove_duplicate=False):
+        new = id(part) not in numbers
+        found.append((name, numbers.setdefault(id(part), len(numbers))))
+        if new:
+            held = [
+                *part.named_parameters(recurse=False, remove_duplicate=False),
+                *part.named_buffers(recurse=False, remove_duplicate=False),
+            ]
+            tensors = tuple(
+                (key, numbers.setdefault(id(one), len(numbers)), one.dtype, one.shape, one.requires_grad)
+                for key, one in held
+            )
+            own = {key: value for key, value in vars(part).items() if key not in _OF_MODULES}
+            hooks = [list(getattr(part, hooks, {}).values()) for hooks in HOOKS]
+            found.append((_class(type(part)), part.training, tensors, content(own), content(hooks)))
+    return tuple(found)
+
+
+def content(value: Any, depth: int = 0) -> Hashable:
+    """Equal only for values that are alike."""
+    kind: type = type(value)
+    if value is None or kind in (bool, int, str, bytes):
+        return kind, value
+    if kind in (float, complex):
+        return kind, repr(value)
+    if isinstance(value, type | torch.dtype | torch.device | BuiltinFunctionType | CodeType):
+        return value
+    if depth > DEEPEST or isinstance(value, nn.Module) or getattr(value, "nbytes", 0) > LARGE:
+        return Itself(value)
+    if (parts := _parts(value)) is not None:
+        return kind, tuple(content(part, depth + 1) for part in parts)
+    try:
+        return kind, pickle.dumps(value)
+    except Exception:  # objects of others may raise anything
+        return Itself(value)
+
+
+def _parts(value: Any) -> list[Any] | None:
+    """What a value is made of."""
+    kind = type(value)
+    if kind in (list, tuple, torch.Size):
+        return list(value)
+    if kind is dict:
+        return [*value, *value.values()]
+    if isinstance(value, FunctionType):
+        cells = [cell.cell_contents for cell in value.__closure__ or () if _is_filled(cell)]
+        return [value.__code__, id(value.__globals__), value.__defaults__, value.__kwdefaults__, *cells]
+    if isinstance(value, MethodType):
+        return [value.__func__, value.__self__]
+    if isinstance(value, partial):
+        return [value.func, value.args, value.keywords]
+    if isinstance(value, Tensor) and value.layout == torch.strided and not value.is_meta:
+        return [value.dtype, value.shape, value.detach().cpu().reshape(-1).tolist()]
+    if is_dataclass(value) and ours(value):
+        return [getattr(value, part.name) for part in fields(value) if part.compare]
+    return None
+
+
+def _class(kind: type) -> Hashable:
+    """The class, and the code of its methods, which may be written anew in a notebook."""
+    own = [part for part in kind.__mro__ if part.__module__.partition(".")[0] not in ("torch", "builtins")]
+    methods = [value for part in own for value in vars(part).values() if isinstance(value, FunctionType)]
+    return kind, content(methods)
+
+
+def _is_filled(cell: CellType) -> bool:
+    try:
+        return cell.cell_contents is not cell
+    except ValueError:  # its name has no value yet
+        return False

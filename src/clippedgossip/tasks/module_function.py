@@ -180,8 +180,18 @@ class PaddedConv(nn.Module):
         return h if self.bias is None else h + self.bias.view(-1, 1, 1)
 
 
-def _convolution(part: nn.Module, precision: str) -> nn.Module | None:
-    """What a GPU computes sooner than this part of a module, if it is a plain convolution."""
+class MeanOfImage(nn.Module):
+    """`nn.AdaptiveAvgPool2d(1)`, the end of most ResNets. `vmap` cannot batch what PyTorch does with images
+    that lie channels last, as behind a `ShiftedConv`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mean((-2, -1), keepdim=True)
+
+
+def _on_gpu(part: nn.Module, precision: str) -> nn.Module | None:
+    """What a GPU computes sooner than this part of a module, if it is a plain convolution or pooling."""
+    if _is_plain(part, nn.AdaptiveAvgPool2d) and part.output_size in (1, (1, 1)):
+        return MeanOfImage()
     if not (isinstance(part, nn.Conv2d) and ShiftedConv.fits(part)):
         return None
     if precision == "float32" or part.stride[0] != part.stride[1] or part.in_channels <= FEW_CHANNELS:
@@ -221,7 +231,7 @@ class ModuleFunction:
         """For products in this precision; the function takes numbers of any dtype all the same."""
         held = copy.deepcopy(module)
         if on_gpu:
-            _replace(held, lambda part, _: _convolution(part, precision))
+            _replace(held, lambda part, _: _on_gpu(part, precision))
         else:
             _arrange(held)
         _replace(held, lambda part, _: PaddedEmbedding.of(part))
@@ -480,12 +490,6 @@ class ModuleFunction:
             yield
         finally:
             self.objective.train()
-
-
-def identity(module: nn.Module) -> tuple[object, ...]:
-    """What two modules must have in common to compute the same: classes and plain attributes. A compiled
-    function serves all modules of one identity."""
-    return tuple((type(part), *map(_plain, _attributes(part))) for part in module.modules())
 
 
 def in_dtype(values: Tensor, dtype: torch.dtype) -> Tensor:
@@ -828,21 +832,3 @@ def _operation(message: str) -> str:
             return what
     named = re.search(r"aten::\w+(\.\w+)?|\.item\(\)", message)
     return named.group() if named else (message.splitlines() or ["an operation"])[0]
-
-
-_OF_MODULES = frozenset(vars(nn.Module()))
-
-
-def _attributes(part: nn.Module) -> list[object]:
-    return [value for name, value in sorted(vars(part).items()) if name not in _OF_MODULES] + [part.training]
-
-
-def _plain(value: object) -> object:
-    """Something that is equal only for equal values: plain values themselves, others by identity."""
-    if isinstance(value, bool | int | float | str | bytes | type | None | torch.dtype):
-        return value
-    if isinstance(value, tuple | list):
-        return tuple(map(_plain, value))
-    if isinstance(value, Loss):
-        return value.identity
-    return value if callable(value) and not isinstance(value, nn.Module) else id(value)

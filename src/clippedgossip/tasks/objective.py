@@ -46,12 +46,6 @@ class Loss:
             return self.function(wide, y)
         return self.function(wide, y, self.weights.to(wide.dtype))
 
-    @property
-    def identity(self) -> tuple[object, ...]:
-        """What two losses have in common that compute the same."""
-        weights = None if self.weights is None else tuple(self.weights.tolist())
-        return self.function, self.of_module, weights
-
     def to(self, device: torch.device | str) -> "Loss":
         """The same with its weights on a device."""
         return self if self.weights is None else replace(self, weights=self.weights.to(device))

@@ -26,7 +26,15 @@ from clippedgossip.own import blamed
 from clippedgossip.randomness import Word, batch_indices, hash_bits, key, purpose_word
 from clippedgossip.tasks.augment import crop_flip
 from clippedgossip.tasks.datasets import Data, DataSet, at, cast, leaves, mapped
-from clippedgossip.tasks.models import CHECKED, ParameterLayout, build, flatten, refuse_copies
+from clippedgossip.tasks.models import (
+    CHECKED,
+    ParameterLayout,
+    build,
+    content,
+    flatten,
+    identity,
+    refuse_copies,
+)
 from clippedgossip.tasks.module_checks import check_module, check_poison
 from clippedgossip.tasks.module_function import (
     DTYPES,
@@ -37,9 +45,7 @@ from clippedgossip.tasks.module_function import (
     evaluated_at_once,
     evaluation_cost,
     host_randomness,
-    identity,
     in_format,
-    still_parts,
 )
 from clippedgossip.tasks.objective import (
     Loss,
@@ -241,14 +247,10 @@ class Workers:
         """With `ahead`, a step's samples are drawn before it, where the data are larger than the device."""
         first = tasks[0]
         self._shape = _shape(first)  # once: to read numbers from a GPU is to wait for it
-        if not all(_shape(task) == self._shape and _same_data(task, first) for task in tasks[1:]):
+        if not all(stackable(first, task) for task in tasks[1:]):
             raise RunError(
-                "runs in one stack must have the same data, model, loss, batch and augmentation\n"
-                "run them one by one"
-            )
-        if not all(_same_constants(task.module, first.module) for task in tasks[1:]):
-            raise RunError(
-                "runs in one stack must have the same frozen parameters and buffers\nrun them one by one"
+                "runs in one stack must have the same data, model, frozen parameters, buffers, loss, batch "
+                "and augmentation\nrun them one by one"
             )
         self.task, self.module, self.data = first, first.module, first.data
         self.precision, self.dtype = precision, DTYPES[precision]
@@ -366,9 +368,8 @@ class Workers:
 
     def kind(self, name: str) -> tuple[object, ...]:
         """What two compiled methods must have in common to be one."""
-        draws = repr(self.poisons) if name == "draw" else None
-        same = () if name == "draw" else identity(self.function.objective)
-        return (name, self.precision, draws, self.feed is None, *self._shape, same)
+        draws = content(self.poisons) if name == "draw" else None
+        return (name, self.precision, draws, self.feed is None, *self._shape)
 
     def in_float64(self) -> "Workers":
         """The same workers, with products in float64."""
@@ -586,7 +587,7 @@ def evaluation_bytes(task: Task) -> int:
 
 
 def _counted(task: Task, kind: tuple[object, ...], count: Callable[[Any, Any], int]) -> int:
-    kind = (*_shape(task), *kind, identity(task.module))
+    kind = (*_shape(task), *kind)
     if kind not in _COUNTED:
         x, y = task.data.samples(torch.arange(2) % task.data.count, task.device)
         _COUNTED[kind] = 0
@@ -597,6 +598,12 @@ def _counted(task: Task, kind: tuple[object, ...], count: Callable[[Any, Any], i
 
 _COUNTED: dict[tuple[object, ...], int] = {}
 """By what runs must share to be stacked: for each of a hundred runs it would take seconds."""
+
+
+def stackable(one: Task, other: Task) -> bool:
+    """Whether one stack may hold both."""
+    same = one is other or _shape(one) == _shape(other)
+    return same and _same_data(one, other) and _same_constants(one.module, other.module)
 
 
 def _same_data(one: Task, other: Task) -> bool:
@@ -624,12 +631,11 @@ def _shape(task: Task) -> tuple[object, ...]:
         tuple(tuple(leaf.shape) for leaf in leaves((data.train_x, data.train_y))),
         tuple(None if scale is None else tuple(scale.flatten().tolist()) for scale in (data.mean, data.std)),
         task.layout,
-        task.loss.identity,
-        task.metric,
+        content(task.loss),
+        content(task.metric),
         task.batch,
         task.augment,
-        repr(task.module),
-        still_parts(task.module),
+        identity(task.module),
     )
 
 
