@@ -5,6 +5,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ from clippedgossip.rules import (
 )
 from clippedgossip.simulate import Moment, Setup, Training, train, train_together
 from clippedgossip.simulate.engine import Stack, set_product_precision
-from clippedgossip.step import LearningRate
+from clippedgossip.step import SGD, LearningRate
 from clippedgossip.tasks import DataSet, make_task, partition
 from clippedgossip.tasks.module_function import ModuleFunction
 from clippedgossip.tasks.objective import Loss
@@ -142,12 +143,46 @@ class Residual(nn.Module):
         return self.last(x + torch.relu(self.first(x)))  # type: ignore[no-any-return]  # a module's call returns Any
 
 
-def test_a_module_of_one_s_own_trains_as_on_the_cpu() -> None:
+class OfFloat32(Residual):
+    """One that makes float32 numbers itself, which weights of another type refuse."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x.to(torch.float32))
+
+
+def pooled() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 8, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4))
+
+
+@pytest.mark.parametrize("make", [Residual, OfFloat32, pooled])
+def test_a_module_of_one_s_own_trains_as_on_the_cpu(make: Callable[[], nn.Module]) -> None:
     torch.manual_seed(0)
-    run = setup(ClippedGossip(radius=0.1), "alie", Residual())
+    run = setup(ClippedGossip(radius=0.1), "alie", make())
     *_, here = train(run)
-    *_, there = train(run, device="cuda")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*worker by worker.*")
+        *_, there = train(run, device="cuda")
     assert_alike(there, here)
+
+
+class Scaled(SGD):
+    """Its number is no field, so that all are equal."""
+
+    def __init__(self, times: float) -> None:
+        super().__init__()
+        object.__setattr__(self, "times", times)
+
+    def step(self, x: Any, g: Any, held: Any, lr: Any, numbers: Any) -> Any:
+        return x - lr * vars(self)["times"] * g
+
+
+def test_an_optimizer_of_one_s_own_is_compiled_for_itself() -> None:
+    for times in (1.0, 3.0):
+        run = setup(ClippedGossip(radius=0.1), None, "mlp")
+        run = replace(run, training=replace(run.training, optimizer=Scaled(times)))
+        *_, here = train(run)
+        *_, there = train(run, device="cuda")
+        assert_alike(there, here)
 
 
 @pytest.mark.parametrize("precision", ["float32", "tf32", "bfloat16"])
