@@ -163,10 +163,15 @@ class Layout:
             return self.any_of or self.known_counts or ()
         return tuple((self.weights > 0).sum(1).tolist()) if self.like is None else self.like.counts
 
-    @cached_property
+    @property
     def numbers(self) -> tuple[int, ...]:
-        """The receivers' identities, read once: a captured round cannot read them."""
-        return tuple(self.nodes.tolist()) if self.like is None else self.like.numbers
+        """The receivers' identities, which no round changes. Read once: a captured round cannot read them."""
+        if self.like is not None:
+            return self.like.numbers
+        if "numbers" not in self.memo:
+            self.memo["numbers"] = tuple(self.nodes.tolist())
+        found: tuple[int, ...] = self.memo["numbers"]
+        return found
 
     @cached_property
     def by_count(self) -> tuple[tuple[int, Tensor], ...]:
