@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from clippedgossip import graphs
 from clippedgossip.attacks import ATTACKS, make_attack
+from clippedgossip.errors import RunError
 from clippedgossip.mixing.inbox import Context, Inbox
 from clippedgossip.mixing.slots import Layout
 from clippedgossip.network import Network
@@ -148,6 +149,14 @@ class OfFloat32(Residual):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return super().forward(x.to(torch.float32))
+
+
+def test_a_module_that_takes_no_bfloat16_is_refused_before_round_one() -> None:
+    run = setup(ClippedGossip(radius=0.1), None, OfFloat32(), "bfloat16")
+    with pytest.raises(
+        RunError, match=r"(?s)OfFloat32.* before round 1.*computes in bfloat16.*take precision tf32"
+    ):
+        next(train(run, device="cuda"))
 
 
 def pooled() -> nn.Module:

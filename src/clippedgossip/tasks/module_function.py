@@ -386,8 +386,12 @@ class ModuleFunction:
             self._try_batched(parameters, x, y)
         if batched and self.obstacle is None:
             return
-        if not next(iter(parameters.values())).is_cuda:
-            self._find_format({name: value[0] for name, value in parameters.items()}, first)
+        own = {name: value[0] for name, value in parameters.items()}
+        if on_gpu := next((value.device for value in own.values() if value.is_cuda), None):
+            with torch.random.fork_rng(devices=[]), host_randomness(0):
+                self._alone(own, self.initial_buffers().to(on_gpu), first)  # may fail in this precision
+        else:
+            self._find_format(own, first)
         # What it keeps from call to call may be a tensor of `vmap`, or one that no thread can copy.
         self.objective, self.module = untouched, untouched.module
 

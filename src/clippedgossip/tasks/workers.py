@@ -313,12 +313,17 @@ class Workers:
             if not codes.intersection(CALLS) or blamed(error) is not None:
                 raise  # it is of ours, or of a file that is known to be the cause
             said = (str(error).splitlines() or [""])[0]
+            fix = (
+                f"it computes in {self.precision}: give tensors that it makes the dtype of its inputs, or "
+                "take precision tf32"
+                if self.dtype != torch.float32 and "dtype" in said
+                else "it took the first samples; it must take every batch, and its outputs must keep their "
+                "shape and their kind"
+            )
             by = self.task.metric if Metric.of_batch.__code__ in codes else self.task.loss
             raise RunError(
                 f"{type(self.module).__name__} with {type(by).__name__.lower()} {by.name!r} raised {when}: "
-                f"{type(error).__name__}: {said}\n"
-                "it took the first samples; it must take every batch, and its outputs must keep their shape "
-                "and their kind"
+                f"{type(error).__name__}: {said}\n{fix}"
             ) from error
 
     @property
