@@ -28,9 +28,10 @@ test-all: lint $(DOCS) $(TRITON)
 test-machines: $(TOOLS)
 	$(BIN)/python tools/test_machines.py
 
-# The tests for a GPU, on a machine without one.
+# The tests for a GPU, on a machine without one; then machine code for a GPU, which is not run.
 rehearse: $(TOOLS) $(TRITON)
-	OMP_NUM_THREADS=1 $(BIN)/pytest -p tests.rehearsal -n 2 --dist worksteal -q -m "gpu and not slow" --timeout=900
+	OMP_NUM_THREADS=1 $(BIN)/pytest -p tests.rehearsal.plugin -n 2 --dist worksteal -q -m "gpu and not slow" --timeout=900
+	OMP_NUM_THREADS=1 $(BIN)/pytest -p tests.rehearsal.hopper -n 2 --dist worksteal -q --timeout=900 tests/rehearsal/machine_code.py
 
 lint: $(TOOLS)
 	$(BIN)/ruff check .

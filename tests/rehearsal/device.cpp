@@ -96,6 +96,7 @@ struct Recorded {
 
 std::map<int64_t, std::vector<Recorded>> captured;
 int64_t capturing = 0, captures = 0;
+bool zeros = false;  // whether new memory is zeros, where kernels do not write what they should
 
 // The value as it is now: later the shape of a tensor may be changed in place.
 IValue as_now(const IValue& value) {
@@ -214,6 +215,7 @@ void on_bytes(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     seen.insert(seen.end(), each[i].begin(), each[i].end());
   }
   refuse(op, seen);
+  const bool empty = schema.name().find("empty") != std::string::npos;
   std::vector<Argument> written;
   for (size_t i = 0; i < count; ++i)
     if (const auto* alias = schema.arguments()[i].alias_info(); alias && alias->isWrite())
@@ -228,6 +230,8 @@ void on_bytes(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   for (const auto& argument : written) adopt(argument);
   const size_t results = schema.returns().size();
   for (size_t i = stack->size() - results; i < stack->size(); ++i) (*stack)[i] = returned((*stack)[i], seen);
+  if (zeros && empty)
+    for (size_t i = stack->size() - results; i < stack->size(); ++i) blank((*stack)[i], seen);
   if (capturing) {
     for (size_t i = 0; i < written.size(); ++i)
       if (written[i].host.sizes() == before[i].sizes()) written[i].host.copy_(before[i]);
@@ -272,6 +276,7 @@ int64_t begin() {
   return capturing;
 }
 void end() { capturing = 0; }
+void make_zeros() { zeros = true; }
 bool is_capturing() { return capturing != 0; }
 void launched(int64_t number) {
   if (capturing) captured[capturing].push_back({std::to_string(number), std::nullopt, {}, {}});
@@ -327,6 +332,7 @@ TORCH_LIBRARY(rehearsal, m) {
   m.def("host(Tensor tensor) -> Tensor", on_host);
   m.def("begin() -> int", begin);
   m.def("end() -> ()", end);
+  m.def("make_zeros() -> ()", make_zeros);
   m.def("capturing() -> bool", is_capturing);
   m.def("launched(int number) -> ()", launched);
   m.def("forget(int graph) -> ()", forget);

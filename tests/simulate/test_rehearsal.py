@@ -19,13 +19,17 @@ CHOSEN = (
 TRITON = importlib.util.find_spec("triton") is not None or (Path(sys.prefix) / "triton").is_dir()
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU: it runs these tests itself")
-@pytest.mark.skipif(not TRITON, reason="needs Triton, which `make test` installs")
-@pytest.mark.skipif(shutil.which("g++") is None, reason="needs the compiler g++")
-def test_the_code_for_a_gpu_gives_what_the_code_for_a_cpu_gives() -> None:
-    plugins = ["-p", "tests.rehearsal", "-p", "no:xdist", "-p", "no:cacheprovider"]
+pytestmark = [
+    pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU: it runs these tests itself"),
+    pytest.mark.skipif(not TRITON, reason="needs Triton, which `make test` installs"),
+    pytest.mark.skipif(shutil.which("g++") is None, reason="needs the compiler g++"),
+]
+
+
+def rehearse(plugin: str, *arguments: str) -> None:
+    plugins = ["-p", f"tests.rehearsal.{plugin}", "-p", "no:xdist", "-p", "no:cacheprovider"]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *plugins, "-q", "tests/simulate/test_gpu.py", "-k", CHOSEN],
+        [sys.executable, "-m", "pytest", *plugins, "-q", "--show-capture=no", *arguments],
         cwd=ROOT,
         env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")},
         capture_output=True,
@@ -34,3 +38,13 @@ def test_the_code_for_a_gpu_gives_what_the_code_for_a_cpu_gives() -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "skipped" not in done.stdout, done.stdout
+
+
+def test_the_code_for_a_gpu_gives_what_the_code_for_a_cpu_gives() -> None:
+    rehearse("plugin", "tests/simulate/test_gpu.py", "-k", CHOSEN)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_gpu_gets_machine_code() -> None:
+    rehearse("hopper", "tests/rehearsal/machine_code.py", "-k", "cnn and bfloat16 or optimizer or rules")
