@@ -20,8 +20,9 @@ from clippedgossip.report.figures import (
     scatter,
     small_multiples,
 )
-from clippedgossip.report.figures.canvas import standalone
+from clippedgossip.report.figures.canvas import inline, standalone
 from tests.report.pages import NASTY
+from tests.report.test_palette import contrast
 
 LINE = Series(name="GM", x=range(5), y=[5.0, None, 0.0, 1.0, 2.0], low=[-1.0] * 5, high=[9.0] * 5)
 DRAWINGS: dict[str, Callable[[], str]] = {
@@ -74,4 +75,16 @@ def test_the_description_tells_the_values() -> None:
 def test_a_drawing_stands_alone_as_a_file() -> None:
     text = standalone(DRAWINGS["curves"]())
     assert ElementTree.fromstring(text.encode()).tag == "{http://www.w3.org/2000/svg}svg"
-    assert "prefers-color-scheme:dark" in text
+    rules = re.findall(r"svg[^{<]*\{([^}]*)\}", text)  # light, then dark
+    assert len(rules) == 2
+    for rule in rules:  # the page behind it may be of the other kind
+        look = dict(part.split(":") for part in rule.split(";"))
+        assert contrast(look["color"], look["background"]) > 7
+
+
+def test_a_file_becomes_the_drawing_again() -> None:
+    drawing = DRAWINGS["curves"]()
+    earlier = "<style>svg{color:#1b1f24}@media(prefers-color-scheme:dark){svg{color:#e6e8ea}}</style>"
+    end = drawing.index(">") + 1
+    for text in (standalone(drawing), drawing[:end] + earlier + drawing[end:]):
+        assert inline(text) == drawing.strip()

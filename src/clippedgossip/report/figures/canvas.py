@@ -50,18 +50,23 @@ def to_svg(figure: "Figure", description: str) -> str:
     )
 
 
-_LOOK = "<style>svg{color:#1b1f24}@media(prefers-color-scheme:dark){svg{color:#e6e8ea}}</style>"
+_SHEET = (
+    "<style>svg.sheet{color:#1b1f24;background:#ffffff}"
+    "@media(prefers-color-scheme:dark){svg.sheet{color:#e6e8ea;background:#15181c}}</style>"
+)
+"""Ink and paper together: a file does not know whether the page around it is light or dark."""
 
 
 def standalone(svg: str) -> str:
-    """The same as a file, readable on light and dark backgrounds."""
-    end = svg.index(">") + 1
-    return f'<?xml version="1.0" encoding="UTF-8"?>\n{svg[:end]}{_LOOK}{svg[end:]}\n'
+    """The same as a file, on paper of its own."""
+    end = svg.index(">")
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{svg[:end]} class="sheet">{_SHEET}{svg[end + 1 :]}\n'
 
 
 def inline(text: str) -> str:
-    """The drawing of a file, to stand in a page."""
-    return text[text.find("<svg") :].replace(_LOOK, "").strip()
+    """The drawing of a file, also of an earlier version, to stand in a page."""
+    drawing = text[text.find("<svg") :].replace(' class="sheet"', "", 1)
+    return re.sub(r"<style>svg.*?</style>", "", drawing, count=1).strip()
 
 
 def _small(text: str, description: str) -> str:
