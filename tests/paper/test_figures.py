@@ -28,7 +28,7 @@ from clippedgossip.paper.deviations import DEVIATIONS, AsReleased
 from clippedgossip.paper.kept import read_json
 from clippedgossip.paper.overview import write_overview
 from clippedgossip.paper.page_parts import tuning
-from clippedgossip.paper.results import DISTANCE, Known, Line, Results, RunResult
+from clippedgossip.paper.results import DISTANCE, Known, Line, Results, RunResult, run_all
 from clippedgossip.paper.training_figure import (
     CIFAR,
     MNIST,
@@ -474,6 +474,25 @@ def test_runs_go_through_worker_processes_once(tiny: str, tmp_path: Path) -> Non
     alone = Options(seeds=2, device="cpu", workers=1, out=tmp_path / "alone")
     reproduce(tiny, alone)
     assert files(alone.out) == records
+
+
+def test_ctrl_c_reaches_worker_processes_once_and_they_leave_checkpoints(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The next checkpoint would be due after thirty seconds. The process group of this test is not asked."""
+    (case,) = (case for case in Tiny().cases(MNIST["quick"]) if case.rule == "Gossip")
+    long = replace(case.config, training=replace(case.config.training, rounds=1_000_000))
+
+    def stop(label: str, done: int, total: int) -> None:
+        if done:
+            raise KeyboardInterrupt
+
+    configs = [replace(long, seed=seed) for seed in range(2)]
+    with pytest.raises(KeyboardInterrupt):
+        run_all(configs, tmp_path, device="cpu", workers=2, progress=stop)
+    assert "stopping after this round" in capfd.readouterr().err
+    reached = [Attempt.of(config, tmp_path).checkpoint_round() for config in configs]
+    assert max(reached) > 0
 
 
 def test_a_run_that_was_stopped_is_done_again(tiny: str, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ Unfinished runs are done in this process on a GPU, in one process for each core 
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -428,7 +429,8 @@ def _in_processes(
             for index in range(count):
                 command = [sys.executable, "-m", "clippedgossip.paper.results", f"{index}/{count}"]
                 pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stderr": said, "text": True}
-                worker = subprocess.Popen(command, env=environment, **pipes)
+                # A group of its own: Ctrl-C in the terminal reaches this process, which passes it on once.
+                worker = subprocess.Popen(command, env=environment, process_group=0, **pipes)
                 workers.append(worker)
                 assert worker.stdin is not None
                 with suppress(BrokenPipeError), worker.stdin as pipe:  # its exit code says more
@@ -438,6 +440,13 @@ def _in_processes(
                 show()
                 time.sleep(0.5)
             show()
+        except KeyboardInterrupt:
+            print("\nstopping after this round; Ctrl-C again stops at once", file=sys.stderr, flush=True)
+            for worker in workers:
+                worker.send_signal(signal.SIGINT)  # it writes its checkpoint and ends
+            for worker in workers:
+                worker.wait()
+            raise
         finally:
             for worker in workers:
                 if worker.poll() is None:
