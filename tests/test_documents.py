@@ -196,6 +196,7 @@ def test_the_short_form_says_what_the_results_hold() -> None:
     for words in (
         f"keeps {min(ring):.0f} to {max(ring):.0f} % under IPM, ALIE and dissensus",
         f"Mozi keeps {mean('no-honest-majority', 'IPM, no majority', 'Mozi'):.0f} % under IPM",
+        f"five nodes that never exchange has {known('newer-rules', 'ring, IPM', 'adaptive')}.",
         f"({dumbbell['ClippedGossip']} against {dumbbell['Gossip']})",
         f"{apart['ClippedGossip']} with ClippedGossip, {apart['GM']} with GM and {apart['TM']} with TM",
         f"has {tried('more-topologies', small, 'ClippedGossip', 'τ = 1'):.0f} % under IPM on the small world",

@@ -15,8 +15,10 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
+import torch
 import typer
 
+from clippedgossip import consensus, rules
 from clippedgossip.cli import main
 from clippedgossip.cli.reproduce import verdict
 from clippedgossip.errors import DataError, RunError
@@ -236,6 +238,17 @@ def by_setting(table: Mapping[str, Sequence[float]]) -> Callable[[str, str, str]
     return value
 
 
+def test_it_is_said_where_clipped_gossip_is_gossip() -> None:
+    """Then "it matches gossip" cannot fail."""
+    result = kept()["dumbbell"]
+    notes = {claim.text: claim.note for claim in dumbbell.Dumbbell().claims(result).claims}
+    for setting in dumbbell.SETTINGS:
+        runs = [line.runs for rule in ("Gossip", "ClippedGossip") if (line := result.line(setting, rule))]
+        same = sum(one.curves == other.curves for one, other in zip(*runs, strict=True))
+        said = re.search(r"in (\d) of 5 seeds", notes[f"{setting}: ClippedGossip matches ideal gossip"])
+        assert same == (int(said[1]) if said else 0)
+
+
 def test_the_dumbbells_claims_hold_of_the_published_runs() -> None:
     claims = dumbbell.Dumbbell().claims(filled(dumbbell.Dumbbell(), by_setting(dumbbell.PUBLISHED)))
     assert not failing(claims)
@@ -256,6 +269,15 @@ def test_a_bound_is_what_its_source_says(name: str) -> None:
         if claim.paper and re.search("half of the (smaller )?released", claim.source):
             (bound,), paper = bounds, float(re.findall(r"-?[\d.]+", claim.paper)[0])
             assert bound == pytest.approx(paper / 2, rel=0.25), claim  # "smaller": of two rules
+
+
+@pytest.mark.parametrize("rule", [rules.ClippedGossip(rules.Adaptive(0.4)), rules.CSPlus(0.2)])
+def test_two_rules_hear_nobody_on_the_ring(rule: rules.Rule) -> None:
+    """The remarks say so: with the parameters that were chosen there, every node trains alone."""
+    network = NetworkConfig.from_value(no_honest_majority.ring([0])).build()
+    start = torch.randn(network.n, 5, generator=torch.Generator().manual_seed(0))
+    error = [moment.error for moment in consensus(network, rule, start, attack="dissensus", rounds=3)]
+    assert error == [error[0]] * len(error)
 
 
 def test_the_rings_claims_hold_of_the_published_runs() -> None:
