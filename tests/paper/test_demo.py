@@ -55,6 +55,8 @@ def the_page_is_whole_and_the_runs_are_found_again(folder: Path, capsys: pytest.
     out = capsys.readouterr().out
     assert max(len(line) for line in out.splitlines() if not line.startswith("page: ")) <= 80
     assert "11 hold" in out
+    why = "a run that diverged (a loss or a model was no longer a finite number) counts as 0"
+    assert why in " ".join(out.split()).lower()
     page = folder / "demo" / "index.html"
     assert str(page) in out
     text = page.read_text(encoding="utf-8")

@@ -367,6 +367,14 @@ def test_captions_say_how_many_seeds_there_are(name: str, seeds: str) -> None:
     assert said + ("" if seeds == "one" else ", with 95 % confidence intervals.") in page
 
 
+@pytest.mark.parametrize(("kept", "said"), [("cifar", "Of 10 runs 8 are here"), ("dumbbell", "")])
+def test_a_page_says_how_many_runs_are_missing(kept: str, said: str) -> None:
+    """Rules that were not run are in no picture."""
+    intro = training(kept).intro(Results.load(RESULTS / f"{kept}.json", kept))
+    assert (" runs " in intro) == bool(said)
+    assert said in intro
+
+
 class Tiny(TrainingExperiment):
     """Two rules on a ring of three, a few rounds."""
 
@@ -831,15 +839,20 @@ def test_figures_without_results_are_an_error_at_the_end(
         main(["reproduce", *figures, "--scale", "paper", "--device", "cpu", "--out", str(tmp_path)])
     error = capsys.readouterr().err.splitlines()
     early = [f"note: {name} will lack results: mnist is not here" for name in figures]
-    assert error[:4] == [*early, *(f"{name}: mnist is not here" for name in figures)]
-    assert error[-2] == "error: weaker-topology, precision could not be judged: mnist is not here"
+    assert error == [
+        *early,
+        "error: weaker-topology, precision could not be judged: mnist is not here",
+        "run `clippedgossip data fetch` for missing data, or leave out these figures",
+    ]
     results = filled(training("weaker-topology"), lambda *_: 0.5)
     results.save(tmp_path / "kept" / "weaker-topology.json")
     with pytest.raises(SystemExit, match="2"):
         main(["reproduce", *figures, "--from", str(tmp_path / "kept"), "--out", str(tmp_path)])
     out, err = capsys.readouterr()
     assert "page: " in out
-    assert "error: precision could not be judged: there are no results of 'precision' at " in err
+    assert err.count("there are no results of 'precision' at ") == 1
+    assert "error: precision could not be judged: there are no results of" in err
+    assert "give --from what has them, or leave out these figures" in err
 
 
 @pytest.mark.parametrize("lost", ["lines", "runs"])

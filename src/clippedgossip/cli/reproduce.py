@@ -153,24 +153,26 @@ def run(experiments: "Sequence[str | Experiment[Any]]", options: "Options", *, a
         page = write_overview(done, options)
         if not as_json:
             print(f"all figures: {page}")
-    say_missing(done)
+    say_missing(done, options.source)
     verdict(done)
 
 
-def say_missing(done: "Sequence[Reproduction]") -> None:
+def say_missing(done: "Sequence[Reproduction]", source: Path | None) -> None:
     """Say which results are missing and why. A figure without any is an error: its claims have no verdict."""
     without = {}
     for part in done:
         troubles = getattr(part.result, "troubles", ())
-        for trouble in troubles:
-            print(f"{part.experiment.name}: {trouble}", file=sys.stderr)
         if part.experiment.empty(part.result):
             without[part.experiment.name] = (*troubles, "its results are empty")[0]
+            continue
+        for trouble in troubles:
+            print(f"{part.experiment.name}: {trouble}", file=sys.stderr)
     if without:
         why = "; ".join(dict.fromkeys(without.values()))
+        data = "run `clippedgossip data fetch` for missing data"
         raise UserError(
             f"{', '.join(without)} could not be judged: {why}\n"
-            "run `clippedgossip data fetch` for missing data, or leave out these figures"
+            f"{'give --from what has them' if source else data}, or leave out these figures"
         )
 
 
@@ -181,6 +183,8 @@ def verdict(done: "Sequence[Reproduction]") -> None:
             about = "the claims are about all rounds, not the fraction of --length"
             print(f"{part.experiment.name}: {about}", file=sys.stderr)
     failed = sum(part.failed for part in done if part.length == 1)
+    if any(part.failed and getattr(part.result, "scale", None) == "quick" for part in done):
+        print("the quick scale is a miniature: the paper's scale can give other verdicts", file=sys.stderr)
     if failed:
         print(f"{failed} of the claims {'does' if failed == 1 else 'do'} not hold", file=sys.stderr)
         raise typer.Exit(1)

@@ -25,9 +25,9 @@ ABOUT = (
 
 
 SETTINGS = (
-    "Accuracy in % on scikit-learn's digits, not MNIST. Dumbbell: two groups of five nodes, joined by one "
-    "edge, no Byzantine nodes, 300 rounds. One group holds the digits 0 to 4, the other 5 to 9 (non-IID); "
-    "the accuracy is that of the first group. Ring: five regular nodes with eleven Byzantine neighbours, 150 "
+    "Accuracy in % on scikit-learn's digits, not MNIST. Dumbbell: two cliques of five nodes, joined by one "
+    "edge, no Byzantine nodes, 300 rounds. Clique A holds the digits 0 to 4, clique B 5 to 9 (non-IID); "
+    "the accuracy is that of clique A. Ring: five regular nodes with eleven Byzantine neighbours, 150 "
     "rounds."
 )
 WORDS = (
@@ -40,19 +40,19 @@ class Demo(figure.TrainingExperiment):
     name = "demo"
     title = "Learning together with Byzantine nodes"
     lead = """The data are the 1,797 small images of digits that scikit-learn brings, not MNIST. First, a
-    dumbbell: two groups of five nodes are joined by one edge. There are no Byzantine nodes, but group A holds
-    the digits 0 to 4 and group B holds 5 to 9 (non-IID). Rules that drop unusual models leave each group with
-    its own half. Second, a ring: five regular nodes have eleven Byzantine neighbours; one of them has more
-    Byzantine than regular neighbours. ClippedGossip does well in both: it bounds how far each neighbour can
-    move a node."""
+    dumbbell: two cliques of five nodes are joined by one edge. There are no Byzantine nodes, but clique A
+    holds the digits 0 to 4 and clique B holds 5 to 9 (non-IID). Rules that drop unusual models leave each
+    clique with its own half. Second, a ring: five regular nodes have eleven Byzantine neighbours; one of
+    them has more Byzantine than regular neighbours. ClippedGossip does well in both: it bounds how far
+    each neighbour can move a node."""
     section = "What the paper says about these two, and what happened here with one seed"
     source = ""
     scales: ClassVar = {**figure.MNIST, "quick": replace(figure.MNIST["quick"], about=ABOUT)}
     groups: ClassVar = {DUMBBELL: A}
-    remarks = """Dumbbell: accuracies are those of the model averaged over group A; τ, the clipping radius, is
-    1; TM drops one value per side. Ring: the model averaged over all regular nodes; τ = 0.1; TM drops two
-    values per side; weights are lazy; ALIE has z = 10. To save time the ring leaves out gossip, which fails,
-    and Mozi, which does well, as in the paper (clippedgossip reproduce no-honest-majority)."""
+    remarks = """Dumbbell: accuracies are those of the model averaged over clique A; τ, the clipping
+    radius, is 1; TM drops one value per side. Ring: the model averaged over all regular nodes; τ = 0.1; TM
+    drops two values per side; weights are lazy; ALIE has z = 10. To save time the ring leaves out gossip,
+    which fails, and Mozi, which does well, as in the paper (clippedgossip reproduce no-honest-majority)."""
 
     def intro(self, result: Results) -> str:
         return self.lead
@@ -72,8 +72,8 @@ class Demo(figure.TrainingExperiment):
 
     def table(self, result: Results) -> Table:
         text = (
-            f"{SETTINGS} {WORDS} A dash: not run. In claims, a run that diverged counts as 0. There is one "
-            "seed, so the verdicts say what happened here and measure nothing (clippedgossip reproduce does)."
+            f"{SETTINGS} {WORDS} A dash: not run{drawing.diverged(result) or '.'} There is one seed, so the "
+            "verdicts say what happened here and measure nothing (clippedgossip reproduce does)."
         )
         return drawing.short_table(result, self.reported, fill(text, 80, break_on_hyphens=False))
 
@@ -85,7 +85,7 @@ class Demo(figure.TrainingExperiment):
 
     def figures(self, result: Results) -> Mapping[str, PagePart]:
         caption = (
-            "Test accuracy of the averaged model, of group A on the dumbbell, of all nodes on the ring. "
+            "Test accuracy of the averaged model, of clique A on the dumbbell, of all nodes on the ring. "
             f"{WORDS}"
         )
         return {

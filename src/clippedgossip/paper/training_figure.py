@@ -335,7 +335,11 @@ class TrainingExperiment(Experiment[Results]):
 
     def intro(self, result: Results) -> str:
         small = " This is a miniature: verdicts can differ from those at the paper's scale."
-        return f"{self.lead} Run at the {result.size}.{small if result.scale == 'quick' else ''}"
+        whole, here = len(result.lines) * result.seeds, sum(len(line.runs) for line in result.lines)
+        lacking = (
+            f" Of {whole} runs {here} are here: the table of accuracies counts them." if here < whole else ""
+        )
+        return f"{self.lead} Run at the {result.size}.{small if result.scale == 'quick' else ''}{lacking}"
 
     def save(self, result: Results, folder: Path) -> None:
         result.save(folder / "results.json")
