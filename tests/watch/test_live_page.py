@@ -360,6 +360,10 @@ def test_ten_thousand_rounds_are_quick_in_a_browser(tmp_path: Path) -> None:
         driver.get(server.door.url)
         wait(driver, lambda text: "live, updated" in text)
         assert driver.execute_script("return document.documentElement.scrollWidth") <= 390
+        cut = """const box = document.getElementById("network").getBoundingClientRect();
+        const texts = [...document.querySelectorAll("#network text")].map((t) => t.getBoundingClientRect());
+        return [texts.length, texts.filter((t) => t.left < box.left - 1 || t.right > box.right + 1)];"""
+        assert driver.execute_script(cut) == [8, []]
         measure = """const state = await (await fetch("state")).json(), began = performance.now();
         draw(state); document.body.getBoundingClientRect(); return performance.now() - began;"""
         times = [driver.execute_script(measure) for _ in range(5)]

@@ -63,7 +63,9 @@ function drawNetwork(network) {
       : shape("circle", { cx: x, cy: y, r: size, ...kind }));
     if (network.nodes.length <= 40) {
       const name = node.name.length > 16 ? `${node.name.slice(0, 15)}…` : node.name;
-      group.append(shape("text", { x, y: y + size + 18 }, node.state === "running" ? name : `${name} (${node.state})`));
+      const words = node.state === "running" ? name : `${name} (${node.state})`, half = 7 * words.length; // on a phone
+      const [anchor, at] = x < half ? ["start", 2] : x > 640 - half ? ["end", 638] : ["middle", x];
+      group.append(shape("text", { x: at, y: y + size + 18, "text-anchor": anchor }, words));
     }
     const choose = () => { chosen = node.name; update(); };
     if (network.halves) {
@@ -138,7 +140,7 @@ function drawChart(chart) {
 }
 
 function look(i, d) {
-  const dash = ["", "7 3", "2 3"][Math.floor(i / COLORS.length) % 3];
+  const dash = ["", "7 3", "2 3", "9 3 2 3"][i % 4]; // lines differ by more than colour
   return { ...(d ? { d } : {}), stroke: COLORS[i % COLORS.length], "stroke-width": 2, ...(dash ? { "stroke-dasharray": dash } : {}) };
 }
 
