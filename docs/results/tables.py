@@ -151,7 +151,11 @@ def ours(name: str) -> tuple[str, dict[str, str]]:
         svgs = [_bars(result, group) for group in groups]
         shown = ["Accuracy: " + "; ".join(group) for group in groups]
     files = {f"{name}-{number}.svg": standalone(svg) for number, svg in enumerate(svgs, 1)}
-    pictures = "\n".join(f"![{text}]({place})" for text, place in zip(shown, files, strict=True))
+    numbered = isinstance(experiment, ManyNetworks) and len(svgs) > 1  # the page speaks of them by number
+    pictures = "\n".join(
+        f"\nFigure {number}:\n\n![{text}]({place})" if numbered else f"![{text}]({place})"
+        for number, (text, place) in enumerate(zip(shown, files, strict=True), 1)
+    ).lstrip()
     judged = _judged(experiment.claims(result))
     return f"{_table(experiment.table(result))}\n\n{pictures}\n\n{judged}\n", files
 
