@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+import typing
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,17 @@ def test_every_key_of_a_config_and_field_of_a_record_is_described(reference: Any
             [entry.name for entry in dataclasses.fields(Round)] if kind is Round else reference.keys_of(kind)
         )
         assert not [name for name in names if not said.get(name)], kind.__name__
+        for name in () if kind is Round else names:
+            words = reference.kind_of(typing.get_type_hints(kind, include_extras=True)[name])
+            for part in words.split(" or "):
+                assert re.fullmatch(r"`[\w.-]+`|[a-z :]+", part), f"{name}: {words}"
+
+
+def test_a_default_is_written_as_a_config_has_it(reference: Any) -> None:
+    from clippedgossip.settings import DataConfig
+
+    entry = reference.keys_of(DataConfig)["augment"]
+    assert reference.default_of(entry) == "`false`"
 
 
 @pytest.mark.parametrize("thing", [*RULES.values(), *ATTACKS.values()], ids=lambda thing: thing.__name__)
@@ -107,6 +119,16 @@ def test_a_page_begins_no_sentence_with_the_capital_of_a_symbol(monkeypatch: pyt
     for name, thing in {**RULES, **ATTACKS}.items():
         text = cards._page(name, thing, "", "")
         assert set(re.findall("[Α-Ω]", text)) <= set(inspect.getdoc(thing) or ""), name  # ρ is not Ρ
+
+
+def test_a_sentence_does_not_end_after_an_abbreviation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(SITE)
+    import cards
+
+    for name, thing in {**RULES, **ATTACKS}.items():
+        first = cards.first_sentence(cards.sections(thing)[""])
+        assert not re.search(r"\b(eq|fig|al)$", first), name
+        assert first.count("(") == first.count(")"), name
 
 
 @pytest.mark.parametrize("rule", ["clipped-gossip", "bucketing"])

@@ -85,7 +85,7 @@ def write(folder: Path) -> None:
             page = _rule_page(name) if kind == "rules" else _attack_page(name)
             (folder / kind / f"{name}.md").write_text(page)
         rows = "\n".join(
-            f"| [{name}]({name}.md) | {_text(sections(thing)[''].split('. ')[0])} |"
+            f"| [{name}]({name}.md) | {_text(first_sentence(sections(thing)['']))} |"
             for name, thing in names.items()
         )
         listed = "\n".join(names)
@@ -93,6 +93,11 @@ def write(folder: Path) -> None:
             f"# {kind.capitalize()}\n\nEach page is made from the docstring; its picture and its table are made when the "
             f"site is built.\n\n| name | |\n|---|---|\n{rows}\n\n```{{toctree}}\n:hidden:\n\n{listed}\n```\n"
         )
+
+
+def first_sentence(text: str) -> str:
+    """Without its full stop. After "eq." no sentence begins."""
+    return re.split(r"\.\s+(?=[A-Z])", text)[0].strip().removesuffix(".")
 
 
 def _text(text: str) -> str:

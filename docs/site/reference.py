@@ -5,7 +5,6 @@ import dataclasses
 import importlib
 import inspect
 import io
-import re
 import sys
 import textwrap
 import tokenize
@@ -13,8 +12,10 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from types import ModuleType, NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from clippedgossip.peer.peer_config import Address
 
 MODULES = (
     "rules",
@@ -254,44 +255,48 @@ def keys_of(kind: type) -> Mapping[str, dataclasses.Field[Any]]:
 
 
 def _keys(kind: type) -> str:
-    documents = attribute_documents(kind)
+    documents, hints = attribute_documents(kind), get_type_hints(kind, include_extras=True)
     about = inspect.getdoc(kind) or ""
-    rows = []
-    for name, entry in keys_of(kind).items():
-        default = (
-            "" if entry.default is dataclasses.MISSING or entry.default is None else f"`{entry.default}`"
-        )
-        rows.append(
-            f"| `{name}` | {_cell(_kind(entry.type))} | {default} | {_cell(documents.get(name, ''))} |"
-        )
+    rows = [
+        f"| `{name}` | {_cell(kind_of(hints[name]))} | {default_of(entry)} | {_cell(documents.get(name, ''))} |"
+        for name, entry in keys_of(kind).items()
+    ]
     return f"\n{about}\n\n| key | kind | default | |\n|---|---|---|---|\n" + "\n".join(rows) + "\n"
 
 
-KINDS = {
-    "str": "text",
-    "int": "whole number",
-    "float": "number",
-    "bool": "true or false",
-    "None": "",
-    "Path": "path",
-    "Address": "host:port",
+KINDS: Mapping[Any, str] = {
+    str: "text",
+    bytes: "text",
+    int: "whole number",
+    float: "number",
+    bool: "true or false",
+    NoneType: "",
+    Path: "path",
+    Address: "host:port",
+    Mapping: "table",
+    tuple: "list",
 }
 
 
-def _kind(hint: Any) -> str:
-    """A type in words, as far as it is a simple one."""
-    written = hint if isinstance(hint, str) else getattr(hint, "__name__", None) or str(hint)
-    if "Literal" in written:
-        return " or ".join(
-            f"`{word}`" for word in re.findall(r"'([^']+)'|\"([^\"]+)\"", written) for word in word if word
-        )
-    parts = [
-        part.strip().split("[")[0].split(".")[-1]
-        for part in re.sub(r"\[[^\]]*\]", "", str(hint) if "|" in str(hint) else written).split("|")
-    ]
-    words = {"Mapping": "table", "tuple": "list", "NoneType": ""}
-    said = [KINDS.get(part, words.get(part, "table" if part.endswith("Config") else part)) for part in parts]
-    return " or ".join(dict.fromkeys(word for word in said if word))
+def kind_of(hint: Any) -> str:
+    """A type in words."""
+    kind, parts = get_origin(hint) or hint, get_args(hint)
+    if kind is Literal:
+        return " or ".join(f"`{word}`" for word in parts)
+    if kind is Annotated:
+        return kind_of(parts[0])
+    if kind in (Union, UnionType):
+        return " or ".join(dict.fromkeys(word for part in parts if (word := kind_of(part))))
+    return KINDS.get(kind, "table")
+
+
+def default_of(entry: dataclasses.Field[Any]) -> str:
+    """As a config has it. Tables are described by their own keys."""
+    value = entry.default
+    table = dataclasses.is_dataclass(value) and not isinstance(value, Address)
+    if table or value in (dataclasses.MISSING, None, "", b"", ()):
+        return ""
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
 
 
 def _records() -> str:
