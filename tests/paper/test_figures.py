@@ -889,6 +889,7 @@ def test_a_part_of_the_rounds_is_no_verdict(
     assert "about all rounds" in capsys.readouterr().err
     with pytest.raises(typer.Exit):
         verdict([part, replace(whole, claims=wrong)])
+    assert "the quick scale is a miniature" in capsys.readouterr().err
 
 
 def test_a_run_that_diverged_counts_as_diverged() -> None:
