@@ -72,7 +72,7 @@ def test_a_round_of_an_optimizer(optimizer: Any) -> None:
     assert one_round(of("transformer", "bfloat16", optimizer=optimizer, local_steps=2))
 
 
-@pytest.mark.parametrize("d", [10, 4999, 1_200_000])
+@pytest.mark.parametrize("d", [10, 4999])
 @pytest.mark.parametrize("graph", [nx.complete_graph(20), nx.random_regular_graph(6, 150, seed=1)], ids=str)
 def test_all_rules(graph: Any, d: int) -> None:
     network = Network(graph, byzantine=[3, 7])
