@@ -3,9 +3,10 @@ between calls is told."""
 
 import copy
 import math
-from collections import deque
+from collections import OrderedDict, deque, namedtuple
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -493,6 +494,52 @@ def test_an_average_of_equal_models_is_as_good_as_they_are(normal: nn.Module) ->
     ]
     assert all(mean is not None and float(mean.min()) > 2 for mean in means)
     assert len(means) == 1
+
+
+Pair = namedtuple("Pair", "scores more")
+
+
+class Table(OrderedDict[str, Any]):
+    """As the outputs of transformers."""
+
+    @property
+    def scores(self) -> Tensor:
+        return self["scores"]  # type: ignore[no-any-return]  # of any kind
+
+
+@dataclass
+class Outputs:
+    """With `==`, which compares tensors."""
+
+    scores: Tensor
+    more: Any = None
+
+
+class Gives(Body):
+    """Outputs in a class of its own."""
+
+    def __init__(self, kind: Callable[..., Any]) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def forward(self, x: Tensor) -> Any:
+        return self.kind(scores=super().forward(x), more=None)
+
+
+def right_answers(outputs: Any, y: Tensor) -> Tensor:
+    share: Tensor = (outputs.scores.argmax(1) == y).float().mean()
+    return share
+
+
+@pytest.mark.parametrize("kind", [Pair, Table, Outputs, SimpleNamespace])
+def test_outputs_of_any_class_reach_loss_and_metric(kind: Callable[..., Any]) -> None:
+    model = Gives(kind)
+    found = run(model, loss=lambda o, y: functional.cross_entropy(o.scores, y), metric=right_answers).finish()
+    plain = Body()
+    plain.load_state_dict(model.state_dict())
+    expected = run(plain).finish()
+    assert torch.equal(found.models, expected.models)
+    assert found.score == pytest.approx(expected.accuracy)
 
 
 class Noisy(Body):

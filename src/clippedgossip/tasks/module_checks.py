@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import disable_saved_tensors_hooks
 from torch.func import functional_call
 from torch.nn.parameter import is_lazy
+from torch.utils._pytree import tree_map
 
 from clippedgossip.errors import DataError, first_line, kind_of, warn_user
 from clippedgossip.tasks.datasets import IGNORED, DataSet, at, leaves, mapped, parts_of
@@ -455,7 +456,7 @@ def _loss(
 
 
 def _shapes(tree: Any) -> Any:
-    return mapped(lambda leaf: tuple(leaf.shape) if isinstance(leaf, Tensor) else leaf, tree)
+    return tree_map(lambda leaf: tuple(leaf.shape) if isinstance(leaf, Tensor) else kind_of(leaf), tree)
 
 
 def _dtypes(tree: Any) -> Any:

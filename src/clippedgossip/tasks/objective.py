@@ -10,11 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.utils._pytree import tree_map_only
 
 from clippedgossip.decode import Kind, Thing, built_in, decode
 from clippedgossip.errors import DataError
 from clippedgossip.records import refuse_metric
-from clippedgossip.tasks.datasets import IGNORED, at, leaves, mapped
+from clippedgossip.tasks.datasets import IGNORED, at, leaves
 
 
 def called(module: Any, x: Any) -> Any:
@@ -41,7 +42,7 @@ class Loss:
 
     def of_outputs(self, outputs: Any, y: Any) -> Tensor:
         """Outputs are float32 at least: a softmax and its gradient must see outputs rounded in one way."""
-        wide = mapped(widened, outputs)
+        wide = tree_map_only(Tensor, widened, outputs)  # of an own class they stay as they are
         if self.weights is None:
             return self.function(wide, y)
         return self.function(wide, y, self.weights.to(wide.dtype))
@@ -51,9 +52,9 @@ class Loss:
         return self if self.weights is None else replace(self, weights=self.weights.to(device))
 
 
-def widened(outputs: Any) -> Any:
+def widened(outputs: Tensor) -> Tensor:
     """At least float32."""
-    if isinstance(outputs, Tensor) and outputs.is_floating_point():
+    if outputs.is_floating_point():
         return outputs.to(torch.promote_types(outputs.dtype, torch.float32))
     return outputs
 
