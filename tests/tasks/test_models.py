@@ -394,6 +394,12 @@ def hooked() -> nn.Module:
     return module
 
 
+def graph() -> nn.Module:
+    made = nn.Linear(5, 3)
+    made.register_buffer("edges", torch.eye(5).to_sparse())
+    return made
+
+
 class Nothing:
     """A loss that is no number."""
 
@@ -416,6 +422,7 @@ class Nothing:
         ({"model": Renormed()}, "changes its parameter words.weight when it is called"),
         ({"model": hooked()}, "weight has a hook on its gradient"),
         ({"model": nn.LazyLinear(3)}, "weight has no shape yet"),
+        ({"model": graph()}, "buffer edges is sparse"),
         ({"model": Uncopied(5, 3)}, "cannot be copied"),
         ({"model": Grows()}, "and of \\(2, 5\\) when it is called again"),
         ({"loss": "mse"}, "outputs of shape \\(2, 3\\) for targets of shape \\(2,\\)"),

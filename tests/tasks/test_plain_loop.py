@@ -542,6 +542,35 @@ def test_outputs_of_any_class_reach_loss_and_metric(kind: Callable[..., Any]) ->
     assert found.score == pytest.approx(expected.accuracy)
 
 
+class Vague:
+    """Has whatever it is asked for, as a mock."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self
+
+
+HELD = {
+    "words": np.array(["cat", "dog"]),
+    "days": np.array(["2020-02-29"], dtype="datetime64[D]"),
+    "numbers of another machine": np.array([1.0], dtype=">f4"),
+    "long numbers": np.array([1.0], dtype=np.longdouble),
+    "records": np.array([(1, 2.0)], dtype=[("a", "i4"), ("b", "f8")]),
+    "things": np.array([None, "a"], dtype=object),
+    "a sparse tensor": torch.eye(3).to_sparse(),
+    "anything": Vague(),
+}
+
+
+@pytest.mark.parametrize("held", HELD.values(), ids=HELD)
+def test_a_model_may_hold_what_pytorch_cannot_add_up(held: Any, tmp_path: Path) -> None:
+    model = Body()
+    model.held = held
+    found = [run(model, out=tmp_path).finish().path for _ in range(2)]
+    assert found[0] == found[1]
+
+
 class Noisy(Body):
     """Draws also when it is tested."""
 

@@ -17,6 +17,7 @@ from functools import partial
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
@@ -273,7 +274,7 @@ def content(value: Any, depth: int = 0) -> Hashable:
         return kind, repr(value)
     if isinstance(value, type | torch.dtype | torch.device | BuiltinFunctionType | CodeType):
         return value
-    if depth > DEEPEST or isinstance(value, nn.Module) or getattr(value, "nbytes", 0) > LARGE:
+    if depth > DEEPEST or isinstance(value, nn.Module) or _bytes(value) > LARGE:
         return Itself(value)
     if (parts := _parts(value)) is not None:
         return kind, tuple(content(part, depth + 1) for part in parts)
@@ -297,11 +298,18 @@ def _parts(value: Any) -> list[Any] | None:
         return [value.__func__, value.__self__]
     if isinstance(value, partial):
         return [value.func, value.args, value.keywords]
-    if isinstance(value, Tensor) and value.layout == torch.strided and not value.is_meta:
+    if isinstance(value, Tensor) and value.layout == torch.strided and not value.is_meta | value.is_quantized:
         return [value.dtype, value.shape, value.detach().cpu().reshape(-1).tolist()]
     if is_dataclass(value) and ours(value):
         return [getattr(value, part.name) for part in fields(value) if part.compare]
     return None
+
+
+def _bytes(value: Any) -> int:
+    """Of an array."""
+    if isinstance(value, Tensor):
+        return value.numel() * value.element_size()
+    return value.nbytes if isinstance(value, np.ndarray) else 0
 
 
 def _class(kind: type) -> Hashable:

@@ -86,6 +86,12 @@ def _check_parameters(module: nn.Module) -> None:
     for name, part in module.named_modules():
         if getattr(part, "sparse", False):
             raise DataError(f"layer {name or 'itself'} has sparse gradients; give it sparse=False")
+    for name, held in module.named_buffers():
+        if held.layout != torch.strided:
+            raise DataError(
+                f"the model's buffer {name} is sparse, which workers cannot share\n"
+                "keep its indices and its values as two buffers, and make the sparse tensor in forward"
+            )
     for name, parameter in found.items():
         if parameter.dtype != torch.float32:
             raise DataError(
@@ -402,10 +408,13 @@ def _remembered(module: nn.Module) -> dict[str, str]:
 
 
 def _held(value: Any, depth: int = 4) -> str:
-    if isinstance(value, Tensor | np.ndarray):
-        wide = torch.as_tensor(value).detach()
-        wide = wide.abs() if wide.is_complex() else wide
-        return f"{tuple(wide.shape)} {'' if wide.is_meta else float(wide.double().sum())}"
+    if isinstance(value, np.ndarray):
+        return f"{value.shape} {hash(value.tobytes())}"
+    if isinstance(value, Tensor):
+        with suppress(RuntimeError):  # some kinds have no sum, and those of a meta tensor no numbers
+            wide = value.detach().abs() if value.is_complex() else value.detach()
+            return f"{tuple(value.shape)} {float(wide.sum(dtype=torch.float64))}"
+        return str(tuple(value.shape))
     if isinstance(value, int | float | str | bytes | None):
         return repr(value)
     if not depth or isinstance(value, nn.Module | type):
