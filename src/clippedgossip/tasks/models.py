@@ -5,9 +5,11 @@ alone. Frozen parameters are constants. Buffers that change in training (such as
 batch normalisation) are each worker's own and are never mixed.
 
 Models share a stack or a compiled function if they are alike in all but the numbers of parameters and buffers
-(`identity`). Values are compared by content; what cannot be is like itself alone.
+(`identity`); what keeps results from call to call must also have the same numbers. Values are compared by
+content; what cannot be is like itself alone.
 """
 
+import hashlib
 import math
 import pickle
 from collections.abc import Callable, Hashable, Mapping
@@ -263,6 +265,12 @@ def identity(module: nn.Module) -> Hashable:
             hooks = [list(getattr(part, hooks, {}).values()) for hooks in HOOKS]
             found.append((_class(type(part)), part.training, tensors, content(own), content(hooks)))
     return tuple(found)
+
+
+def numbers(module: nn.Module) -> Hashable:
+    """A digest of its parameters and buffers."""
+    held = [one.detach().cpu().flatten() for one in (*module.parameters(), *module.buffers())]
+    return tuple(hashlib.sha256(one.view(torch.uint8).numpy().tobytes()).digest() for one in held)
 
 
 def content(value: Any, depth: int = 0) -> Hashable:

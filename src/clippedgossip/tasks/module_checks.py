@@ -6,7 +6,7 @@ import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from itertools import islice
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -36,12 +36,15 @@ TESTED = 256  # samples of the test set that a metric is tried on, if a few are 
 ROUNDS_TRIED = 32  # of a poison, whose labels may depend on the round
 
 
-def check_module(module: nn.Module, data: DataSet, loss: Loss, metric: Metric, batch: int) -> None:
-    """Refuse a module that could not be trained on the data by this loss, or tested by this metric."""
+def check_module(module: nn.Module, data: DataSet, loss: Loss, metric: Metric, batch: int) -> bool:
+    """Refuse a module that could not be trained on the data by this loss, or tested by this metric. Says
+    whether it keeps something when it is called, beside its buffers."""
     _check_parameters(module)
     trial = copied(module)
+    before = _remembered(trial)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         _check_outputs(trial, data, loss, metric, batch)
+    return _remembered(trial) != before
 
 
 def copied(module: nn.Module) -> nn.Module:
@@ -398,13 +401,21 @@ def _same_again(
 
 
 def _remembered(module: nn.Module) -> dict[str, str]:
-    """What parts of a module hold beside parameters and buffers, in a form that shows whether it changes."""
+    """What parts of a module hold beside parameters and buffers, and what functools.cache holds for their
+    classes, in a form that shows whether it changes."""
     return {
         f"{name}.{key}" if name else key: _held(held)
         for name, part in module.named_modules()
-        for key, held in vars(part).items()
+        for key, held in (*vars(part).items(), *_caches(type(part)))
         if key not in _OF_MODULES
     }
+
+
+def _caches(kind: type) -> Iterator[tuple[str, int]]:
+    """How often each method of a class has put a new result into its cache."""
+    for name, held in ((name, held) for part in kind.__mro__ for name, held in vars(part).items()):
+        if isinstance(held, _CACHE):
+            yield name, held.cache_info().misses
 
 
 def _held(value: Any, depth: int = 4) -> str:
@@ -427,6 +438,7 @@ def _held(value: Any, depth: int = 4) -> str:
 
 
 _OF_MODULES = frozenset(vars(nn.Module()))
+_CACHE = type(cache(len))
 MOST_HELD = 1000  # entries of a table or list that are looked at
 
 

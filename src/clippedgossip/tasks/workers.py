@@ -33,6 +33,7 @@ from clippedgossip.tasks.models import (
     content,
     flatten,
     identity,
+    numbers,
     refuse_copies,
 )
 from clippedgossip.tasks.module_checks import check_module, check_poison
@@ -93,6 +94,7 @@ class Task:
     augment: bool = False
     poison: Poison | None = None
     poisoned: Tensor | None = None  # the places in `nodes` of the nodes whose batches are poisoned
+    keeps: bool = False  # whether its module keeps something when it is called, beside its buffers
 
     def __repr__(self) -> str:
         return (
@@ -172,9 +174,10 @@ def make_task(
             )
         module = build(module, data.shape, data.classes, seed=seed)
     built_in = isinstance(model, str) and loss is None and metric is None and data.mean is not None
+    keeps = False
     if not built_in:
         refuse_copies(type(module).__name__, module, CHECKED - 1)
-        check_module(module, data, objective, measured, batch)
+        keeps = check_module(module, data, objective, measured, batch)
     ids = list(range(len(shares))) if nodes is None else list(nodes)
     rows = _checked_shares(ids, shares, data.count)
     unknown = sorted(set(poisoned) - set(ids))
@@ -200,6 +203,7 @@ def make_task(
         augment=augment,
         poison=poison if poisoned else None,
         poisoned=torch.tensor([ids.index(node) for node in poisoned]) if poisoned else None,
+        keeps=keeps,
     )
 
 
@@ -641,6 +645,7 @@ def _shape(task: Task) -> tuple[object, ...]:
         task.batch,
         task.augment,
         identity(task.module),
+        numbers(task.module) if task.keeps else None,
     )
 
 
