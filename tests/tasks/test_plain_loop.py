@@ -471,6 +471,27 @@ def test_a_buffer_that_changes_late_is_each_worker_s_own(persistent: bool) -> No
     assert found.accuracy == float(right)
 
 
+class Calls(Body):
+    """Counts its calls, also when it is tested."""
+
+    calls: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.tensor(0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return super().forward(x) * self.calls
+
+
+@pytest.mark.parametrize("norm", [nn.Identity(), nn.BatchNorm1d(3)])
+def test_the_statistics_of_an_average_change_no_other_buffer(norm: nn.Module) -> None:
+    model = nn.Sequential(Calls(), norm)
+    average = run(model).finish().load(copy.deepcopy(model))
+    assert average.get_buffer("0.calls") == ROUNDS
+
+
 def test_a_buffer_that_only_some_calls_change_is_told() -> None:
     model = Peak(always=False)
     with (

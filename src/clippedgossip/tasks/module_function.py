@@ -355,19 +355,25 @@ class ModuleFunction:
     @torch.no_grad()
     def estimated(self, parameters: Dict, start: Tensor, constants: Dict, batches: Sequence[Any]) -> Tensor:
         """(B,) buffers of one model whose batch normalisations take the mean statistics of these batches."""
-        norms = [part for part in self.module.modules() if isinstance(part, _BatchNorm)]
-        momenta = [part.momentum for part in norms]
+        norms = {name: part for name, part in self.module.named_modules() if isinstance(part, _BatchNorm)}
+        if not norms:
+            return start
+        momenta = [part.momentum for part in norms.values()]
         buffers, key = start.clone(), torch.zeros(4, dtype=torch.int64, device=start.device)
         for name, view in self.buffers.views(buffers).items():
             if name.endswith("num_batches_tracked"):
                 view.zero_()
         with self.evaluating(batch_statistics=True):
-            for part in norms:
+            for part in norms.values():
                 part.momentum = None  # PyTorch then takes the mean of all batches
             for x in batches:
                 _, buffers = self(parameters, buffers, key, constants, x)
-            for part, momentum in zip(norms, momenta, strict=True):
+            for part, momentum in zip(norms.values(), momenta, strict=True):
                 part.momentum = momentum
+        kept = self.buffers.views(start)
+        for name, view in self.buffers.views(buffers).items():
+            if name.rpartition(".")[0] not in norms:
+                view.copy_(kept[name])
         return buffers
 
     def try_once(self, parameters: Dict, x: Any, y: Any, *, batched: bool) -> None:
