@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from math import nan
 from pathlib import Path
-from types import MethodType
+from types import FunctionType, MethodType
 from typing import Any
 
 import networkx as nx
@@ -128,13 +128,20 @@ def test_a_compiler_that_is_wrong_is_not_used(fault: str, compile_with: Compile)
     assert torch.equal(found, right)
 
 
-def test_what_cannot_be_compiled_trains_uncompiled(compile_with: Compile) -> None:
+def stop(error: Exception) -> None:
+    raise error
+
+
+@pytest.mark.parametrize("kind", [torch._dynamo.exc.TorchRuntimeError, AssertionError])
+def test_what_cannot_be_compiled_trains_uncompiled(compile_with: Compile, kind: type[Exception]) -> None:
+    """Some errors of the compiler are of Python's own types."""
     right = models(setup())
+    raised_there = FunctionType(stop.__code__, {"__name__": "torch._dynamo.guards"})
 
     class Fails(BadCompiler):
         def __call__(self, function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
             def compiled(*arguments: Any) -> Any:
-                raise torch._dynamo.exc.TorchRuntimeError("no rule for this\nmore")
+                raised_there(kind("no rule for this\nmore"))
 
             return compiled if "gradients" in function.__name__ else function
 

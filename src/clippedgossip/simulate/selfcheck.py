@@ -6,6 +6,7 @@ each for eight workers: gradients and losses with uncompiled ones; in a round th
 graph also the half-steps, and the mixing of all runs.
 """
 
+import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -79,7 +80,7 @@ def check_compiled(workers: Workers, models: Tensor) -> None:
                     name = "gradients"
                     found = reference.wrong_compiled_gradients(models)
         except Exception as error:
-            if not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
+            if not _of_compiler(error):
                 raise
             if distrust(workers.kind(name)) is None:
                 raise
@@ -91,6 +92,13 @@ def check_compiled(workers: Workers, models: Tensor) -> None:
             return
         said, now = _distrust(workers, name, found)
         warn_user(f"{said}; it is {now}")
+
+
+def _of_compiler(error: Exception) -> bool:
+    """Whether PyTorch's compiler raised it; some of its errors are of Python's own types."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    raised = type(error).__module__, str(frame.f_globals.get("__name__"))
+    return any(where.startswith(("torch._dynamo", "torch._inductor")) for where in raised)
 
 
 class SelfCheck:
