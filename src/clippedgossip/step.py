@@ -62,7 +62,8 @@ class Optimizer(ABC):
             part = slice(start, start + flat.shape[1])
             start += flat.shape[1]
             held = [slot[:, part] for slot in state]
-            half[:, part] = self.step(models[:, part], flat.to(models.dtype), held, lr, numbers)
+            own = flat.to(models.dtype, copy=True)  # a step may change it; the self-check reads the gradients
+            half[:, part] = self.step(models[:, part], own, held, lr, numbers)
 
     @abstractmethod
     def step(

@@ -151,6 +151,19 @@ def test_what_cannot_be_compiled_trains_uncompiled(compile_with: Compile, kind: 
     assert torch.equal(found, right)
 
 
+class InPlace(Optimizer):
+    """Changes the gradient that it is given."""
+
+    def step(self, x: Tensor, g: Tensor, held: Any, lr: Tensor, numbers: Any) -> Tensor:
+        return x - lr * g.mul_(0.5)
+
+
+def test_an_optimizer_may_change_the_gradient_in_place(compile_with: Compile) -> None:
+    right = models(setup(optimizer=InPlace()))
+    compile_with(BadCompiler("none", after=100))
+    assert torch.equal(models(setup(optimizer=InPlace())), right)
+
+
 def test_a_user_is_told_before_the_first_function_is_compiled(
     compile_with: Compile, capsys: pytest.CaptureFixture[str]
 ) -> None:
