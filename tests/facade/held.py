@@ -212,6 +212,7 @@ else:
     HELD["regression"] = lambda v: LinearRegression().fit(points, v * points[:, 0])
     HELD["tree"] = lambda v: DecisionTreeRegressor(random_state=0).fit(points, v * points[:, 0])
 HELD["scripted module"] = lambda v: torch.jit.script(Times(v))
+HELD["scripted parts"] = lambda v: torch.jit.script(nn.Sequential(Times(v), nn.Tanh()))
 
 
 class Times(nn.Module):

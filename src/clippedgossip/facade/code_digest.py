@@ -7,6 +7,7 @@ import dis
 import functools
 import inspect
 import pickle
+import re
 import sys
 import sysconfig
 import threading
@@ -47,6 +48,8 @@ EMPTY = type(threading.Lock()), type(threading.RLock())
 """They hold nothing."""
 LOADS = ("LOAD_GLOBAL", "LOAD_NAME", "IMPORT_NAME")
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_OF_ONE_PROCESS = re.compile(r"\.___torch_mangle_\d+| at 0x[0-9a-f]+")
+"""What PyTorch's text of a compiled module has anew in every process and copy."""
 _INSTALLED = tuple(sysconfig.get_paths()[name] for name in ("purelib", "platlib", "stdlib"))
 _OF_MODULES = frozenset(vars(nn.Module()))
 
@@ -201,7 +204,7 @@ class Description:
             yield f"{name} {type(part).__qualname__}"
             yield self.of(type(part))
             if isinstance(part, torch.jit.ScriptModule):
-                yield str(part._c.dump_to_str(True, True, False))
+                yield _OF_ONE_PROCESS.sub("", part._c.dump_to_str(True, True, False))
             else:
                 yield self.of({key: value for key, value in vars(part).items() if key not in _OF_MODULES})
             yield from (self.of(hook) for hooks in HOOKS for hook in getattr(part, hooks).values())
