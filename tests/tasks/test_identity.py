@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import clippedgossip as cg
+from clippedgossip.tasks import models
 from clippedgossip.tasks.models import content, identity
 
 
@@ -133,6 +134,23 @@ def test_what_cannot_be_compared_is_like_itself() -> None:
         assert content(thing) == content(thing)
         hash(content(thing))
     assert content(nn.Linear(2, 2)) != content(nn.Linear(2, 2))
+
+
+MANY = [torch.arange(10_000.0), list(range(10_000)), dict.fromkeys(range(10_000), 0.5)]
+
+
+@pytest.mark.parametrize("held", MANY, ids=["tensor", "list", "table"])
+def test_many_numbers_are_compared_in_one_go(held: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One by one, those of a large mask would take seconds for each run."""
+    calls = []
+
+    def counted(*given: Any) -> Any:
+        calls.append(given)
+        return content(*given)
+
+    monkeypatch.setattr(models, "content", counted)
+    assert identity(Net(held=held)) == identity(Net(held=copy.deepcopy(held)))
+    assert len(calls) < 1000
 
 
 class Drawn(nn.Module):

@@ -29,6 +29,7 @@ from torch import Tensor, nn
 
 from clippedgossip.errors import RunError, kind_of
 from clippedgossip.simulate.setup import digest
+from clippedgossip.tasks.models import bits
 from clippedgossip.tasks.module_function import still_parts
 
 OURS = ("clippedgossip", "torch", "builtins")
@@ -87,7 +88,7 @@ class Description:
         elif isinstance(thing, set | frozenset):
             yield from self._sorted(thing)
         elif isinstance(thing, Tensor) and thing.layout == torch.strided and not thing.is_quantized:
-            yield f"{tuple(thing.shape)} {thing.dtype} {'' if thing.is_meta else _bits(thing)}"
+            yield f"{tuple(thing.shape)} {thing.dtype} {'' if thing.is_meta else digest(bits(thing))}"
         elif kind in (np.ndarray, np.memmap):
             yield from self._array(thing)
         elif isinstance(thing, MethodType):
@@ -216,12 +217,6 @@ def _unreadable(thing: object) -> RunError:
         f"out= names a run by all that its model, loss and metric hold, but {kind_of(thing)} cannot be read\n"
         "let them hold the numbers that they take from it, or leave out= out"
     )
-
-
-def _bits(tensor: Tensor) -> str:
-    """The digest of any dtype."""
-    plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().flatten()
-    return digest(plain.view(torch.uint8))
 
 
 def _is_cache(kind: type, name: str) -> bool:

@@ -35,6 +35,7 @@ DEEPEST = 8  # values within values that are compared
 LARGE = 1 << 22  # bytes of an array up to which its numbers are compared
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _OF_MODULES = frozenset(vars(nn.Module()))
+_PLAIN = frozenset([type(None), bool, int, float, complex, str, bytes])
 
 
 def linear(shape: Shape, classes: int) -> nn.Module:
@@ -269,8 +270,14 @@ def identity(module: nn.Module) -> Hashable:
 
 def numbers(module: nn.Module) -> Hashable:
     """A digest of its parameters and buffers."""
-    held = [one.detach().cpu().flatten() for one in (*module.parameters(), *module.buffers())]
-    return tuple(hashlib.sha256(one.view(torch.uint8).numpy().tobytes()).digest() for one in held)
+    held = (*module.parameters(), *module.buffers())
+    return tuple(hashlib.sha256(bits(one).data).digest() for one in held)
+
+
+def bits(tensor: Tensor) -> np.ndarray:
+    """The numbers of any dtype, as bytes."""
+    plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().flatten()
+    return plain.view(torch.uint8).numpy()
 
 
 def content(value: Any, depth: int = 0) -> Hashable:
@@ -285,6 +292,8 @@ def content(value: Any, depth: int = 0) -> Hashable:
     if depth > DEEPEST or isinstance(value, nn.Module) or _bytes(value) > LARGE:
         return Itself(value)
     if (parts := _parts(value)) is not None:
+        if kind in (list, tuple, dict) and _PLAIN.issuperset(map(type, parts)):  # many numbers, in one go
+            return kind, repr(value)
         return kind, tuple(content(part, depth + 1) for part in parts)
     try:
         return kind, pickle.dumps(value)
@@ -307,7 +316,7 @@ def _parts(value: Any) -> list[Any] | None:
     if isinstance(value, partial):
         return [value.func, value.args, value.keywords]
     if isinstance(value, Tensor) and value.layout == torch.strided and not value.is_meta | value.is_quantized:
-        return [value.dtype, value.shape, value.detach().cpu().reshape(-1).tolist()]
+        return [value.dtype, value.shape, bits(value).tobytes()]
     if is_dataclass(value) and ours(value):
         return [getattr(value, part.name) for part in fields(value) if part.compare]
     return None
