@@ -7,9 +7,13 @@ in a CUDA graph with the round as a 0-dim tensor).
 """
 
 import math
-from collections.abc import Sequence
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from hashlib import blake2b
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -111,3 +115,32 @@ def keep_mask(
     else:
         lots = bits.view(torch.int16)[..., :count]  # four draws from each word
     return (lots >= int(rate * 65536) - 32768).reshape(*lots.shape[:-1], *shape)
+
+
+@contextmanager
+def host_randomness(seed: int | None = None) -> Iterator[Callable[[], bool]]:
+    """Python's and NumPy's global random numbers, from a seed if there is one; their states come back. Gives
+    a function that says whether any were drawn."""
+    before = random.getstate(), np.random.get_state()
+    if seed is not None:
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+    start = random.getstate(), _words(np.random.get_state())
+    try:
+        yield lambda: (random.getstate(), _words(np.random.get_state())) != start
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])
+
+
+def _words(state: Any) -> tuple[object, ...]:
+    """A state of NumPy's as something that can be compared."""
+    return tuple(part.tobytes() if isinstance(part, np.ndarray) else part for part in state)
+
+
+@contextmanager
+def drawn_from(seed: int) -> Iterator[None]:
+    """The global random numbers of PyTorch, Python and NumPy, from a seed; their states come back."""
+    with torch.random.fork_rng(devices=[]), host_randomness(seed):
+        torch.manual_seed(seed)
+        yield

@@ -1,5 +1,6 @@
 """`cg.train`: what a newcomer writes works, and a mistake is told in two lines before the first round."""
 
+import random
 import sys
 from collections.abc import Callable
 from copy import deepcopy
@@ -342,9 +343,14 @@ def test_data_is_a_data_set_four_arrays_or_a_name(network: Network, data: DataSe
     assert cg.train(network, attack="none", rounds=1, device="cpu").accuracy is not None  # digits and mlp
 
 
-def test_a_factory_starts_every_seed_from_other_weights(network: Network, data: DataSet) -> None:
+@pytest.mark.parametrize("draw", [lambda: torch.rand(()), np.random.rand, random.random])
+def test_a_factory_starts_every_seed_from_other_weights(
+    network: Network, data: DataSet, draw: Callable[[], Any]
+) -> None:
     def make() -> nn.Module:
-        return nn.Linear(2, 2)
+        made = nn.Linear(2, 2)
+        nn.init.constant_(made.weight, float(draw()))
+        return made
 
     state = torch.get_rng_state()
     starts = [start(network, data, make, seed=seed).setup.task.initial() for seed in (0, 0, 1)]

@@ -1,5 +1,6 @@
 """Models, flat vectors, poison, augmentation, tasks and the quadratic."""
 
+import random
 from dataclasses import replace
 from typing import Any
 
@@ -38,7 +39,7 @@ from clippedgossip.tasks import (
     unflatten,
 )
 from clippedgossip.tasks.datasets import at, leaves, mapped
-from clippedgossip.tasks.models import content
+from clippedgossip.tasks.models import content, seeded
 from clippedgossip.tasks.module_checks import check_poison
 from clippedgossip.tasks.objective import find_loss, of_module
 from clippedgossip.tasks.poison import Poison
@@ -398,6 +399,22 @@ def graph() -> nn.Module:
     made = nn.Linear(5, 3)
     made.register_buffer("edges", torch.eye(5).to_sparse())
     return made
+
+
+def test_a_model_of_one_s_own_is_the_same_in_every_process() -> None:
+    """Ranks make it each for itself, and share but the trained weights."""
+
+    def make() -> nn.Module:
+        made = nn.Linear(2, 2)
+        nn.init.constant_(made.weight, np.random.rand())
+        nn.init.constant_(made.bias, random.random())
+        return made
+
+    states = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index]  # a tuple
+    starts = [flatten(seeded("own", make, seed)) for seed in (0, 0, 1)]
+    assert states == (random.getstate(), np.random.get_state()[1].tolist())  # type: ignore[index]  # the same
+    assert torch.equal(starts[0], starts[1])
+    assert not torch.equal(starts[0], starts[2])
 
 
 class Nothing:

@@ -15,6 +15,7 @@ from clippedgossip.devices import find_device
 from clippedgossip.errors import ConfigError, DataError, counted, kind_of, unknown_name
 from clippedgossip.facade.recorded_run import RecordedRun
 from clippedgossip.network import Network
+from clippedgossip.randomness import drawn_from
 from clippedgossip.rules import Rule
 from clippedgossip.settings import AttackConfig, DataConfig, ModelConfig, RuleConfig, Training, TrainingConfig
 from clippedgossip.simulate.setup import Setup, Shares, network_task
@@ -307,8 +308,7 @@ def _model(model: ModelLike, data: DataSet, seed: int) -> str | nn.Module:
         return _on_cpu(copied(model))
     made: object = model
     if callable(model):
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with drawn_from(seed):
             made = _called(model)
     if not isinstance(made, nn.Module):
         what = "makes" if callable(model) else "is"

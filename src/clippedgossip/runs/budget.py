@@ -13,6 +13,7 @@ from torch import nn
 from clippedgossip.attacks import Attack, Tuned
 from clippedgossip.errors import DataError, RunError
 from clippedgossip.network import Network
+from clippedgossip.randomness import drawn_from
 from clippedgossip.rules import Mozi, Rule
 from clippedgossip.rules.premix import Premix
 from clippedgossip.runs.config import RunConfig
@@ -81,7 +82,7 @@ def _module(config: RunConfig, shape: tuple[int, ...], classes: int | None) -> n
     build: Callable[[], nn.Module] = partial(config.model.thing.build, given=(shape, classes))
     with suppress(Exception), torch.device("meta"):
         return build()
-    with torch.random.fork_rng(devices=[]):
+    with drawn_from(0):
         return build().to("meta")
 
 

@@ -27,7 +27,7 @@ from torch.nn.parameter import is_lazy
 from clippedgossip.decode import Kind
 from clippedgossip.devices import free_memory, ours
 from clippedgossip.errors import DataError, RunError, unknown_name
-from clippedgossip.randomness import generator, key
+from clippedgossip.randomness import drawn_from, generator, key
 
 Shape = tuple[int, ...]
 
@@ -126,9 +126,9 @@ def build(name: str, shape: Shape, classes: int, *, seed: int) -> nn.Module:
 def seeded(name: str, make: Callable[[], nn.Module], seed: int) -> nn.Module:
     """A model with parameters drawn from `seed` alone: of one that is built in as in `build`, of a user's own
     as its constructor draws them."""
-    with torch.random.fork_rng(devices=[]):
+    with drawn_from(0):
         _refuse_too_large(name, make)
-        torch.manual_seed(key(seed, "init"))
+    with drawn_from(key(seed, "init")):
         module = make()
     return initialise(module, seed, he=HE.get(name, ())) if name in MODELS else module
 

@@ -20,8 +20,9 @@ from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_map
 
 from clippedgossip.errors import DataError, first_line, kind_of, warn_user
+from clippedgossip.randomness import host_randomness
 from clippedgossip.tasks.datasets import IGNORED, DataSet, at, leaves, mapped, parts_of
-from clippedgossip.tasks.module_function import Objective, host_randomness
+from clippedgossip.tasks.module_function import Objective
 from clippedgossip.tasks.objective import Loss, Metric, binary, called, cross_entropy, mse, nll
 from clippedgossip.tasks.poison import Poison
 

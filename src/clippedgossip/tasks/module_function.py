@@ -5,7 +5,6 @@ drawn from go in, and the new buffers come out. What cannot be batched is found 
 """
 
 import copy
-import random
 import re
 import warnings
 import weakref
@@ -15,7 +14,6 @@ from functools import partial
 from itertools import accumulate
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
@@ -27,7 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from clippedgossip.errors import DataError
-from clippedgossip.randomness import keep_mask
+from clippedgossip.randomness import host_randomness, keep_mask
 from clippedgossip.tasks.datasets import cast, leaves, mapped
 from clippedgossip.tasks.models import ParameterLayout
 from clippedgossip.tasks.objective import Loss, Metric, called
@@ -715,27 +713,6 @@ def _replace(module: nn.Module, other: Callable[[nn.Module, int], nn.Module | No
 def _random_states(device: torch.device) -> list[Tensor]:
     on_gpu = [torch.cuda.get_rng_state(device)] if device.type == "cuda" else []
     return [torch.get_rng_state(), *on_gpu]
-
-
-@contextmanager
-def host_randomness(seed: int | None = None) -> Iterator[Callable[[], bool]]:
-    """Python's and NumPy's global random numbers, from a seed if there is one; their states come back. Gives
-    a function that says whether any were drawn."""
-    before = random.getstate(), np.random.get_state()
-    if seed is not None:
-        random.seed(seed)
-        np.random.seed(seed % 2**32)
-    start = random.getstate(), _words(np.random.get_state())
-    try:
-        yield lambda: (random.getstate(), _words(np.random.get_state())) != start
-    finally:
-        random.setstate(before[0])
-        np.random.set_state(before[1])
-
-
-def _words(state: Any) -> tuple[object, ...]:
-    """A state of NumPy's as something that can be compared."""
-    return tuple(part.tobytes() if isinstance(part, np.ndarray) else part for part in state)
 
 
 class _LooksUp(TorchFunctionMode):

@@ -23,7 +23,7 @@ from torch.nn import functional
 import clippedgossip.devices as devices
 from clippedgossip.errors import DataError, RunError, UserError, warn_user
 from clippedgossip.own import blamed
-from clippedgossip.randomness import Word, batch_indices, hash_bits, key, purpose_word
+from clippedgossip.randomness import Word, batch_indices, hash_bits, host_randomness, key, purpose_word
 from clippedgossip.tasks.augment import crop_flip
 from clippedgossip.tasks.datasets import Data, DataSet, at, cast, leaves, mapped
 from clippedgossip.tasks.models import (
@@ -45,7 +45,6 @@ from clippedgossip.tasks.module_function import (
     batched_on_cpu,
     evaluated_at_once,
     evaluation_cost,
-    host_randomness,
     in_format,
 )
 from clippedgossip.tasks.objective import (
