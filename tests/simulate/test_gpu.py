@@ -174,6 +174,18 @@ def test_a_module_of_one_s_own_trains_as_on_the_cpu(make: Callable[[], nn.Module
     assert_alike(there, here)
 
 
+def test_a_loss_with_tensors_trains_as_on_the_cpu() -> None:
+    """A module goes to the GPU; of what a closure holds, nobody knows."""
+    run, weights = setup(ClippedGossip(radius=0.1), None, "mlp"), torch.tensor([1.0, 2.0, 3.0, 4.0])
+    run = replace(run, task=replace(run.task, loss=Loss(nn.CrossEntropyLoss(weight=weights))))
+    *_, here = train(run)
+    *_, there = train(run, device="cuda")
+    assert_alike(there, here)
+    closure = Loss(lambda outputs, y: nn.functional.cross_entropy(outputs, y, weight=weights))
+    with pytest.raises(RunError, match=r"it holds a tensor elsewhere"):
+        next(train(replace(run, task=replace(run.task, loss=closure)), device="cuda"))
+
+
 class Scaled(SGD):
     """Its number is no field, so that all are equal."""
 

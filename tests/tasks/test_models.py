@@ -43,6 +43,7 @@ from clippedgossip.tasks.models import content, seeded
 from clippedgossip.tasks.module_checks import check_poison
 from clippedgossip.tasks.objective import find_loss, of_module
 from clippedgossip.tasks.poison import Poison
+from clippedgossip.tasks.workers import stackable
 from tests.rounding import assert_near, near
 
 MNIST, CIFAR, TINY = (1, 28, 28), (3, 32, 32), (1, 8, 8)
@@ -415,6 +416,23 @@ def test_a_model_of_one_s_own_is_the_same_in_every_process() -> None:
     assert states == (random.getstate(), np.random.get_state()[1].tolist())  # type: ignore[index]  # the same
     assert torch.equal(starts[0], starts[1])
     assert not torch.equal(starts[0], starts[2])
+
+
+def test_a_loss_that_is_a_module_goes_where_the_data_are() -> None:
+    """A copy, and a stack takes the copies of all its runs."""
+    x, y = torch.randn(40, 5), torch.arange(40) % 3
+    data, model, weight = DataSet.of(x, y, x, y), nn.Linear(5, 3), torch.ones(3)
+    given = nn.CrossEntropyLoss(weight=weight)
+    task = make_task(data, partition(y, 2, seed=0), model, seed=0, loss=given)
+    moved = task.loss.to("meta").function
+    assert isinstance(moved, nn.CrossEntropyLoss)
+    assert moved.weight is not None
+    assert moved.weight.is_meta
+    assert given.weight is weight
+    copies = [replace(task, loss=task.loss.to("cpu")) for _ in range(2)]
+    assert stackable(*copies)
+    weight[0] = 2.0
+    assert not stackable(copies[0], task)
 
 
 class Nothing:

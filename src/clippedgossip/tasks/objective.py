@@ -1,5 +1,6 @@
 """What a task asks for: losses to train by and metrics to test by, by name or of the user's own."""
 
+import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils._pytree import tree_map_only
 
@@ -48,7 +49,9 @@ class Loss:
         return self.function(wide, y, self.weights.to(wide.dtype))
 
     def to(self, device: torch.device | str) -> "Loss":
-        """The same with its weights on a device."""
+        """The same with its weights on a device, or with a copy of the module that it is."""
+        if isinstance(self.function, nn.Module):
+            return replace(self, function=copy.deepcopy(self.function).to(device))
         return self if self.weights is None else replace(self, weights=self.weights.to(device))
 
 

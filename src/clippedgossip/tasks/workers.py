@@ -9,7 +9,7 @@ depends on the model alone.
 import copy
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -316,18 +316,19 @@ class Workers:
             if not codes.intersection(CALLS) or blamed(error) is not None:
                 raise  # it is of ours, or of a file that is known to be the cause
             said = (str(error).splitlines() or [""])[0]
-            fix = (
-                f"it computes in {self.precision}: give tensors that it makes the dtype of its inputs, or "
-                "take precision tf32"
-                if self.dtype != torch.float32 and "dtype" in said
-                else "it took the first samples; it must take every batch, and its outputs must keep their "
-                "shape and their kind"
-            )
             by = self.task.metric if Metric.of_batch.__code__ in codes else self.task.loss
             raise RunError(
                 f"{type(self.module).__name__} with {type(by).__name__.lower()} {by.name!r} raised {when}: "
-                f"{type(error).__name__}: {said}\n{fix}"
+                f"{type(error).__name__}: {said}\n{self._fix(said)}"
             ) from error
+
+    def _fix(self, said: str) -> str:
+        if "same device" in said:
+            return "it holds a tensor elsewhere; make it a buffer, or take t.to(x.device) in each call"
+        if self.dtype != torch.float32 and "dtype" in said:
+            make = "give tensors that it makes the dtype of its inputs"
+            return f"it computes in {self.precision}: {make}, or take precision tf32"
+        return "it took the first samples; it must take every batch, and its outputs must keep their shape and kind"
 
     @property
     def stacks(self) -> bool:
@@ -639,13 +640,18 @@ def _shape(task: Task) -> tuple[object, ...]:
         tuple(tuple(leaf.shape) for leaf in leaves((data.train_x, data.train_y))),
         tuple(None if scale is None else tuple(scale.flatten().tolist()) for scale in (data.mean, data.std)),
         task.layout,
-        content(task.loss),
+        _of_loss(task.loss),
         content(task.metric),
         task.batch,
         task.augment,
         identity(task.module),
         numbers(task.module) if task.keeps else None,
     )
+
+
+def _of_loss(loss: Loss) -> Hashable:
+    held = loss.function
+    return (identity(held), numbers(held)) if isinstance(held, nn.Module) else content(loss)
 
 
 def _checked_shares(ids: Sequence[int], shares: Sequence[Data | Sequence[int]], samples: int) -> list[Tensor]:
