@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import networkx as nx
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -37,7 +38,7 @@ from clippedgossip.simulate.engine import Stack, set_product_precision
 from clippedgossip.step import SGD, LearningRate
 from clippedgossip.tasks import DataSet, make_task, partition
 from clippedgossip.tasks.module_function import ModuleFunction
-from clippedgossip.tasks.objective import Loss
+from clippedgossip.tasks.objective import Loss, mean_metric
 from tests.ahead import Ahead
 from tests.rounding import assert_near, sums, trained
 from tests.rules.test_rules_contract import CASES
@@ -184,6 +185,28 @@ def test_a_loss_with_tensors_trains_as_on_the_cpu() -> None:
     closure = Loss(lambda outputs, y: nn.functional.cross_entropy(outputs, y, weight=weights))
     with pytest.raises(RunError, match=r"it holds a tensor elsewhere"):
         next(train(replace(run, task=replace(run.task, loss=closure)), device="cuda"))
+
+
+def by_numpy(outputs: torch.Tensor, y: torch.Tensor) -> Any:
+    return np.mean(outputs.argmax(1).cpu().numpy() == y.cpu().numpy())
+
+
+def by_python(outputs: torch.Tensor, y: torch.Tensor) -> Any:
+    return sum(outputs.argmax(1).eq(y).tolist()) / len(y)
+
+
+def on_the_cpu(outputs: torch.Tensor, y: torch.Tensor) -> Any:
+    return outputs.argmax(1).eq(y).float().mean().cpu()
+
+
+@pytest.mark.parametrize("function", [by_numpy, by_python, on_the_cpu])
+def test_a_metric_may_give_a_number_of_the_host(function: Callable[..., Any]) -> None:
+    run = setup(ClippedGossip(radius=0.1), None, "mlp")
+    own = replace(run, task=replace(run.task, metric=mean_metric("own", function)))
+    usual, found = (list(train(one, device="cuda"))[-1].record for one in (run, own))
+    assert usual is not None
+    assert found is not None
+    assert found.score == pytest.approx(usual.score)
 
 
 class Scaled(SGD):

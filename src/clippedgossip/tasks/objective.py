@@ -236,7 +236,7 @@ def mean_metric(
     """
 
     def sums(outputs: Any, y: Any) -> Tensor:
-        found = torch.as_tensor(function(outputs, y))
+        found = torch.as_tensor(function(outputs, y), device=leaves(y)[0].device)
         if found.numel() != 1:
             raise DataError(
                 f"metric {name!r} of a batch has shape {tuple(found.shape)}; it must be one number\n"
