@@ -56,13 +56,13 @@ class Optimizer(ABC):
 
         The gradients come in pieces (n, …) that lie side by side in the vectors (n, d).
         """
-        start = 0
+        start, keeps = 0, type(self).__module__ == __name__
         for piece in self.clipped(gradients):
             flat = rows_of(piece)
             part = slice(start, start + flat.shape[1])
             start += flat.shape[1]
             held = [slot[:, part] for slot in state]
-            own = flat.to(models.dtype, copy=True)  # a step may change it; the self-check reads the gradients
+            own = flat.to(models.dtype, copy=not keeps)  # one of the user's own may change it
             half[:, part] = self.step(models[:, part], own, held, lr, numbers)
 
     @abstractmethod

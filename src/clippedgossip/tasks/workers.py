@@ -328,7 +328,8 @@ class Workers:
         if self.dtype != torch.float32 and "dtype" in said:
             make = "give tensors that it makes the dtype of its inputs"
             return f"it computes in {self.precision}: {make}, or take precision tf32"
-        return "it took the first samples; it must take every batch, and its outputs must keep their shape and kind"
+        outputs = "its outputs must keep their shape and their kind"
+        return f"it took the first samples; it must take every batch, and {outputs}"
 
     @property
     def stacks(self) -> bool:
