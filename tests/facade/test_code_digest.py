@@ -1,6 +1,7 @@
 """What names a run of `cg.train(out=)`: all that its model, loss and metric hold, and nothing else."""
 
 import json
+import linecache
 import os
 import subprocess
 import sys
@@ -42,6 +43,20 @@ def test_other_processes_write_the_same(seed: str) -> None:
     done = subprocess.run([sys.executable, "-c", code], cwd=root, env=env, capture_output=True, check=True)
     found = json.loads(done.stdout)
     assert found == texts()
+
+
+def test_code_that_exec_made_has_no_lines_of_another_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.13 keeps the text of `python -c` under the name that all code of `exec` has."""
+    lines = [f"def f(x): return {x}\n" for x in "xyz"]
+
+    def made(text: str) -> str:
+        space: dict[str, Any] = {"__name__": "mine"}
+        exec(text, space)
+        return text_of(space["f"])
+
+    before = made("def f(x): return x + 1")
+    monkeypatch.setitem(linecache.cache, "<string>", (1, None, lines, "<string>"))
+    assert made("def f(x): return x + 1") == before != made("def f(x): return x + 2")
 
 
 def test_what_an_object_computed_of_itself_does_not_count() -> None:

@@ -292,13 +292,12 @@ def _code(thing: Any) -> str:
     if _top(thing) in OURS:
         return ""
     compiled = thing.__code__ if isinstance(thing, FunctionType) else None  # not of what it wraps
-    try:
-        source = inspect.getsource(compiled or thing)
-    except (OSError, TypeError):  # typed at a prompt
-        source = _name(thing)
-    else:
-        if compiled is None or compiled.co_name != "<lambda>":  # the lines of one may hold others
-            return source
+    source = _name(thing)
+    if compiled is None or compiled.co_filename != "<string>":  # of `exec`, or `python -c`
+        with suppress(OSError, TypeError):  # typed at a prompt
+            source = inspect.getsource(compiled or thing)
+            if compiled is None or compiled.co_name != "<lambda>":  # the lines of one may hold others
+                return source
     return f"{source} {'' if compiled is None else _compiled(compiled)}"
 
 
