@@ -9,7 +9,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import reduce
 from itertools import product
+from operator import getitem
 from pathlib import Path
 from typing import Any, Literal
 
@@ -601,8 +603,7 @@ def places(raw: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """Where a value lies in nested lists and tables; of a list, the first."""
     yield path
     for key in raw if isinstance(raw, dict) else range(min(len(raw), 1)) if isinstance(raw, list) else ():
-        if key != "config":
-            yield from places(raw[key], (*path, key))
+        yield from places(raw[key], (*path, key))
 
 
 def edited(raw: Any, path: tuple[Any, ...], value: Any) -> Any:
@@ -640,7 +641,8 @@ def test_a_figure_s_own_file_comes_before_others_that_share_its_runs(tiny: str, 
     raw = written(tmp_path / "first", tiny)
     line = raw["lines"][0]
     run = line["runs"][0]
-    other = raw | {"lines": [line | {"runs": [run | {"final": dict.fromkeys(run["final"], 0.5)}]}]}
+    changed = run | {"final": dict.fromkeys(run["final"], 0.5), "curves": {}}
+    other = raw | {"lines": [line | {"runs": [changed]}]}
     for names in (("a", "b"), ("b", "a")):
         for name, held in zip(names, (raw, other | {"experiment": "another"}), strict=True):
             (tmp_path / f"{name}.json").write_text(json.dumps(held))
@@ -670,6 +672,10 @@ def test_contradictions_in_a_file_of_results_are_refused(tiny: str, tmp_path: Pa
         ({"lines": [{**line, "runs": [{**run, "seed": 2}]}]}, "seed above 1"),
         ({"lines": [{**line, "runs": [longer]}]}, "curves of other lengths"),
         ({"lines": [{**line, "runs": [{**run, "final": {**run["final"], "all": None}}]}]}, "did not diverge"),
+        (
+            {"lines": [{**line, "runs": [{**run, "final": {**run["final"], "all": 0.5}}]}]},
+            "in its curve",
+        ),
         ({"seeds": 0}, "0 seeds"),
         ({"scale": "large"}, "scale 'large'"),
     ):
@@ -680,6 +686,32 @@ def test_contradictions_in_a_file_of_results_are_refused(tiny: str, tmp_path: Pa
         ):
             with pytest.raises(RunError, match=says):
                 read()
+
+
+def test_results_of_other_settings_are_refused(tiny: str, tmp_path: Path) -> None:
+    """Captions, claims and remarks are about the configs of this version."""
+    raw, path = written(tmp_path / "first", tiny), tmp_path / "results.json"
+    line = raw["lines"][0]
+    other: Mapping[type, Callable[[Any], Any]] = {
+        bool: lambda held: not held,
+        int: lambda held: held + 1,
+        float: lambda held: held / 2,
+        str: lambda held: held + "s",
+    }
+    refused = []
+    for *tables, key in filter(None, places(line["config"])):
+        held = reduce(getitem, [*tables, key], line["config"])
+        if type(held) in other:
+            changed = edited(line["config"], (*tables, key), other[type(held)](held))
+            path.write_text(json.dumps(raw | {"lines": [line | {"config": changed}]}))
+            try:
+                load(tiny).needs(Options(source=path)).read(lambda label, done, total: None)
+            except RunError as error:
+                refused.append((key, len(str(error).splitlines())))
+            else:
+                assert key == "precision"
+    assert {key for key, _ in refused} >= {"lr", "batch", "partition", "nodes", "name"}
+    assert {lines for _, lines in refused} == {2}
 
 
 def test_results_that_are_not_there_or_of_another_figure(tiny: str, tmp_path: Path) -> None:

@@ -57,6 +57,10 @@ def value(hint: Any, raw: Any, where: str) -> Any:
     """`raw`, if it has the type that `hint` asks for; whole numbers are numbers too."""
     origin, inner = get_origin(hint), get_args(hint)
     if hint is Any:
+        try:
+            json.dumps(raw, allow_nan=False)
+        except ValueError:
+            raise ValueError(f"{where} is {_shown(raw)}; its numbers must be finite") from None
         return raw
     if dataclasses.is_dataclass(hint):
         return checked(hint, raw, where)  # type: ignore[arg-type]  # it is a class

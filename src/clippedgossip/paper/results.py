@@ -26,7 +26,7 @@ from clippedgossip.devices import find_device, usable_cores
 from clippedgossip.errors import RunError, UserError
 from clippedgossip.files import canonical, write
 from clippedgossip.paper.base import Progress
-from clippedgossip.paper.kept import checked, read_json, unreadable
+from clippedgossip.paper.kept import checked, read_json, unreadable, value
 from clippedgossip.records import RunDirectory
 from clippedgossip.report.claims import Floats
 from clippedgossip.report.statistics import Estimate, Series, estimate, over_seeds
@@ -88,8 +88,9 @@ class RunResult:
             diverged=diverged,
         )
 
-    def check(self, where: str, rounds: int) -> None:
-        """Raise ValueError where numbers cannot be those of a run of so many rounds."""
+    def check(self, where: str, rounds: int, averaged: int) -> None:
+        """Raise ValueError where numbers cannot be those of a run of so many rounds, the last of which are
+        averaged."""
         if not self.diverged and (lost := [name for name, end in self.final.items() if end is None]):
             raise ValueError(f"{where} has no {lost[0]}, but did not diverge")
         if DISTANCE not in self.final or any(
@@ -102,6 +103,13 @@ class RunResult:
             most = LARGEST if name == DISTANCE else 1
             if wrong := [held for held in curve if held is not None and not 0 <= held <= most]:
                 raise ValueError(f"{where} has {wrong[0]} as {name}; it must be from 0 to {most}")
+        for name, end in self.final.items():
+            points = zip(self.rounds, self.curves.get(name, ()), strict=False)
+            last = [held for at, held in points if at > rounds - averaged and held is not None]
+            if self.diverged or end is None or not last:
+                continue
+            if not math.isclose(mean := float(np.mean(last)), end, rel_tol=10.0 ** (1 - DIGITS)):
+                raise ValueError(f"{where} has {end} as {name} at its end, but {mean:.5g} in its curve")
 
     def end(self, measure: str) -> float:
         """The mean over the last rounds. A run that diverged ends with accuracy 0 and an infinite Ξ."""
@@ -155,14 +163,20 @@ class Line:
         where = f"{self.rule} in {self.setting}"
         if not all(isinstance(self.config.get(name), Mapping) for name in TABLES):
             raise ValueError(f"the config of {where} lacks one of {', '.join(TABLES)}")
+        for name, held in self.config.items():
+            if name != "training" and type(value(Mapping[str, Any], held, name).get("name")) is not str:
+                raise ValueError(f"the config of {where} has no {name}.name")
         seeds = [run.seed for run in self.runs]
         if len(set(seeds)) < len(seeds) or any(seed < 0 for seed in seeds):
             raise ValueError(f"the seeds of {where} are {seeds}; each must be there once, and at least 0")
-        last = self.config["training"].get("rounds")
-        if type(last) is not int or last < 1:
-            raise ValueError(f"the config of {where} has {last!r} rounds")
+        training = self.config["training"]
+        rounds, averaged = training.get("rounds"), training.get("evaluate_last")
+        if not (type(rounds) is type(averaged) is int and rounds > 0):
+            raise ValueError(f"the config of {where} has {rounds!r} rounds, the last {averaged!r} averaged")
+        if type(training.get("precision", "")) is not str:
+            raise ValueError(f"the config of {where} has {training['precision']!r} as precision")
         for run in self.runs:
-            run.check(f"{where}, seed {run.seed}", last)
+            run.check(f"{where}, seed {run.seed}", rounds, averaged)
 
     def read(self, seeds: Iterable[int], root: Path, known: "Known") -> "tuple[Line, list[RunDirectory]]":
         """The line with its known runs and the finished ones under `root`, and the folders of all of them."""

@@ -452,7 +452,31 @@ class TrainingExperiment(Experiment[Results]):
                 raise
             why = str(error).splitlines()[0]
             return replace(self._empty(self._cases(options), options), troubles=[why])
-        return Results.load(path, self.name)
+        result = Results.load(path, self.name)
+        self._compare(result, options, path)
+        return result
+
+    def _compare(self, result: Results, options: Options, path: Path) -> None:
+        """Captions, claims and remarks are about the configs of this version. Refuse others; only the
+        precision may differ."""
+
+        def settings(line: Line) -> Mapping[str, Any]:
+            return {**line.config, "training": {**line.config["training"], "precision": None}}
+
+        scale = next(name for name in self.scales if name == result.scale)
+        asked = replace(options, scale=scale, length=result.length)
+        own: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+        for case in self._cases(asked):
+            for line in (case.line, *case.tuning):
+                own.setdefault((line.setting, line.rule), []).append(settings(line))
+        for line in (*result.lines, *result.tuning):
+            known = own.get((line.setting, line.rule), [])
+            if known and (held := settings(line)) not in known:
+                differs = [name for name in known[0].keys() | held if known[0].get(name) != held.get(name)]
+                raise RunError(
+                    f"{path}: {line.rule} in {line.setting} has another {' and '.join(sorted(differs))} than "
+                    "this version\ndraw it with the version that made it, or run the figure again"
+                )
 
     def _empty(self, cases: Sequence[Case], options: Options) -> Results:
         """Without runs."""
