@@ -186,6 +186,11 @@ def test_the_short_form_says_what_the_results_hold() -> None:
         (setting, rule): known("dumbbell-as-released", setting, f"{rule} | bucketing", "clique A")
         for setting, rule in ((f"{calm}, bucketing", "TM"), (both, "TM"), (both, "Mozi"))
     }
+    three = [mean("dumbbell", calm, rule) for rule in ("GM", "TM", "Mozi")]
+    judged = [line for line in held["clipping-radius"].lines if line.setting != "ALIE"]
+    cliques = [
+        mean("clipping-radius", line.setting, line.rule, f"clique {one}") for line in judged for one in "AB"
+    ]
     turning = {
         radius: [
             known("clipping-radius-as-released", "BF", f"{radius} | {of}") for of in ("ours", "bit-flipping")
@@ -197,6 +202,9 @@ def test_the_short_form_says_what_the_results_hold() -> None:
         f"keeps {min(ring):.0f} to {max(ring):.0f} % under IPM, ALIE and dissensus",
         f"Mozi keeps {mean('no-honest-majority', 'IPM, no majority', 'Mozi'):.0f} % under IPM",
         f"five nodes that never exchange has {known('newer-rules', 'ring, IPM', 'adaptive')}.",
+        f"{mean('dumbbell', calm, 'ClippedGossip'):.1f} % with ClippedGossip, {min(three):.0f} to "
+        f"{max(three):.0f} % with the three",
+        f"Each clique alone has at most {max(cliques):.0f} %",
         f"({dumbbell['ClippedGossip']} against {dumbbell['Gossip']})",
         f"{apart['ClippedGossip']} with ClippedGossip, {apart['GM']} with GM and {apart['TM']} with TM",
         f"has {tried('more-topologies', small, 'ClippedGossip', 'τ = 1'):.0f} % under IPM on the small world",

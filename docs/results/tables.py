@@ -34,8 +34,7 @@ FIGURES = (
     "newer-rules",
 )
 PAGES = ("changing-networks.md", "optimal-weights.md", "average-delta.md", "components.md")
-CLIQUES = {"cifar": ("all", "clique A", "clique B"), "delta-max": ("all", "clique A", "clique B")}
-"""Figures that compare the model of all with those of the cliques."""
+WHOSE = "of the model averaged over the nodes named, or else over all regular nodes"
 
 
 def tables() -> str:
@@ -69,8 +68,8 @@ def _figure(name: str, judged: dict[str, Claims]) -> Iterator[str]:
     judged[name] = experiment.claims(result)
     yield f"## {experiment.title} (`{name}`)\n"
     yield f"{experiment.remarks}\n"
-    whose = "the nodes named" if name in CLIQUES else experiment.whom()
-    yield f"Accuracy in %, of the model averaged over {whose}; Ξ is the consensus distance.\n"
+    goes = f"Figures and searches go by the model of {experiment.whom()}."
+    yield f"Accuracy in %, {WHOSE}; Ξ is the consensus distance. {goes}\n"
     yield from _numbers(experiment, result)
     if (released := HERE / "h200" / f"{name}-as-released.json").exists():
         compared = AsReleased(experiment, list(DEVIATIONS))
@@ -92,14 +91,15 @@ def _claims(claims: Claims) -> Iterator[str]:
 
 
 def _numbers(experiment: TrainingExperiment, result: Results) -> Iterator[str]:
-    name = experiment.name
     rows: list[list[Cell]] = []
     for setting in result.settings:
-        for group in CLIQUES.get(name, (experiment.reported(setting),)):
+        lines = [line for line in result.lines if line.setting == setting]
+        measured = dict.fromkeys(name for line in lines for run in line.runs for name in run.final)
+        groups = [name for name in measured if name != DISTANCE]
+        for group in groups or ["all"]:
             cells = [_cell(result, setting, rule, group) for rule in result.rules]
-            rows.append(
-                [f"{setting}, {group}" if name in CLIQUES else setting, _seeds(result, setting), *cells]
-            )
+            named = f"{setting}, {group}" if len(groups) > 1 else setting
+            rows.append([named, _seeds(result, setting), *cells])
     yield _table(Table(["setting", "seeds", *result.rules], rows))
     if result.tuning:
         tuning = page_parts.tuning(result, experiment.reported)
@@ -141,14 +141,17 @@ def ours(name: str) -> tuple[str, dict[str, str]]:
     result: Any
     if isinstance(experiment, ManyNetworks):
         result = experiment.read(path)
+        numbers = _table(experiment.table(result))
         parts = [part for part in experiment.figures(result).values() if isinstance(part, Figure | Panels)]
         svgs = [svg for part in parts for svg in (part.svgs if isinstance(part, Panels) else [part.svg])]
         shown = [f"{experiment.title}, figure {number}" for number in range(1, len(svgs) + 1)]
     else:
+        assert isinstance(experiment, TrainingExperiment)
         result = Results.load(path, name)
+        numbers = "\n".join(_numbers(experiment, result))
         each = ceil(len(result.settings) / ceil(len(result.settings) / 6))
         groups = [result.settings[first : first + each] for first in range(0, len(result.settings), each)]
-        svgs = [_bars(result, group) for group in groups]
+        svgs = [_bars(experiment, result, group) for group in groups]
         shown = ["Accuracy: " + "; ".join(group) for group in groups]
     files = {f"{name}-{number}.svg": standalone(svg) for number, svg in enumerate(svgs, 1)}
     numbered = isinstance(experiment, ManyNetworks) and len(svgs) > 1  # the page speaks of them by number
@@ -157,13 +160,14 @@ def ours(name: str) -> tuple[str, dict[str, str]]:
         for number, (text, place) in enumerate(zip(shown, files, strict=True), 1)
     ).lstrip()
     judged = _judged(experiment.claims(result))
-    return f"{_table(experiment.table(result))}\n\n{pictures}\n\n{judged}\n", files
+    return f"{numbers}\n\n{pictures}\n\n{judged}\n", files
 
 
-def _bars(result: Results, settings: Sequence[str]) -> str:
+def _bars(experiment: TrainingExperiment, result: Results, settings: Sequence[str]) -> str:
+    whose = {setting: experiment.reported(setting) for setting in settings}
     ran = [rule for rule in result.rules if any(result.line(setting, rule) for setting in settings)]
-    values = {rule: [result.estimate(setting, rule, "all") for setting in settings] for rule in ran}
-    named = [fill(setting, 16) for setting in settings]
+    values = {rule: [result.estimate(setting, rule, whose[setting]) for setting in settings] for rule in ran}
+    named = [fill(s if whose[s] == "all" else f"{s}, {whose[s]}", 16) for s in settings]
     return bars(named, values, size=(8.4, 3.2))
 
 

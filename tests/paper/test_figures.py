@@ -110,6 +110,17 @@ def test_every_line_can_be_run(name: str, scale: ScaleName) -> None:
             rule.check(int(count))
 
 
+@pytest.mark.parametrize("name", TRAINING)
+def test_what_comes_over_a_bridge_is_told_by_one_clique(name: str) -> None:
+    """The average of two cliques with different data is good without any exchange. The paper's figures of it,
+    and those whose pages show all groups, are named here."""
+    experiment = training(name)
+    cases = [case for scale in SCALES for case in experiment.cases(experiment.scales[scale])]
+    cliques = {case.setting for case in cases if case.config.data.partition == "clique"}
+    reported = {experiment.reported(setting) for setting in cliques}
+    assert reported <= {"clique A"} or name in ("clipping-radius", "delta-max", "cifar")
+
+
 def test_the_papers_numbers_are_kept_at_its_scale() -> None:
     for case in training("dumbbell").cases(MNIST["paper"]):
         config = case.config

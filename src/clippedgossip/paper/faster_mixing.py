@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -39,6 +39,7 @@ class FasterMixing(figure.TrainingExperiment):
     with the largest γ such that no neighbour has more than 0.2."""
     section = "Optimal weights"
     scales = figure.LONGER
+    groups: ClassVar = {"dumbbell": "clique A"}
     remarks = """The radius is adaptive and knows δ_max. Weights are computed without knowing who is
     Byzantine. ALIE has the z of the text's formula, which is negative at all attacked nodes but one: it
     is hardly an attack. The theorem's measure of difficulty is δ_max/γ², with γ that of the regular nodes."""
@@ -71,12 +72,14 @@ class FasterMixing(figure.TrainingExperiment):
         agree: list[Floats] = []
         for where in PLACES:
             for weights in (OPTIMAL, ROBUST):
-                gain = _gain(result, where, weights)
+                group = self.reported(where)
+                gain = _gain(result, where, weights, group)
                 yield check(
                     f"{where}: {weights} weights train better",
                     gain,
                     "at least 0 points",
-                    note="accuracy of all regular nodes against Metropolis–Hastings, mean over the attacks",
+                    note=f"accuracy of {'all regular nodes' if group == 'all' else group} against "
+                    "Metropolis–Hastings, mean over the attacks",
                 )
                 easier = _difficulty(where, weights) < _difficulty(where, MH)
                 agree.append(np.where(np.isnan(gain), np.nan, (gain > 0) == easier))
@@ -98,9 +101,9 @@ def _difficulty(where: str, weights: str) -> float:
     return network.delta_max / network.spectral_gap**2
 
 
-def _gain(result: Results, where: str, weights: str) -> Floats:
+def _gain(result: Results, where: str, weights: str, group: str) -> Floats:
     """Mean over the attacks of the accuracy gained over Metropolis–Hastings."""
-    final = result.finals("all")
+    final = result.finals(group)
     gains = [final(f"{where}, {a}", weights) - final(f"{where}, {a}", MH) for a in ATTACKS]
     mean: Floats = np.mean(gains, axis=0)
     return mean

@@ -266,7 +266,7 @@ class TrainingExperiment(Experiment[Results]):
     group: ClassVar[str] = "all"
     """The group of nodes whose averaged model is reported."""
     groups: ClassVar[Mapping[str, str]] = {}
-    """Settings for which another group is reported."""
+    """Settings for which another group is reported, or all of a network: what stands before the comma."""
 
     @abstractmethod
     def cases(self, scale: Scale) -> Iterable[Case]:
@@ -278,7 +278,7 @@ class TrainingExperiment(Experiment[Results]):
 
     def reported(self, setting: str) -> str:
         """The group whose averaged model is reported for a setting."""
-        return self.groups.get(setting, self.group)
+        return self.groups.get(setting) or self.groups.get(setting.partition(", ")[0], self.group)
 
     def whom(self) -> str:
         """The same in words, for captions."""
