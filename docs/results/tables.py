@@ -68,8 +68,8 @@ def _figure(name: str, judged: dict[str, Claims]) -> Iterator[str]:
     judged[name] = experiment.claims(result)
     yield f"## {experiment.title} (`{name}`)\n"
     yield f"{experiment.remarks}\n"
-    goes = f"Figures and searches go by the model of {experiment.whom()}."
-    yield f"Accuracy in %, {WHOSE}; Ξ is the consensus distance. {goes}\n"
+    goes = "Where nothing else is said, claims, figures and searches go by the model averaged over"
+    yield f"Accuracy in %, {WHOSE}; Ξ is the consensus distance. {goes} {experiment.whom()}.\n"
     yield from _numbers(experiment, result)
     if (released := HERE / "h200" / f"{name}-as-released.json").exists():
         compared = AsReleased(experiment, list(DEVIATIONS))

@@ -51,10 +51,13 @@ def test_most_claims_hold(outcome: ChainErrors) -> None:
     claims = Consensus().claims(outcome).claims
     assert all(claim.source for claim in claims), "every threshold says where it comes from"
     failed = {claim.text: claim for claim in claims if claim.verdict != "holds"}
-    better, harder, linear = failed.values()
+    better, harder, alone, best, linear = failed.values()
     assert (better.text, better.ours) == ("TM* does better than the other baselines", "16 of 53")
     assert better.note.startswith("settings; level on 31 (within 0.2 %), worse on 6, all with δ ≥ 0.5")
     assert harder.verdict == "undecided", "by the medians it is, by the means it is not"
+    assert (alone.verdict, alone.ours) == ("undecided", "0.998"), "by ranks 1/γ² alone is as good"
+    assert alone.note.endswith("by δ/γ² 0.974, by 1/γ² 0.976, by δ 0.361")
+    assert (best.text, best.note[-13:]) == ("δ/γ² explains the error best", "by δ/γ³ 1.000")
     assert (linear.text, linear.ours) == ("error almost linear in δ/γ²", "0.64")
     assert "it is 0.82 to 0.97: the cut-off decides" in linear.note
     shifted = replace(outcome, errors={**outcome.errors, "TM*": np.minimum(outcome.errors["TM*"], 1e4)})

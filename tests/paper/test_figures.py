@@ -853,7 +853,7 @@ def test_a_reader_that_leaves_ends_nothing(tmp_path: Path) -> None:
     command = f"{sys.executable} -m clippedgossip reproduce consensus --out {tmp_path} | head -n 1"
     bash = ["bash", "-o", "pipefail", "-c", command]
     done = subprocess.run(bash, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (1, "2 of the claims do not hold\n")
+    assert (done.returncode, done.stderr) == (1, "3 of the claims do not hold\n")
     assert (tmp_path / "consensus" / "index.html").exists()
 
 
