@@ -60,8 +60,10 @@ class DeltaMax(TrainingExperiment):
     the Byzantine node included: these are the runs that the claims are about. In a second arm, at the paper's
     scale only, clique A holds the digits 0 to 4 and clique B holds 5 to 9; the hub trains on the digits of
     clique A. The text puts the Byzantine nodes once beside V₁ and its mirror node, once on the hub; the
-    released runs put them on the hub. As in the figure of the paper, accuracies at the end are those of the
-    last round; elsewhere they are means over the last 150 rounds."""
+    released runs put them on the hub. The text has 0 to 3 of them, and δ_max up to b/(b + 3), so 1/2; the
+    released runs have one, with δ_max up to 1/4, and so have ours. Against ClippedGossip under dissensus only
+    the weight counts: b nodes send the same message as one. As in the figure of the paper, accuracies at the
+    end are those of the last round; elsewhere they are means over the last 150 rounds."""
 
     def cases(self, scale: Scale) -> Iterator[Case]:
         rounds, rate = (500, 0.005) if scale.name == "quick" else (1500, 0.001)
