@@ -452,6 +452,13 @@ def test_tries_that_are_not_here_are_said_so() -> None:
     assert none.endswith("no try of the value used above is here")
 
 
+def test_a_search_names_its_network() -> None:
+    """Some settings say the attack alone."""
+    for kept, named in (("h200/more-topologies", "small world"), ("quick/random-partner", "complete")):
+        result = Results.load(RESULTS.parent / f"{kept}.json", name := Path(kept).name)
+        assert tuning(result, training(name).reported).rows[0][0] == named
+
+
 def test_cells_of_fewer_seeds_say_so() -> None:
     experiment = training("weaker-topology")
     results = filled(experiment, lambda *_: 0.5, seeds=3)

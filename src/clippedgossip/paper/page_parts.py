@@ -110,7 +110,9 @@ def page_table(result: Results) -> Table:
 def tuning(result: Results, measure: Measure) -> Table:
     """The values that were tried for each parameter, with their accuracies. Those of the lines that were run
     have a mark; tries that are not here are said."""
-    titles = {line.tuned[0]: line.setting.partition(",")[0] for line in result.tuning}
+    titles: dict[str, set[str]] = {}
+    for line in result.tuning:
+        titles.setdefault(line.tuned[0], set()).add(line.setting.partition(",")[0])
     values_of = {canonical(line.config): line.value for line in result.tuning}
     ran = {line.tuned: values_of.get(canonical(line.config)) for line in result.lines if line.runs}
     rows: list[list[Cell]] = []
@@ -124,7 +126,8 @@ def tuning(result: Results, measure: Measure) -> Table:
             means.append(f"{value}: {100 * mean:.1f}{mark}{lost}")
         if ran.get((network, rule), "") is None:
             means.append("no try of the value used above is here")
-        rows.append([titles[network], rule, "; ".join(means)])
+        title, *others = titles[network]  # others: the settings name no network
+        rows.append([json.loads(network)["name"] if others else title, rule, "; ".join(means)])
     caption = (
         "Mean accuracy in % over the attacks on the network, on a seed that is not reported. The value with "
         "✓ is the best and is used above."
