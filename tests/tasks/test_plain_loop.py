@@ -274,6 +274,36 @@ class Waves(Body):
         self.turn = nn.Parameter(torch.ones(3, dtype=torch.complex64))
 
 
+class Writes(Body):
+    """Writes to a parameter by `.data`, or to a mean of weights; at the start this changes no number."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how, self.mean = how, copy.deepcopy(self.last).requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.how == "in place":
+            self.last.weight.data.clamp_(-9, 9)
+        elif self.how == "set":
+            self.last.weight.data = self.last.weight.data.clamp(-9, 9)
+        elif self.how == "once" and not self.mean.bias.isnan().any():
+            self.last.bias.data.copy_(x.mean(0)[:3])
+            self.mean.bias.data.fill_(math.nan)
+        elif self.how == "mean":
+            self.mean.weight.lerp_(self.last.weight.detach(), 0.1)
+        return super().forward(x)
+
+
+class Late(Body):
+    """Makes a layer when it is first called."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not hasattr(self, "head"):
+            self.head = nn.Linear(3, 3)
+        scores: Tensor = self.head(super().forward(x))
+        return scores
+
+
 BODY = Body()
 
 
@@ -288,6 +318,11 @@ def decayed(outputs: Tensor, y: Tensor) -> Tensor:
         (Closed(), None, "reads the parameter last.weight past the copy"),
         (BODY, decayed, "reads the parameter last.weight past the copy"),
         (Sparse(), None, "the gradient of table is sparse"),
+        (Writes("in place"), None, "changes its parameter last.weight"),
+        (Writes("set"), None, "changes its parameter last.weight"),
+        (Writes("once"), None, "changes its parameter last.bias"),
+        (Writes("mean"), None, "changes its parameter mean.weight"),
+        (Late(), None, r"makes its parameter head.weight.*\n.*call the model once"),
         (Complex(), None, "buffer wave of torch.complex64"),
         (Waves(), None, r"parameter turn is torch.complex64.*\n.*take torch.view_as_complex"),
         (Body().double(), None, r"is torch.float64.*\n.*module.float\(\)"),

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import disable_saved_tensors_hooks
 from torch.func import functional_call
 from torch.nn.parameter import is_lazy
+from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 from clippedgossip.errors import DataError, first_line, kind_of, warn_user
@@ -158,14 +159,11 @@ def _check_outputs(module: nn.Module, data: DataSet, loss: Loss, metric: Metric,
     own = {name: held.detach().clone().requires_grad_() for name, held in _trained(module).items()}
     past = [pair for one in _originals(module) for pair in _trained(one).items()]
     with torch.enable_grad(), disable_saved_tensors_hooks(RECOMPUTED), host_randomness(0):
-        value = _loss(module, loss, *whole, "train", own)
+        with _ByData() as by_data:
+            value = _loss(module, loss, *whole, "train", own)
         graded = value.requires_grad and _gradient(value, [*own.values(), *(held for _, held in past)])
     _check_unchanged(whole[0])
-    if changed := [name for name, held in own.items() if held._version]:
-        raise DataError(
-            f"the model changes its parameter {changed[0]} when it is called, as max_norm of an embedding "
-            "does\nlet gradients alone change it: leave max_norm out"
-        )
+    _check_parameters_stay(module, own, by_data)
     if graded:
         _check_gradient([*own, *(name for name, _ in past)], graded, len(own))
     if not graded or all(gradient is None for gradient in graded):
@@ -367,6 +365,44 @@ def _check_unchanged(x: Any) -> None:
 
 def _trained(module: nn.Module) -> dict[str, nn.Parameter]:
     return {name: held for name, held in module.named_parameters() if held.requires_grad}
+
+
+class _ByData(TorchFunctionMode):
+    """What is read or replaced by `.data`: writing to that counts no version of the tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read: list[tuple[Tensor, Tensor]] = []
+        self.replaced: list[Tensor] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if func == Tensor.data.__get__:  # type: ignore[attr-defined]  # a property of C
+            self.read.append((args[0], found))
+        if func == Tensor.data.__set__:  # type: ignore[attr-defined]  # the same
+            self.replaced.append(args[0])
+        return found
+
+    def written(self) -> set[int]:
+        return {id(one) for one in (*self.replaced, *(held for held, data in self.read if data._version))}
+
+
+def _check_parameters_stay(module: nn.Module, own: dict[str, Tensor], by_data: _ByData) -> None:
+    """Refuse a model that has changed its parameters, or has made others, in the calls so far."""
+    start, written = dict(ORIGINALS[module].named_parameters()), by_data.written()
+    for name, held in {**dict(module.named_parameters()), **own}.items():
+        if name not in start:
+            raise DataError(
+                f"the model makes its parameter {name} when it is called, too late to be trained\n"
+                "call the model once on a batch: model(x[:2])"
+            )
+        same = torch.equal(held, start[name]) or bool(held.isnan().any())
+        if held._version or id(held) in written or not same:
+            raise DataError(
+                f"the model changes its parameter {name} when it is called, as max_norm of an embedding "
+                "does\nlet gradients alone change it: leave max_norm out, clamp a copy of the weights, and "
+                "keep a mean of weights in buffers"
+            )
 
 
 def _check_gradient(names: list[str], found: tuple[Tensor | None, ...], own: int) -> None:
