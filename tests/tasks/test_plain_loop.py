@@ -304,6 +304,18 @@ class Late(Body):
         return scores
 
 
+class Grows(Body):
+    peaks: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("peaks", torch.zeros(0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.peaks.resize_(6).copy_(x.detach().amax(0))
+        return super().forward(x)
+
+
 BODY = Body()
 
 
@@ -323,6 +335,7 @@ def decayed(outputs: Tensor, y: Tensor) -> Tensor:
         (Writes("once"), None, "changes its parameter last.bias"),
         (Writes("mean"), None, "changes its parameter mean.weight"),
         (Late(), None, r"makes its parameter head.weight.*\n.*call the model once"),
+        (Grows(), None, r"buffer peaks has shape \(0,\), and \(6,\).*\n.*call the model once"),
         (Complex(), None, "buffer wave of torch.complex64"),
         (Waves(), None, r"parameter turn is torch.complex64.*\n.*take torch.view_as_complex"),
         (Body().double(), None, r"is torch.float64.*\n.*module.float\(\)"),
@@ -468,6 +481,63 @@ def test_whatever_a_model_writes_into_is_told(place: Any) -> None:
     """Also if the loss does not depend on it yet."""
     with pytest.warns(RuntimeWarning, match="changes its attribute place when it is called"):
         run(Keeps(place)).finish()
+
+
+class Follows(Body):
+    """Keeps what it does not change in a second call on the same batch, at the same parameters."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.what, self.change = what, 0.0
+        self.teachers = [copy.deepcopy(self.last)] if what == "a teacher" else []
+        self.kept = self.last.weight.detach().clone() if what == "a mean" else None
+
+    @torch.no_grad()
+    def remember(self, x: Tensor) -> None:
+        for teacher in self.teachers:
+            teacher.weight.lerp_(self.last.weight, 0.1)
+        if self.what == "a mean" and self.kept is not None:
+            self.kept.lerp_(self.last.weight, 0.1)
+        if self.what == "a copy":
+            self.change = 0.0 if self.kept is None else float((self.last.weight - self.kept).sum())
+            self.kept = self.last.weight.clone()
+        if self.what == "the first batch" and self.kept is None:
+            self.kept = x.mean(0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.remember(x)
+        return super().forward(x) * (1 + self.change)
+
+
+@pytest.mark.filterwarnings("ignore:the model trains worker by worker")
+@pytest.mark.parametrize("what", ["a teacher", "a mean", "a copy", "the first batch"])
+def test_what_follows_weights_or_the_first_batch_is_told(what: str) -> None:
+    with pytest.warns(RuntimeWarning, match="changes its attribute|gives another loss"):
+        run(Follows(what))
+
+
+class Wide(nn.Module):
+    """Divides by the largest weight. To write by `.data` counts no version, as in quantizers of PyTorch."""
+
+    widest: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(6, 3)
+        self.register_buffer("widest", self.last.weight.detach().abs().max())
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.widest.data.copy_(self.last.weight.detach().abs().max())
+        scores: Tensor = self.last(x / self.widest)
+        return scores
+
+
+@pytest.mark.filterwarnings("ignore:the model trains worker by worker")
+def test_a_buffer_that_follows_weights_is_each_worker_s_own() -> None:
+    found = run(Wide(), local_steps=2).finish()
+    widest = {float(found.load(Wide(), node=node).get_buffer("widest")) for node in range(NODES)}
+    assert len(widest) == NODES
 
 
 class Peak(nn.Module):

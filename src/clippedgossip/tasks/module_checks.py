@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import disable_saved_tensors_hooks
-from torch.func import functional_call
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
@@ -23,7 +22,7 @@ from torch.utils._pytree import tree_map
 from clippedgossip.errors import DataError, first_line, kind_of, warn_user
 from clippedgossip.randomness import host_randomness
 from clippedgossip.tasks.datasets import IGNORED, DataSet, at, leaves, mapped, parts_of
-from clippedgossip.tasks.module_function import Objective
+from clippedgossip.tasks.module_function import Objective, call_with, nearby, ties_of
 from clippedgossip.tasks.objective import Loss, Metric, binary, called, cross_entropy, mse, nll
 from clippedgossip.tasks.poison import Poison
 
@@ -172,12 +171,20 @@ def _check_outputs(module: nn.Module, data: DataSet, loss: Loss, metric: Metric,
             "compute it from the outputs without detach(), argmax or comparisons, which have no gradient, "
             "and keep the model's parameters in its calls"
         )
-    if counting := [name for name, held in _remembered(module).items() if held != kept.get(name, "")]:
+    with suppress(Exception):  # a model may be made for some parameters alone
+        _loss(module, loss, *whole, "train", nearby(own))
+    same = _same_again(module, loss, whole, start, drawn, value)
+    counting = _differing(_remembered(module), kept)
+    if not counting and _differing(kept, _remembered(ORIGINALS[module])):
+        others = data.count - 1 - rows
+        other = data.normalise(at(data.train_x, others)), at(data.train_y, others)
+        counting = _differing(*(_kept_of_first(ORIGINALS[module], loss, one) for one in (whole, other)))
+    if counting:
         warn_user(
             f"the model changes its attribute {counting[0]} when it is called: workers share it, and a run "
             "that is resumed starts it anew\nkeep it in a buffer, which each worker has for itself"
         )
-    elif not _same_again(module, loss, whole, start, drawn, value):
+    elif not same:
         warn_user(
             "the model or its loss gives another loss when it is called again on the same batch: workers "
             "share what it remembers, and a run that is resumed starts it anew\n"
@@ -405,6 +412,18 @@ def _check_parameters_stay(module: nn.Module, own: dict[str, Tensor], by_data: _
             )
 
 
+def _kept_of_first(module: nn.Module, loss: Loss, batch: tuple[Any, Any]) -> dict[str, str]:
+    """What a module remembers if this is the first batch that it is called on."""
+    first = copied(module)
+    with suppress(Exception):  # a model of the user's own may take some batches alone
+        _loss(first, loss, *batch, "train")
+    return _remembered(first)
+
+
+def _differing(found: dict[str, str], before: dict[str, str]) -> list[str]:
+    return [name for name, held in found.items() if held != before.get(name, "")]
+
+
 def _check_gradient(names: list[str], found: tuple[Tensor | None, ...], own: int) -> None:
     """Only the first `own` are given to the model; the others are what it would read past them."""
     for place, (name, gradient) in enumerate(zip(names, found, strict=True)):
@@ -440,8 +459,9 @@ def _same_again(
 def _remembered(module: nn.Module) -> dict[str, str]:
     """What parts of a module hold beside parameters and buffers, and what functools.cache holds for their
     classes, in a form that shows whether it changes."""
+    parts = {id(part) for part in module.modules()}
     return {
-        f"{name}.{key}" if name else key: _held(held)
+        f"{name}.{key}" if name else key: _held(held, parts)
         for name, part in module.named_modules()
         for key, held in (*vars(part).items(), *_caches(type(part)))
         if key not in _OF_MODULES
@@ -455,7 +475,8 @@ def _caches(kind: type) -> Iterator[tuple[str, int]]:
             yield name, held.cache_info().misses
 
 
-def _held(value: Any, depth: int = 4) -> str:
+def _held(value: Any, parts: set[int], depth: int = 4) -> str:
+    """`parts` are the modules that are looked at by themselves."""
     if isinstance(value, np.ndarray):
         return f"{value.shape} {hash(value.tobytes())}"
     if isinstance(value, Tensor):
@@ -465,16 +486,20 @@ def _held(value: Any, depth: int = 4) -> str:
         return str(tuple(value.shape))
     if isinstance(value, int | float | str | bytes | None):
         return repr(value)
-    if not depth or isinstance(value, nn.Module | type):
+    if not depth or isinstance(value, type) or id(value) in parts:
         return ""
+    deeper = partial(_held, parts=parts, depth=depth - 1)
+    if isinstance(value, nn.Module):  # one that is no part, such as a teacher in a list
+        return deeper([*value.parameters(), *value.buffers()])
     if isinstance(value, Mapping):
-        return repr([(str(key), _held(held, depth - 1)) for key, held in islice(value.items(), MOST_HELD)])
+        return repr([(str(key), deeper(held)) for key, held in islice(value.items(), MOST_HELD)])
     if isinstance(value, list | tuple | set | frozenset | deque):
-        return f"{len(value)} {[_held(held, depth - 1) for held in islice(value, MOST_HELD)]}"
-    return _held(getattr(value, "__dict__", None), depth - 1)
+        return f"{len(value)} {[deeper(held) for held in islice(value, MOST_HELD)]}"
+    return deeper(getattr(value, "__dict__", None))
 
 
-_OF_MODULES = frozenset(vars(nn.Module()))
+_OF_MODULES = frozenset((*vars(nn.Module()), "forward", "_flat_weights"))
+"""What is no memory; of a compiled module, and of an nn.LSTM, these lead to its parameters again."""
 _CACHE = type(cache(len))
 MOST_HELD = 1000  # entries of a table or list that are looked at
 
@@ -499,7 +524,8 @@ def _loss(
         if own is None:
             return loss(module, x, y)
         given = {f"module.{name}": value for name, value in own.items()}
-        found: Tensor = functional_call(Objective(module, loss), given, (x, y))
+        objective = Objective(module, loss)
+        found: Tensor = call_with(objective, given, ties_of(objective), x, y)
         return found
     except DataError:
         raise

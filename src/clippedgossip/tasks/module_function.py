@@ -239,7 +239,7 @@ class ModuleFunction:
         self.keys = [
             f"module.{name}.key" for name, part in held.named_modules() if isinstance(part, WorkerDropout)
         ]
-        self.ties = _ties(self.objective)
+        self.ties = ties_of(self.objective)
         """Other names of a tensor that has several: tied weights."""
         self.buffers = ParameterLayout(names=(), shapes=())
         """Those that training changes; `try_once` finds them."""
@@ -299,9 +299,7 @@ class ModuleFunction:
         after = self._own(buffers, dtype)
         given |= {f"module.{name}": value for name, value in after.items()}
         x = mapped(lambda leaf: cast(leaf, dtype), x)
-        given |= {other: given[name] for name, others in self.ties.items() for other in others}
-        # PyTorch's own way with ties leaves the worker's tensors in a part that has two names.
-        found = functional_call(objective or self.objective, given, (x, y), tie_weights=False)
+        found = call_with(objective or self.objective, given, self.ties, x, y)
         held = [value.to(buffers.dtype).flatten() for value in after.values()]
         return found, torch.cat(held) if held else buffers
 
@@ -458,6 +456,8 @@ class ModuleFunction:
             with host_randomness() as drawn:
                 self.objective(*batch)
                 self.random_of_host = drawn()
+                with suppress(Exception):  # a model may be made for some parameters alone
+                    call_with(self.objective, nearby(self._parameters()), self.ties, *batch)
             after = _random_states(device)
         self.random = self.random_of_host or any(
             not torch.equal(a, b) for a, b in zip(states, after, strict=True)
@@ -468,6 +468,12 @@ class ModuleFunction:
                 raise DataError(
                     f"the model replaces its buffer {name} in training, so that workers could not keep it\n"
                     f"change it in place: self.{name.rpartition('.')[2]}.copy_(…)"
+                )
+            if held[name].shape != before[name].shape:
+                raise DataError(
+                    f"the model's buffer {name} has shape {tuple(before[name].shape)}, and "
+                    f"{tuple(held[name].shape)} when it is called\n"
+                    "call the model once on a batch: model(x[:2])"
                 )
         changed = [  # also those that are written to and stay the same; batch normalisation counts no version
             name
@@ -486,6 +492,9 @@ class ModuleFunction:
         shapes = tuple(held[name].shape for name in changed)
         self.buffers = ParameterLayout(names=tuple(changed), shapes=shapes)
 
+    def _parameters(self) -> dict[str, Tensor]:
+        return {f"module.{name}": self.module.get_parameter(name) for name in self.layout.names}
+
     @contextmanager
     def evaluating(self, *, batch_statistics: bool = False) -> Iterator[None]:
         """No dropout; batch normalisation by the running statistics, or by those of the batch."""
@@ -498,6 +507,18 @@ class ModuleFunction:
             yield
         finally:
             self.objective.train()
+
+
+def call_with(objective: nn.Module, given: Dict, ties: Mapping[str, Sequence[str]], x: Any, y: Any) -> Any:
+    """Call it with these tensors in the places of its own."""
+    tied = {other: given[name] for name, others in ties.items() if name in given for other in others}
+    # PyTorch's own way with ties leaves the given tensors in a part that has two names.
+    return functional_call(objective, {**given, **tied}, (x, y), tie_weights=False)
+
+
+def nearby(parameters: Dict) -> dict[str, Tensor]:
+    """Parameters that differ a little."""
+    return {name: value.detach() * 1.001 + 1e-6 for name, value in parameters.items()}
 
 
 def in_dtype(values: Tensor, dtype: torch.dtype) -> Tensor:
@@ -788,7 +809,7 @@ def _needs_float64(name: str, dtype: torch.dtype) -> bool:
     return whole or dtype == torch.float64
 
 
-def _ties(module: nn.Module) -> dict[str, list[str]]:
+def ties_of(module: nn.Module) -> dict[str, list[str]]:
     """The other names of tensors that several parts hold, by the first. A part with two names counts once."""
     first: dict[int, tuple[str, Tensor]] = {}
     others: dict[str, list[str]] = {}
