@@ -34,6 +34,7 @@ _OPTIONS = {"deterministic": True, "graph_partition": False}
 """Of PyTorch's compiler. It takes the forms of sums by rule: if it timed several, another process could take
 another form, whose sums are rounded otherwise. And it does not split a graph into parts for CUDA graphs: the
 engine captures whole rounds."""
+AUTOCAST = ("cpu", "cuda")
 LITTLE = 1 << 23
 """Products of a forward pass of all workers up to which one thread computes a round. 20 workers with 4,810
 parameters and a batch of 32 make 3 million."""
@@ -178,6 +179,23 @@ def compiled(
         given = {**usual, **(options or {})}
         _COMPILED[kind] = torch.compile(function, dynamic=dynamic, fullgraph=whole, options=given)
     return _COMPILED[kind]
+
+
+@contextmanager
+def usual_modes() -> Iterator[None]:
+    """PyTorch as it is at its start, whatever the caller has set: no autocast, no inference mode, and new
+    tensors in float32. The caller's modes hold for one thread alone, and would change what is computed."""
+    dtype, casts = torch.get_default_dtype(), {kind: torch.is_autocast_enabled(kind) for kind in AUTOCAST}
+    try:
+        torch.set_default_dtype(torch.float32)
+        for kind in casts:
+            torch.set_autocast_enabled(kind, False)
+        with torch.inference_mode(False):
+            yield
+    finally:
+        torch.set_default_dtype(dtype)
+        for kind, enabled in casts.items():
+            torch.set_autocast_enabled(kind, enabled)
 
 
 @contextmanager

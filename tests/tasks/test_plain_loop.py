@@ -4,8 +4,8 @@ between calls is told."""
 import copy
 import math
 from collections import OrderedDict, deque, namedtuple
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -725,3 +725,47 @@ def test_the_tested_loss_is_that_of_all_labels_at_once(weights: list[float] | No
     parts = [(outputs[i : i + 8], y[i : i + 8]) for i in range(0, 24, 8)]
     found = metric.value(torch.stack([metric.sums(loss.of_outputs(*part), part[1]) for part in parts]).sum(0))
     assert_near(found, loss.of_outputs(outputs, y).double(), dtype=torch.float32)
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+MODES: dict[str, Callable[[], AbstractContextManager[object]]] = {
+    "inference": torch.inference_mode,
+    "no_grad": torch.no_grad,
+    "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+    "float64": lambda: default_dtype(torch.float64),
+    "bfloat16": lambda: default_dtype(torch.bfloat16),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_modes_of_the_caller_change_no_number(mode: str) -> None:
+    model = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Linear(6, 3))
+    start = torch.randn(7, 50)
+    network = cg.Network(nx.complete_graph(7), byzantine=[5])
+    rules = cg.rules.Krum(1), cg.rules.TrimmedMean(1)
+
+    def found(shared: nn.Module) -> list[Tensor]:
+        own = run(shared).finish()
+        named = run("mlp", rounds=1).finish().models
+        ends = [list(cg.consensus(network, rule, start, rounds=3))[-1].models for rule in rules]
+        mixed = [rule(start[0], start[1:], torch.full((6,), 0.1)) for rule in rules]
+        return [own.models, flatten(own.load(copy.deepcopy(shared))), named, *ends, *mixed]
+
+    right = found(model)
+    with MODES[mode]():
+        now = torch.get_default_dtype(), torch.is_autocast_enabled("cpu"), torch.is_inference_mode_enabled()
+        got = found(model)
+        after = torch.get_default_dtype(), torch.is_autocast_enabled("cpu"), torch.is_inference_mode_enabled()
+    assert now == after
+    for one, other in zip(got, right, strict=True):
+        assert one.dtype == torch.float32
+        assert torch.equal(one, other)

@@ -11,7 +11,7 @@ from torch import nn
 import clippedgossip.decode as decode
 from clippedgossip.attacks import Attack
 from clippedgossip.decode import KeyProblem
-from clippedgossip.devices import find_device
+from clippedgossip.devices import find_device, usual_modes
 from clippedgossip.errors import ConfigError, DataError, counted, kind_of, unknown_name
 from clippedgossip.facade.recorded_run import RecordedRun
 from clippedgossip.network import Network
@@ -300,6 +300,7 @@ def _on_cpu(module: nn.Module) -> nn.Module:
     return module.cpu()
 
 
+@usual_modes()
 def _model(model: ModelLike, data: DataSet, seed: int) -> str | nn.Module:
     """A copy of a module; a module that a factory makes, its weights drawn from the seed."""
     if isinstance(model, str | Mapping):

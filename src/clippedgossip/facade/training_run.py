@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from clippedgossip import simulate
+from clippedgossip.devices import usual_modes
 from clippedgossip.errors import MiscompiledError, RunError, kind_of, unknown_name, warn_user
 from clippedgossip.export.frame import data_frame
 from clippedgossip.facade.choices import (
@@ -236,15 +237,15 @@ class TrainingRun:
         if any(True for _ in model.buffers()):
             assert self._state is not None  # its models are there
             held = self._state.tensors.get("buffers", models[:, :0])[: len(models)]
-            with warnings.catch_warnings(), torch.no_grad():
+            with warnings.catch_warnings(), usual_modes(), torch.no_grad():
                 warnings.simplefilter("ignore")  # of what training has warned of
                 workers = Workers([task])
                 mean = mean_model(held)[None]
                 last = workers.estimated(vector[None], mean)[0] if row is None else held[row]
                 values = {**dict(task.module.named_buffers()), **workers.function.named_buffers(last)}
-                for name, buffer in model.named_buffers():  # a state dict may leave some out
-                    if name in values and values[name].shape == buffer.shape:
-                        buffer.copy_(values[name])
+            for name, buffer in model.named_buffers():  # a state dict may leave some out
+                if name in values and values[name].shape == buffer.shape:
+                    buffer.detach().copy_(values[name])
         return model
 
     def frame(self) -> "pandas.DataFrame":

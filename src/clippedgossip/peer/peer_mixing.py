@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from clippedgossip.devices import usual_modes
 from clippedgossip.errors import ConfigError
 from clippedgossip.mixing.inbox import Context, Inbox, Neighborhood
 from clippedgossip.mixing.slots import Layout
@@ -79,6 +80,7 @@ class Mixing:
             self.rule.check(count)
         self.rule.warn(min(counts, default=0))
 
+    @usual_modes()
     def __call__(
         self, vector: Tensor, exchange: Exchange, into: Sequence[Tensor], *, losses: Losses | None = None
     ) -> Mixed:

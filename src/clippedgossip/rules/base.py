@@ -28,6 +28,7 @@ class Rule(ABC):
     """Pure, deterministic, and without knowledge of which nodes are Byzantine. A message that is not finite
     counts as not received. The weight of a message that is not received goes to the node's own model."""
 
+    @devices.usual_modes()
     def __call__(
         self, own: Tensor, received: Tensor, weights: Tensor, context: Context | None = None
     ) -> Tensor:

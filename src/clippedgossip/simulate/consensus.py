@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from clippedgossip.attacks import Attack, Silence, View
-from clippedgossip.devices import free_memory
+from clippedgossip.devices import free_memory, usual_modes
 from clippedgossip.errors import RunError
 from clippedgossip.mixing.inbox import Context
 from clippedgossip.mixing.kernels import mean_model, squared_distances
@@ -85,24 +85,25 @@ def trajectory(
         sent = models.new_zeros(layouts.kept, *models.shape)
         memory = models.new_zeros(attack.memory, models.shape[1]) if attack.memory else None
         for now in range(rounds):
-            if follow is not None and network.schedule is not None:
-                follow = byzantine_rows(network.at(now, seed), models)
-            view = View(
-                network=network,
-                layout=layouts.at(now),
-                models=models,
-                rule=rule,
-                context=Context(round=now, rounds=rounds, seed=seed),
-                byzantine_models=shadows,
-                memory=memory,
-            )
-            inbox = attack.received(view)
-            if len(sent):
-                inbox = inbox.with_late(sent)
-                sent[now % len(sent)] = models
-            if follow is not None:
-                shadows = follow @ torch.cat([models, shadows])
-            models = rule.mix(inbox)
+            with usual_modes():
+                if follow is not None and network.schedule is not None:
+                    follow = byzantine_rows(network.at(now, seed), models)
+                view = View(
+                    network=network,
+                    layout=layouts.at(now),
+                    models=models,
+                    rule=rule,
+                    context=Context(round=now, rounds=rounds, seed=seed),
+                    byzantine_models=shadows,
+                    memory=memory,
+                )
+                inbox = attack.received(view)
+                if len(sent):
+                    inbox = inbox.with_late(sent)
+                    sent[now % len(sent)] = models
+                if follow is not None:
+                    shadows = follow @ torch.cat([models, shadows])
+                models = rule.mix(inbox)
             yield models
 
     return states(models, shadows)

@@ -50,10 +50,15 @@ def train_together(
     They share data, model, batch and training; networks, rules, attacks and seeds may differ. Each run gives
     what it would give alone, up to rounding.
     """
-    stack = Stack(setups, device, states)
+    with devices.usual_modes():
+        stack = Stack(setups, device, states)
     products = stack.models.numel() * stack.workers.task.batch
     while stack.round < stack.training.rounds:
-        with devices.threads_for(products), stack.workers.named_errors(f"in round {stack.round + 1}"):
+        with (
+            devices.usual_modes(),
+            devices.threads_for(products),
+            stack.workers.named_errors(f"in round {stack.round + 1}"),
+        ):
             stack.advance()
             records = stack.evaluate() if stack.training.evaluates(stack.round) else [None] * len(setups)
         yield [

@@ -136,6 +136,7 @@ class Task:
         )
 
 
+@devices.usual_modes()
 def make_task(
     data: DataSet,
     shares: Sequence[Data | Sequence[int]],
