@@ -8,6 +8,7 @@ in a CUDA graph with the round as a 0-dim tensor).
 
 import math
 import random
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
@@ -19,6 +20,7 @@ from torch import Tensor
 
 Word = int | Tensor  # a signed 64-bit word, or a tensor of them
 
+_ONE_THREAD = threading.RLock()
 _GOLDEN, _FIRST, _SECOND = -0x61C8864680B583EB, -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15
 
 
@@ -118,19 +120,27 @@ def keep_mask(
 
 
 @contextmanager
-def host_randomness(seed: int | None = None) -> Iterator[Callable[[], bool]]:
-    """Python's and NumPy's global random numbers, from a seed if there is one; their states come back. Gives
-    a function that says whether any were drawn."""
-    before = random.getstate(), np.random.get_state()
-    if seed is not None:
-        random.seed(seed)
-        np.random.seed(seed % 2**32)
-    start = random.getstate(), _words(np.random.get_state())
-    try:
-        yield lambda: (random.getstate(), _words(np.random.get_state())) != start
-    finally:
-        random.setstate(before[0])
-        np.random.set_state(before[1])
+def own_randomness(
+    seed: int | None = None, devices: Sequence[torch.device] = ()
+) -> Iterator[Callable[[], bool]]:
+    """The global random numbers of PyTorch (on the CPU and these GPUs), Python and NumPy, from a seed if
+    there is one; their states come back. All threads share them, so one thread at a time is in here. Gives
+    a function that says whether any of Python's or NumPy's were drawn."""
+    with _ONE_THREAD, torch.random.fork_rng(devices=list(devices)):
+        before = random.getstate(), np.random.get_state()
+        if seed is not None:
+            # Not torch.manual_seed: it keeps a record of each call, for devices not yet in use.
+            torch.default_generator.manual_seed(seed)
+            if devices:
+                torch.cuda.manual_seed(seed)
+            random.seed(seed)
+            np.random.seed(seed % 2**32)
+        start = random.getstate(), _words(np.random.get_state())
+        try:
+            yield lambda: (random.getstate(), _words(np.random.get_state())) != start
+        finally:
+            random.setstate(before[0])
+            np.random.set_state(before[1])
 
 
 def _words(state: Any) -> tuple[object, ...]:
@@ -140,7 +150,7 @@ def _words(state: Any) -> tuple[object, ...]:
 
 @contextmanager
 def drawn_from(seed: int) -> Iterator[None]:
-    """The global random numbers of PyTorch, Python and NumPy, from a seed; their states come back."""
-    with torch.random.fork_rng(devices=[]), host_randomness(seed):
+    """`own_randomness` for what may be made on any device."""
+    with own_randomness(seed):
         torch.manual_seed(seed)
         yield

@@ -3,8 +3,10 @@ between calls is told."""
 
 import copy
 import math
+import random
 from collections import OrderedDict, deque, namedtuple
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -725,6 +727,25 @@ def test_the_tested_loss_is_that_of_all_labels_at_once(weights: list[float] | No
     parts = [(outputs[i : i + 8], y[i : i + 8]) for i in range(0, 24, 8)]
     found = metric.value(torch.stack([metric.sums(loss.of_outputs(*part), part[1]) for part in parts]).sum(0))
     assert_near(found, loss.of_outputs(outputs, y).double(), dtype=torch.float32)
+
+
+class Draws(Body):
+    def forward(self, x: Tensor) -> Tensor:
+        noise = torch.randn_like(x) * random.random() * float(np.random.rand())
+        return super().forward(functional.dropout(x, 0.3, self.training) + noise)
+
+
+@pytest.mark.filterwarnings("ignore:the model trains worker by worker")
+def test_runs_in_threads_draw_each_their_own_numbers() -> None:
+    models = [Draws() for _ in range(4)]
+
+    def models_of(model: nn.Module) -> Tensor:
+        return run(model, rounds=10).finish().models
+
+    alone = [models_of(model) for model in models]
+    with ThreadPoolExecutor(len(models)) as pool:
+        together = list(pool.map(models_of, models))
+    assert all(map(torch.equal, together, alone))
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 from clippedgossip.errors import DataError, first_line, kind_of, warn_user
-from clippedgossip.randomness import host_randomness
+from clippedgossip.randomness import own_randomness
 from clippedgossip.tasks.datasets import IGNORED, DataSet, at, leaves, mapped, parts_of
 from clippedgossip.tasks.module_function import Objective, call_with, nearby, ties_of
 from clippedgossip.tasks.objective import Loss, Metric, binary, called, cross_entropy, mse, nll
@@ -43,7 +43,7 @@ def check_module(module: nn.Module, data: DataSet, loss: Loss, metric: Metric, b
     _check_parameters(module)
     trial = copied(module)
     before = _remembered(trial)
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
+    with own_randomness(), torch.no_grad():
         _check_outputs(trial, data, loss, metric, batch)
     return _remembered(trial) != before
 
@@ -153,11 +153,11 @@ def _check_outputs(module: nn.Module, data: DataSet, loss: Loss, metric: Metric,
     rows = torch.arange(max(2, batch)) % data.count
     whole = data.normalise(at(data.train_x, rows)), at(data.train_y, rows)
     objective.train()
-    kept, drawn = _remembered(module), torch.get_rng_state()
+    kept = _remembered(module)
     start = {name: held.clone() for name, held in module.named_buffers()}
     own = {name: held.detach().clone().requires_grad_() for name, held in _trained(module).items()}
     past = [pair for one in _originals(module) for pair in _trained(one).items()]
-    with torch.enable_grad(), disable_saved_tensors_hooks(RECOMPUTED), host_randomness(0):
+    with torch.enable_grad(), disable_saved_tensors_hooks(RECOMPUTED), own_randomness(0):
         with _ByData() as by_data:
             value = _loss(module, loss, *whole, "train", own)
         graded = value.requires_grad and _gradient(value, [*own.values(), *(held for _, held in past)])
@@ -175,7 +175,7 @@ def _check_outputs(module: nn.Module, data: DataSet, loss: Loss, metric: Metric,
         _loss(module, loss, *whole, "train", nearby(own))
     same = True
     with suppress(DataError):  # what fails in a later call is told when it trains
-        same = _same_again(module, loss, whole, start, drawn, value)
+        same = _same_again(module, loss, whole, start, value)
     counting = _differing(_remembered(module), kept)
     if not counting and _differing(kept, _remembered(ORIGINALS[module])):
         others = data.count - 1 - rows
@@ -444,15 +444,13 @@ def _same_again(
     loss: Loss,
     batch: tuple[Any, Any],
     start: dict[str, Tensor],
-    drawn: Tensor,
     value: Tensor,
 ) -> bool:
     """Whether the loss of a batch is what it was, with the same buffers and random numbers."""
     for name, held in module.named_buffers():
         if name in start and held.shape == start[name].shape:
             held.copy_(start[name])
-    torch.set_rng_state(drawn)
-    with host_randomness(0):
+    with own_randomness(0):
         again = _loss(module, loss, *batch, "train")
     rounding = min(1e-3, 100 * torch.finfo(value.dtype).eps)
     return torch.allclose(again.reshape(()), value.detach(), rtol=rounding, equal_nan=True)

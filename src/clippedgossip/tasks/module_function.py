@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from clippedgossip.errors import DataError
-from clippedgossip.randomness import host_randomness, keep_mask
+from clippedgossip.randomness import keep_mask, own_randomness
 from clippedgossip.tasks.datasets import cast, leaves, mapped
 from clippedgossip.tasks.models import ParameterLayout
 from clippedgossip.tasks.objective import Loss, Metric, called
@@ -390,7 +390,7 @@ class ModuleFunction:
             return
         own = {name: value[0] for name, value in parameters.items()}
         if on_gpu := next((value.device for value in own.values() if value.is_cuda), None):
-            with torch.random.fork_rng(devices=[]), host_randomness(0):
+            with own_randomness(0):
                 self._alone(own, self.initial_buffers().to(on_gpu), first)  # may fail in this precision
         else:
             self._find_format(own, first)
@@ -437,8 +437,7 @@ class ModuleFunction:
         for held in (torch.contiguous_format, torch.channels_last):
             put = partial(in_format, memory_format=held)
             own, given = {name: put(value) for name, value in parameters.items()}, mapped(put, batch[0])
-            with torch.random.fork_rng(devices=[]), host_randomness(0):
-                torch.default_generator.manual_seed(0)
+            with own_randomness(0):
                 try:
                     found.append(self._alone(own, start, (given, batch[1]))[0])
                 except Exception:
@@ -450,14 +449,13 @@ class ModuleFunction:
     @torch.no_grad()
     def _find_what_changes(self, before: Mapping[str, Tensor], names: list[str], batch: Any) -> None:
         device = next(self.module.parameters()).device
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        with own_randomness(devices=[device] if device.type == "cuda" else []) as drawn:
             states, start = _random_states(device), dict(self.module.named_buffers())
             versions = {name: held._version for name, held in start.items()}
-            with host_randomness() as drawn:
-                self.objective(*batch)
-                self.random_of_host = drawn()
-                with suppress(Exception):  # a model may be made for some parameters alone
-                    call_with(self.objective, nearby(self._parameters()), self.ties, *batch)
+            self.objective(*batch)
+            self.random_of_host = drawn()
+            with suppress(Exception):  # a model may be made for some parameters alone
+                call_with(self.objective, nearby(self._parameters()), self.ties, *batch)
             after = _random_states(device)
         self.random = self.random_of_host or any(
             not torch.equal(a, b) for a, b in zip(states, after, strict=True)
@@ -652,7 +650,7 @@ def _tried(
     def on(device: str) -> int:
         given = mapped(lambda leaf: leaf.to(device), (x, y))
         on_it = without_numbers(module) if device == "meta" else module
-        with torch.random.fork_rng(devices=[]), host_randomness():
+        with own_randomness():
             return call(ModuleFunction(on_it, loss.to(device), **kind).objective.to(device), *given)
 
     if not small:

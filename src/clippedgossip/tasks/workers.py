@@ -23,7 +23,7 @@ from torch.nn import functional
 import clippedgossip.devices as devices
 from clippedgossip.errors import DataError, RunError, UserError, warn_user
 from clippedgossip.own import blamed
-from clippedgossip.randomness import Word, batch_indices, hash_bits, host_randomness, key, purpose_word
+from clippedgossip.randomness import Word, batch_indices, hash_bits, key, own_randomness, purpose_word
 from clippedgossip.tasks.augment import crop_flip
 from clippedgossip.tasks.datasets import Data, DataSet, at, cast, leaves, mapped
 from clippedgossip.tasks.models import (
@@ -565,14 +565,7 @@ class Workers:
         if on_gpu and not self.function.random:
             yield
             return
-        with (
-            torch.random.fork_rng(devices=[self.task.device] if on_gpu else []),
-            host_randomness(drawn_from),
-        ):
-            # Not torch.manual_seed: it keeps a record of each call, for devices not yet in use.
-            torch.default_generator.manual_seed(drawn_from)
-            if on_gpu:
-                torch.cuda.manual_seed(drawn_from)
+        with own_randomness(drawn_from, [self.task.device] if on_gpu else []):
             yield
 
     @property
