@@ -82,9 +82,12 @@ def test_data_in_files_give_the_same_records(digits: DataSet, tmp_path: Path) ->
     assert records(setup_of(DataSet.of(x, y, x_test, y_test))) == records(setup_of(mapped))
 
 
-@pytest.mark.parametrize("kind", ["uint16", "uint32"])
-def test_tokens_in_files_stay_as_they_are_and_train_as_int64(kind: str, tmp_path: Path) -> None:
-    tokens = np.random.default_rng(0).integers(0, 7, (60, 4))
+@pytest.mark.parametrize("shape", [(60, 4), (60,)], ids=str)
+@pytest.mark.parametrize("kind", ["uint16", "uint32", "uint64"])
+def test_tokens_in_files_stay_as_they_are_and_train_as_int64(
+    kind: str, shape: tuple[int, ...], tmp_path: Path
+) -> None:
+    tokens = np.random.default_rng(0).integers(0, 7, shape)
     for name in ("train_x", "train_y", "test_x", "test_y"):
         np.save(tmp_path / f"{name}.npy", tokens.astype(kind))
     mapped, whole = DataSet.from_files(tmp_path), DataSet.of(tokens, tokens, tokens, tokens)

@@ -87,7 +87,8 @@ class Feed:
         buffer = self._buffers[purpose][number % 2]
         rows = self.source.rows(number, purpose, self.batch).flatten()
         for leaf, into in zip(leaves(self.held), leaves(buffer), strict=True):
-            torch.index_select(leaf, 0, rows, out=into)
+            # Of a vector of unsigned numbers PyTorch selects nothing; of one with a dimension more it does.
+            torch.index_select(leaf.unsqueeze(-1), 0, rows, out=into.unsqueeze(-1))
         return buffer
 
 
