@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from clippedgossip.tasks.workers import Workers
 
 RateSchedule = Literal["constant", "drops", "cosine"]
+SMALLEST, LARGEST = 1e-37, 1e38  # learning rates; they are float32 when they are used
 
 
 @dataclass(frozen=True)
@@ -234,10 +235,13 @@ class LearningRate:
     warmup: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 < self.initial < math.inf:
-            raise ConfigError(f"the learning rate is {self.initial}; it must be above 0 and finite")
         if not 0 < self.factor < math.inf:
             raise ConfigError(f"the learning rate's factor is {self.factor}; it must be above 0, such as 0.1")
+        dropped = math.prod([self.initial, *[self.factor] * len(self.drops)])
+        for rate, when in ((self.initial, ""), (dropped, " after its drops")):
+            if not SMALLEST <= rate <= LARGEST:
+                bounds = f"above 0, from {SMALLEST:g} to {LARGEST:g}"
+                raise ConfigError(f"the learning rate is {rate}{when}; it must be {bounds} (float32)")
         if min(self.drops, default=0) < 0:
             raise ConfigError(f"the learning rate drops at round {min(self.drops)}; rounds count from 0")
         if self.schedule not in get_args(RateSchedule):

@@ -134,6 +134,11 @@ def test_schedules_have_their_values() -> None:
         (lambda: LearningRate(schedule="cosine", drops=(3,)), "leave the drops out"),
         (lambda: LearningRate(schedule="cosin"), "cosine"),  # type: ignore[arg-type]  # the wrong type is what is tested
         (lambda: LearningRate(warmup=-1), "at least 0"),
+        (lambda: LearningRate(initial=math.nan), "nan; it must be above 0, from 1e-37 to 1e\\+38"),
+        (lambda: LearningRate(initial=1e39), "1e-37 to 1e\\+38"),
+        (lambda: LearningRate(initial=1e-46), "1e-37 to 1e\\+38"),
+        (lambda: LearningRate(drops=(1, 2), factor=1e200), "inf after its drops"),
+        (lambda: LearningRate(drops=(1,), factor=1e-99), "1e-101 after its drops"),
         (lambda: SGD(weight_decay=-1), "at least 0"),
         (lambda: SGD(clip_gradient=0), "above 0"),
         (lambda: AdamW(beta2=1), "below 1"),
