@@ -52,7 +52,15 @@ def test_defaults_are_safe() -> None:
     assert plain.bind.host == plain.metrics.host == "127.0.0.1"
 
 
-def test_dump_round_trip() -> None:
+@pytest.mark.parametrize(
+    "training",
+    [
+        TrainingConfig(lr=0.1, lr_drops=(10, 20), momentum_form="paper"),
+        TrainingConfig(optimizer={"name": "adamw", "beta1": 0.8}, clip_gradient=1.0),
+    ],
+    ids=["momentum", "adamw"],
+)
+def test_dump_round_trip(training: TrainingConfig) -> None:
     neighbour = Neighbour(name="b", address=Address("10.0.0.1", 7), fingerprint=bytes(range(32)))
     made = Config(
         name="a",
@@ -66,9 +74,10 @@ def test_dump_round_trip() -> None:
         node=2,
         nodes=3,
         rule={"name": "bucketing", "rule": {"name": "clipped-gossip", "radius": {"adaptive": 0.2}}},
-        training=TrainingConfig(lr=0.1, lr_drops=(10, 20), momentum_form="paper"),
+        training=training,
         witness=True,
     )
+    assert "None" not in config.dump(made)
     assert config.parse(config.dump(made).encode()) == replace(made, folder=Path())
 
 

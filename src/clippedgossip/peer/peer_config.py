@@ -371,7 +371,7 @@ def _section(key: str, part: Any) -> list[str]:
             f.name: getattr(part, f.name)
             for f in fields(part)
             if f.name in _ALWAYS.get(key, ())
-            or (not f.metadata and getattr(part, f.name) != getattr(default, f.name))
+            or (not f.metadata and getattr(part, f.name) not in (None, getattr(default, f.name)))
         }
         said |= getattr(part, "parameters", {})
     return ["", f"[{key}]", *(f"{_key(k)} = {_toml(v)}" for k, v in said.items())] if said else []
