@@ -1,6 +1,7 @@
 """Files on disk: atomic writes, locks between processes, and JSON that has one text for one value."""
 
 import dataclasses
+import errno
 import json
 import math
 import os
@@ -90,9 +91,13 @@ def write(path: Path | str, content: str) -> Path:
 
 def write_tensors(path: Path, tensors: "Mapping[str, Tensor]", metadata: Mapping[str, str]) -> None:
     """As safetensors, with the metadata in order: that library writes them in any."""
+    from safetensors import SafetensorError
     from safetensors.torch import save_file  # imports PyTorch
 
-    save_file(dict(tensors), path, metadata=dict(metadata))
+    try:
+        save_file(dict(tensors), path, metadata=dict(metadata))
+    except SafetensorError as error:  # how safetensors reports a full disk
+        raise OSError(errno.EIO, str(error)) from error
     if not path.is_file():  # a device
         return
     with path.open("r+b") as file:

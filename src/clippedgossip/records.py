@@ -345,14 +345,9 @@ class RunDirectory:
     @contextmanager
     def writing_checkpoint(self) -> Iterator[Path]:
         """A path that becomes the checkpoint if the block raises nothing. Records are on disk before it."""
-        from safetensors import SafetensorError
-
         self.sync()
         with _writing(self.checkpoint_path), files.replacing(self.checkpoint_path) as temporary:
-            try:
-                yield temporary
-            except SafetensorError as error:  # how safetensors reports a full disk
-                raise OSError(str(error)) from error
+            yield temporary
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Mark the run as finished. The summary is on disk as a whole or not at all."""

@@ -1,7 +1,6 @@
 """State that survives kill -9 and power cuts: temporary file, fsync, rename; the previous one is kept."""
 
 import contextlib
-import errno
 import hashlib
 import json
 import logging
@@ -39,10 +38,7 @@ def save(checkpoint: Checkpoint, folder: Path) -> Path:
     facts = json.dumps({"format": FORMAT, "run": checkpoint.run, "round": checkpoint.round}, sort_keys=True)
     tensors = _apart(checkpoint.tensors)
     with replacing(path) as temporary:
-        try:
-            write_tensors(temporary, tensors, {"facts": facts, "digest": _digest(facts, tensors)})
-        except SafetensorError as error:  # how safetensors reports a full disk
-            raise OSError(errno.EIO, str(error)) from error
+        write_tensors(temporary, tensors, {"facts": facts, "digest": _digest(facts, tensors)})
     for old in _all(folder)[_KEPT:]:
         with contextlib.suppress(OSError):
             old.unlink()
