@@ -326,11 +326,11 @@ class LocalStep:
     Step h of round t draws the batch of number t·H + h; with H = 1 that is the round.
     """
 
-    def __init__(self, workers: "Workers", optimizer: Optimizer, steps: int = 1) -> None:
+    def __init__(self, workers: "Workers", optimizer: Optimizer) -> None:
         from clippedgossip.devices import aligned_zeros, compiled
         from clippedgossip.tasks.models import content
 
-        self.workers, self.optimizer, self.steps = workers, optimizer, steps
+        self.workers, self.optimizer, self.steps = workers, optimizer, workers.local_steps
         device, size = workers.task.device, workers.task.layout.size
         self.clock = Clock(device, len(optimizer.numbers(0)))
         self.state = {name: aligned_zeros(len(workers), size, device) for name in optimizer.slots}

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -117,6 +118,19 @@ def test_a_run_with_local_steps_resumes_to_the_same_models(optimizer: Optimizer)
     *_, last = train(run_of(optimizer, 2, lr), state=whole[1])
     for name, tensor in last.state().tensors.items():
         assert torch.equal(tensor, whole[-1].tensors[name])
+
+
+def test_a_poison_gets_the_round_in_each_local_step() -> None:
+    seen: list[int] = []
+
+    def poison(x: Any, y: Any, round: Any) -> tuple[Any, Any]:
+        seen.append(int(round))
+        return x, y
+
+    run = run_of(SGD(), 3, LearningRate())
+    task = replace(run.task, poison=poison, poisoned=torch.tensor([0]))
+    assert len(list(train(replace(run, task=task), device="cpu"))) == ROUNDS
+    assert seen == [round for round in range(ROUNDS) for _ in range(3)]
 
 
 def test_schedules_have_their_values() -> None:

@@ -139,9 +139,9 @@ class TaskLearner:
     def __init__(self, config: Config) -> None:
         self.task = task_of(config)
         self.metric, self.higher_is_better = self.task.metric.name, self.task.metric.higher_is_better
-        self.workers = Workers([self.task])
         self.training = config.training.build()
-        self.local_step = LocalStep(self.workers, self.training.optimizer, self.training.local_steps)
+        self.workers = Workers([self.task], local_steps=self.training.local_steps)
+        self.local_step = LocalStep(self.workers, self.training.optimizer)
         self.x = self.task.initial().clone()
         self.done = 0  # local steps of this peer
 

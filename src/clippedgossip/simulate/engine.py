@@ -90,7 +90,8 @@ class Stack:
             devices.keep_freed_memory()
         refuse_what_does_not_fit([setup.task for setup in setups], setups, self.device)
         self.setups = [replace(setup, task=setup.task.to(self.device)) for setup in setups]
-        self.workers = Workers([setup.task for setup in self.setups], self.training.precision, ahead=True)
+        tasks, training = [setup.task for setup in self.setups], self.training
+        self.workers = Workers(tasks, training.precision, local_steps=training.local_steps, ahead=True)
         self.parts = self.workers.parts  # each run's rows
         rows, size = len(self.workers), self.workers.task.layout.size
         self.models, self.half = (devices.aligned_zeros(rows, size, self.device) for _ in range(2))
@@ -103,7 +104,7 @@ class Stack:
             if self.models.is_cuda and not devices.is_compiled(self.workers.kind("gradients")):
                 self._compile_ahead()
             check_compiled(self.workers, self.models)
-        self.local_step = LocalStep(self.workers, self.training.optimizer, self.training.local_steps)
+        self.local_step = LocalStep(self.workers, self.training.optimizer)
         self.clock = self.local_step.clock
         self.round = 0
         if states is not None:

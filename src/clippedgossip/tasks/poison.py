@@ -13,7 +13,8 @@ from clippedgossip.tasks.datasets import IGNORED
 
 
 class Poison(Protocol):
-    """Takes normalised inputs (n, batch, *shape), targets (n, batch, …) and the round, maybe a 0-dim tensor.
+    """Takes normalised inputs (n, batch, *shape), targets (n, batch, …) and the round, maybe a 0-dim tensor,
+    which is the same in all local steps of a round.
     Inputs and targets are tensors, or tuples and dicts of them, as in the data."""
 
     def __call__(self, x: Any, y: Any, round: Word) -> tuple[Any, Any]: ...

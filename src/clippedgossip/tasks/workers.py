@@ -247,7 +247,9 @@ class Workers:
     `draw` and `gradients` take the shares to work on: those of all workers (`workers.shares`) or of some.
     """
 
-    def __init__(self, tasks: Sequence[Task], precision: str = "float32", *, ahead: bool = False) -> None:
+    def __init__(
+        self, tasks: Sequence[Task], precision: str = "float32", *, local_steps: int = 1, ahead: bool = False
+    ) -> None:
         """With `ahead`, a step's samples are drawn before it, where the data are larger than the device."""
         first = tasks[0]
         self._shape = _shape(first)  # once: to read numbers from a GPU is to wait for it
@@ -258,6 +260,7 @@ class Workers:
             )
         self.task, self.module, self.data = first, first.module, first.data
         self.precision, self.dtype = precision, DTYPES[precision]
+        self.local_steps = local_steps
         ends = [0, *accumulate(len(task.nodes) for task in tasks)]
         self.parts = [slice(*part) for part in pairwise(ends)]
         """The rows of each task."""
@@ -379,7 +382,7 @@ class Workers:
 
     def kind(self, name: str) -> tuple[object, ...]:
         """What two compiled methods must have in common to be one."""
-        draws = content(self.poisons) if name == "draw" else None
+        draws = (content(self.poisons), self.local_steps) if name == "draw" else None
         return (name, self.precision, draws, self.feed is None, *self._shape)
 
     def in_float64(self) -> "Workers":
@@ -388,24 +391,25 @@ class Workers:
         exact.dtype = torch.float64
         return exact
 
-    def draw(self, shares: WorkerShares, round: Word, purpose: str | None = None) -> tuple[Any, Any]:
-        """One round's inputs (n, batch, *shape), augmented, normalised, poisoned, and targets (n, batch, …).
+    def draw(self, shares: WorkerShares, number: Word, purpose: str | None = None) -> tuple[Any, Any]:
+        """One batch's inputs (n, batch, *shape), augmented, normalised, poisoned, and targets (n, batch, …).
 
-        Every (seed, node, round, purpose) draws a batch of its own, the same in every engine and peer. No
-        purpose means training.
+        Every (seed, node, number, purpose) draws a batch of its own, the same in every engine and peer. No
+        purpose means training, whose number is the step's. Other purposes have the round's.
         """
         held = shares.train_x, shares.train_y
         if self.feed is None:
-            rows = shares.rows(round, purpose, self.task.batch)
+            rows = shares.rows(number, purpose, self.task.batch)
         else:
             rows, held = shares.table, held if purpose is None else self.feed.window(purpose)
         x, y = at(held, rows)
         if self.task.augment:
-            x = crop_flip(x, shares.drawn_from(purpose)[:, None], shares.nodes, round)
+            x = crop_flip(x, shares.drawn_from(purpose)[:, None], shares.nodes, number)
         x = self.data.normalise(x)
         for poison, which in zip(self.poisons, shares.poisoned, strict=True):
             if not len(which):
                 continue
+            round = number // self.local_steps if purpose is None else number
             bad = poison(at(x, which), at(y, which), round)
             x, y = mapped(lambda leaf, part, which=which: leaf.index_copy(0, which, part), (x, y), bad)
         return x, y

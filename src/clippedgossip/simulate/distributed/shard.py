@@ -113,7 +113,8 @@ class Shard:
         task = setup.task.some(self.transpose.own_rows)
         refuse_what_does_not_fit([task], [setup], device, ranks=ranks.size)
         task = task.to(device)
-        self.workers = Workers([task], setup.training.precision, ahead=True)
+        steps = setup.training.local_steps
+        self.workers = Workers([task], setup.training.precision, local_steps=steps, ahead=True)
         self.mixer = SliceMixer(setup, self.workers, self.transpose)
         self.evaluation = SliceEvaluation(self.mixer.metrics, self.workers, self.transpose)
         self.local_step: LocalStep
@@ -188,7 +189,7 @@ class Shard:
         self.models.copy_(self.initial)
         if self.workers.compiles:
             check_compiled(self.workers, self.models)
-        self.local_step = LocalStep(self.workers, self.training.optimizer, self.training.local_steps)
+        self.local_step = LocalStep(self.workers, self.training.optimizer)
         if self.ranks.rank == 0:
             self.round = 0 if state is None else state.round
             self.ranks.send_command(self.round)
