@@ -1,5 +1,6 @@
 """Models, flat vectors, poison, augmentation, tasks and the quadratic."""
 
+import math
 import random
 from dataclasses import replace
 from typing import Any
@@ -41,7 +42,7 @@ from clippedgossip.tasks import (
 from clippedgossip.tasks.datasets import at, leaves, mapped
 from clippedgossip.tasks.models import content, seeded
 from clippedgossip.tasks.module_checks import check_poison
-from clippedgossip.tasks.objective import find_loss, of_module
+from clippedgossip.tasks.objective import METRICS, find_loss, of_module
 from clippedgossip.tasks.poison import Poison
 from clippedgossip.tasks.workers import stackable
 from tests.rounding import assert_near, near
@@ -592,6 +593,15 @@ def test_class_weights_are_a_list_a_tensor_or_an_array(of: Any) -> None:
 def score(x: Tensor, y: Tensor, model: nn.Module, **said: Any) -> float:
     task = make_task(DataSet.of(x, y, x, y), [range(len(x))], model, seed=0, **said)
     return float(Workers([task]).scores(task.initial()[None]))
+
+
+def test_r2_of_targets_that_are_all_the_same_is_no_number() -> None:
+    """Rounding of their sums made it 10^16."""
+    r2, draw = METRICS["r2"](None), torch.Generator().manual_seed(0)
+    for y in torch.randn(50, 1, 2, generator=draw).expand(-1, 100, -1):
+        found = torch.randn(100, 2, generator=draw)
+        parts = [r2.of_batch(found[part], y[part]) for part in (slice(33), slice(33, None))]
+        assert float(r2.value(parts[0] + parts[1])) == -math.inf
 
 
 def test_r2_of_several_outputs_has_a_mean_for_each() -> None:

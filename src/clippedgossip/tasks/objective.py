@@ -293,14 +293,16 @@ def _perplexity(outputs: Tensor, y: Tensor) -> Tensor:
 def _moments(outputs: Tensor, y: Tensor) -> Tensor:
     wide = y.double().reshape(len(y), -1)
     apart = (outputs.reshape(wide.shape).double() - wide).square().sum()
-    plain = torch.stack([wide.new_tensor(len(wide)), apart, wide.square().sum()])
-    return torch.cat([plain, wide.sum(0)])
+    plain = torch.stack([wide.new_tensor(len(wide)), apart])
+    return torch.cat([plain, wide.sum(0), wide.square().sum(0)])
 
 
 def _r2(sums: Tensor) -> Tensor:
     """1 − Σ(ŷ−y)² / Σ(y−ȳ)², where every output has its own mean ȳ."""
-    count, apart, squares = sums[..., :3].unbind(-1)
-    return 1 - apart / (squares - sums[..., 3:].square().sum(-1) / count)
+    total, squares = sums[..., 2:].chunk(2, -1)
+    spread = squares - total.square() / sums[..., :1]
+    varies = spread > 1e-14 * squares  # less is rounding, of targets that are all the same
+    return 1 - sums[..., 1] / torch.where(varies, spread, 0.0).sum(-1)
 
 
 def _f1_sums(classes: int, predicted: Predicted = _classes) -> Callable[[Tensor, Tensor], Tensor]:
