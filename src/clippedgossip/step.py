@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from clippedgossip.decode import Kind
-from clippedgossip.errors import ConfigError, unknown_name
+from clippedgossip.errors import ConfigError, RunError, kind_of, unknown_name
 
 if TYPE_CHECKING:
     import torch
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from clippedgossip.tasks.workers import Workers
 
+HELD = frozenset({"models", "buffers", "clips", "sent", "memory"})
+"""What a run keeps beside the slots of an optimizer, also in a checkpoint."""
 RateSchedule = Literal["constant", "drops", "cosine"]
 SMALLEST, LARGEST = 1e-37, 1e38  # learning rates; they are float32 when they are used
 
@@ -39,6 +41,8 @@ class Optimizer(ABC):
             raise ConfigError(f"weight_decay is {self.weight_decay}; it must be at least 0 and finite")
         if self.clip_gradient is not None and not 0 < self.clip_gradient < math.inf:
             raise ConfigError(f"clip_gradient is {self.clip_gradient}; it must be above 0 and finite")
+        if used := sorted(HELD.intersection(self.slots)):
+            raise ConfigError(f"{type(self).__name__} has a slot {used[0]!r}; the name is taken, rename it")
 
     def numbers(self, done: int) -> tuple[float, ...]:
         """What changes from step to step, after `done` steps; a captured round reads it from the clock."""
@@ -64,7 +68,14 @@ class Optimizer(ABC):
             start += flat.shape[1]
             held = [slot[:, part] for slot in state]
             own = flat.to(models.dtype, copy=not keeps)  # one of the user's own may change it
-            half[:, part] = self.step(models[:, part], own, held, lr, numbers)
+            moved = self.step(models[:, part], own, held, lr, numbers)
+            if getattr(moved, "shape", None) != flat.shape:
+                kind = tuple(moved.shape) if hasattr(moved, "shape") else kind_of(moved)
+                raise RunError(
+                    f"step of {type(self).__name__} returns {kind} for x of shape {tuple(flat.shape)}\n"
+                    "return x½, of the shape of x"
+                )
+            half[:, part] = moved
 
     @abstractmethod
     def step(

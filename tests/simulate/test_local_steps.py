@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from clippedgossip.errors import ConfigError
+from clippedgossip.errors import ConfigError, RunError
 from clippedgossip.rules import Gossip
 from clippedgossip.simulate import Setup, Training, train
 from clippedgossip.step import SGD, AdamW, Averaged, HeavyBall, LearningRate, Optimizer
@@ -131,6 +131,37 @@ def test_a_poison_gets_the_round_in_each_local_step() -> None:
     task = replace(run.task, poison=poison, poisoned=torch.tensor([0]))
     assert len(list(train(replace(run, task=task), device="cpu"))) == ROUNDS
     assert seen == [round for round in range(ROUNDS) for _ in range(3)]
+
+
+class Returns(SGD):
+    """An own optimizer that returns something else than x½."""
+
+    made: Any
+
+    def step(self, x: torch.Tensor, g: torch.Tensor, *rest: Any) -> Any:
+        return self.made(x)
+
+
+@pytest.mark.parametrize("model", ["mlp", "cnn"])
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (lambda x: x[:, :1], r"returns \(\d+, 1\) for x of shape \(\d+, \d\d+\)"),
+        (lambda x: None, "returns None"),
+    ],
+    ids=["one number", "nothing"],
+)
+def test_a_step_must_return_all_of_the_model(made: Any, said: str, model: str) -> None:
+    optimizer = Returns()
+    object.__setattr__(optimizer, "made", made)
+    with pytest.raises(RunError, match=f"step of Returns {said}.*\nreturn x½, of the shape of x"):
+        next(iter(train(run_of(optimizer, 1, LearningRate(), model), device="cpu")))
+
+
+@pytest.mark.parametrize("name", ["models", "buffers", "clips", "sent", "memory"])
+def test_a_slot_has_a_name_of_its_own_in_a_checkpoint(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"has a slot '{name}'"):
+        type("Own", (SGD,), {"slots": (name,)})()
 
 
 def test_schedules_have_their_values() -> None:
