@@ -118,12 +118,6 @@ def network_task(
         held: Sequence[Data | Sequence[int]] = [*shares, *copies][: len(training)]
     else:
         held = _given(network, training, partition)
-    node, fewest = min(zip(training, map(len, held), strict=True), key=lambda pair: pair[1])
-    if fewest < batch:
-        warn_user(
-            f"a batch of {batch} is larger than the smallest share, {counted(fewest, 'sample')} of node "
-            f"{network.labels[node]}: batches repeat samples\ngive a smaller batch, or other shares"
-        )
     if poison is not None and not trains:
         named = "there is no attack" if attack is None else f"under {type(attack).__name__} they do not"
         raise ConfigError(
@@ -142,7 +136,7 @@ def network_task(
                 "take another attack, such as 'dissensus'"
             )
         poison = FlipLabels(classes=data.classes)
-    return make_task(
+    task = make_task(
         data,
         held,
         model,
@@ -155,10 +149,18 @@ def network_task(
         poison=poison,
         poisoned=byzantine if poison is not None else (),
     )
+    fewest = int(task.sizes.min())
+    if fewest < batch:
+        node = network.labels[training[int(task.sizes.argmin())]]
+        warn_user(
+            f"a batch of {batch} is larger than the smallest share, {counted(fewest, 'sample')} of node "
+            f"{node}: batches repeat samples\ngive a smaller batch, or other shares"
+        )
+    return task
 
 
 def _given(network: Network, training: Sequence[int], shares: Shares) -> Sequence[Data | Sequence[int]]:
-    """The user's own shares, one for each node that trains, none of them empty."""
+    """The user's own shares, one for each node that trains."""
     if not isinstance(shares, Mapping | Sequence | np.ndarray | Tensor):
         raise DataError(
             f"partition is {shares!r}\ngive a name such as 'iid', or a list with the rows of each node"
@@ -178,9 +180,6 @@ def _given(network: Network, training: Sequence[int], shares: Shares) -> Sequenc
                 f"partition has {len(held)} shares, but {len(labels)} nodes train\n"
                 f"give one share to each of {listed}"
             )
-    for label, share in zip(labels, held, strict=True):
-        if not len(share):
-            raise DataError(f"node {label!r} holds no samples\ngive every node that trains at least one")
     return held
 
 

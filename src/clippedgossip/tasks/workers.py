@@ -659,7 +659,7 @@ def _checked_shares(ids: Sequence[int], shares: Sequence[Data | Sequence[int]], 
         raise DataError(f"{len(shares)} shares for {len(set(ids))} different workers; give one share to each")
     try:
         rows = [torch.as_tensor(share).cpu() for share in shares]
-    except (TypeError, ValueError, RuntimeError) as error:  # text, None, lists of several lengths
+    except (TypeError, ValueError, RuntimeError) as error:  # text, None, slices, lists of several lengths
         raise DataError(f"the shares are no rows: {error}\nlist the numbers of each worker's rows") from None
     for node, row in zip(ids, rows, strict=True):
         if row.ndim == 1 and not len(row):
