@@ -63,11 +63,12 @@ class ChangingNetworks(figure.TrainingExperiment):
     section = "Networks that change"
     scales = figure.LONGER
     groups: ClassVar = {bridge(every): "clique A" for every in BRIDGES}
-    remarks = """Each clique of the dumbbell holds half of the classes, so the model of clique A shows what
-    comes over the bridge; the average of both cliques is good without any exchange. Elsewhere the data are
-    sorted by label. The radius of ClippedGossip is the best of four values on each network (the tables name
-    them), chosen on seeds that are not reported. TM drops as many values per side as a node has Byzantine neighbours at
-    most. A node that is away trains on by itself. Byzantine nodes are never late."""
+    remarks = """Each clique of the dumbbell holds half of the classes, so the model of clique A shows
+    what comes over the bridge; the average of both cliques is good without any exchange. Elsewhere the
+    data are sorted by label. The radius of ClippedGossip is the best of four values on each network (the
+    tables name them), chosen on seeds that are not reported. TM drops as many values per side as a node
+    has Byzantine neighbours at most. A node that is away trains on by itself. Byzantine nodes are never
+    late."""
 
     def cases(self, scale: figure.Scale) -> Iterator[figure.Case]:
         for setting, network, partition, rules, attacks in places():
