@@ -172,6 +172,8 @@ def test_the_short_form_says_what_the_results_hold() -> None:
         for radius, one in zip(radii, means, strict=True):
             lost[radius] = max(lost[radius], max(means) - one)
     flipped = [mean("clipping-radius", "BF", radius) for radius in radii]
+    alie = [mean("clipping-radius", "ALIE z=10", radius) for radius in (*radii, "τ = 0.5")]
+    alie_lost = max(alie) - min(alie)
     chosen = {"BALANCE": "γ = 0.3", "CS+": "δ = 0.2", "ClippedGossip": "τ = 0.1"}
     chosen |= {"adaptive": "δ = 0.2", "NNA": "b = 1"}  # on the torus
     moved = {
@@ -206,6 +208,11 @@ def test_the_short_form_says_what_the_results_hold() -> None:
         f"{max(three):.0f} % with the three",
         f"Each clique alone has at most {max(cliques):.0f} %",
         f"({dumbbell['ClippedGossip']} against {dumbbell['Gossip']})",
+        f"| {dumbbell['ClippedGossip']}, as plain gossip ({dumbbell['Gossip']});",
+        f"| {apart['ClippedGossip']}; GM {apart['GM']}, TM {apart['TM']} |",
+        f"loses {flipped[0] - flipped[-1]:.0f} points under bit flipping, {alie_lost:.0f} under ALIE",
+        f"with the text's buckets, {buckets[f'{calm}, bucketing', 'TM']} with the released ones",
+        f"| GM to {known('dumbbell', both, 'GM', 'clique A')}; TM and Mozi not at all",
         f"{apart['ClippedGossip']} with ClippedGossip, {apart['GM']} with GM and {apart['TM']} with TM",
         f"has {tried('more-topologies', small, 'ClippedGossip', 'τ = 1'):.0f} % under IPM on the small world",
         f"and GM {mean('more-topologies', small, 'GM'):.0f} %",
