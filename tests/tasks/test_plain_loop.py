@@ -508,6 +508,8 @@ class Follows(Body):
 
     def forward(self, x: Tensor) -> Tensor:
         self.remember(x)
+        if self.what == "the first batch" and self.kept is not None:
+            x = x - self.kept
         return super().forward(x) * (1 + self.change)
 
 
@@ -516,6 +518,29 @@ class Follows(Body):
 def test_what_follows_weights_or_the_first_batch_is_told(what: str) -> None:
     with pytest.warns(RuntimeWarning, match="changes its attribute|gives another loss"):
         run(Follows(what))
+
+
+class Trims(Body):
+    """Makes masks and tables for as many columns as a batch uses, when it first sees so many."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.masks: dict[int, Tensor] = {}
+        self.table: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        used = max(1, int((x != 0).sum(1).max()))
+        if self.table is None or len(self.table) < used:
+            self.table = torch.arange(1.0, used + 1)
+        if used not in self.masks:
+            self.masks[used] = (torch.arange(6) < used).float()
+        return super().forward(x * self.masks[used] * self.table[:used].mean())
+
+
+@pytest.mark.filterwarnings("error", "ignore:the model trains worker by worker")
+def test_what_is_made_when_it_is_needed_is_no_memory() -> None:
+    used = torch.where(torch.arange(24) < 12, 2, 6)
+    run(Trims(), ROWS * (torch.arange(6) < used[:, None]))
 
 
 class Wide(nn.Module):
