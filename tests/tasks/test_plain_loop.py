@@ -162,6 +162,17 @@ class Viewed(nn.Module):
         return self.last(h.reshape(len(x), -1) if self.asks else h.view(len(x), -1))  # type: ignore[no-any-return]  # a module's call
 
 
+class PutBack(Body):
+    """Computes with rounded weights, and takes the others again afterwards."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight, self.last.bias.data = self.last.weight.data, self.last.bias.data.contiguous()
+        self.last.weight.data = weight.round(decimals=2)
+        scores = super().forward(x)
+        self.last.weight.data = weight
+        return scores
+
+
 MODELS: dict[str, Callable[[bool], nn.Module]] = {
     "plain": Body,
     "a number": Temperature,
@@ -170,10 +181,12 @@ MODELS: dict[str, Callable[[bool], nn.Module]] = {
     "float64": lambda convolution: Short(convolution, torch.float64),
     "buffers": Counts,
     "a view": lambda asks: Viewed(asks),
+    "put back": PutBack,
 }
 """Each in both tiers."""
 
 
+@pytest.mark.filterwarnings("ignore:the model trains worker by worker, since vmap cannot batch accessing")
 @pytest.mark.parametrize("kind", MODELS)
 @pytest.mark.parametrize("convolution", [False, True])
 def test_a_model_trains_as_in_a_plain_loop(kind: str, convolution: bool) -> None:

@@ -385,18 +385,20 @@ class _ByData(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.read: list[tuple[Tensor, Tensor]] = []
-        self.replaced: list[Tensor] = []
+        self.replaced: dict[int, tuple[Tensor, int]] = {}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func == Tensor.data.__set__:  # type: ignore[attr-defined]  # a property of C
+            self.replaced.setdefault(id(args[0]), (args[0], args[0].data_ptr()))
         found = func(*args, **(kwargs or {}))
-        if func == Tensor.data.__get__:  # type: ignore[attr-defined]  # a property of C
+        if func == Tensor.data.__get__:  # type: ignore[attr-defined]  # the same
             self.read.append((args[0], found))
-        if func == Tensor.data.__set__:  # type: ignore[attr-defined]  # the same
-            self.replaced.append(args[0])
         return found
 
     def written(self) -> set[int]:
-        return {id(one) for one in (*self.replaced, *(held for held, data in self.read if data._version))}
+        """What was written to, or has other memory than at first: what is put back has not."""
+        replaced = (held for held, place in self.replaced.values() if held.data_ptr() != place)
+        return {id(one) for one in (*replaced, *(held for held, data in self.read if data._version))}
 
 
 def _check_parameters_stay(module: nn.Module, own: dict[str, Tensor], by_data: _ByData) -> None:
