@@ -717,6 +717,13 @@ class Vague:
         return self
 
 
+class Thing:
+    """Not equal to its copy, which lies elsewhere in memory."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
 HELD = {
     "words": np.array(["cat", "dog"]),
     "days": np.array(["2020-02-29"], dtype="datetime64[D]"),
@@ -726,9 +733,13 @@ HELD = {
     "things": np.array([None, "a"], dtype=object),
     "a sparse tensor": torch.eye(3).to_sparse(),
     "anything": Vague(),
+    "lists in an array": np.array([[1], [1, 2]], dtype=object),
+    "things as keys": {Thing(number): number for number in range(9)},
+    "a set of things": {Thing(number) for number in range(9)},
 }
 
 
+@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("held", HELD.values(), ids=HELD)
 def test_a_model_may_hold_what_pytorch_cannot_add_up(held: Any, tmp_path: Path) -> None:
     model = Body()

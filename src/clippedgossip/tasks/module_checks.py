@@ -481,8 +481,8 @@ def _caches(kind: type) -> Iterator[tuple[str, int]]:
 
 
 def _held(value: Any, parts: set[int], depth: int = 4) -> str:
-    """`parts` are the modules that are looked at by themselves."""
-    if isinstance(value, np.ndarray):
+    """The same of equal copies. `parts` are the modules that are looked at by themselves."""
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
         return f"{value.shape} {hash(value.tobytes())}"
     if isinstance(value, Tensor):
         with suppress(RuntimeError):  # some kinds have no sum, and those of a meta tensor no numbers
@@ -496,9 +496,14 @@ def _held(value: Any, parts: set[int], depth: int = 4) -> str:
     deeper = partial(_held, parts=parts, depth=depth - 1)
     if isinstance(value, nn.Module):  # one that is no part, such as a teacher in a list
         return deeper([*value.parameters(), *value.buffers()])
+    if isinstance(value, np.ndarray):
+        return f"{value.shape} {deeper(value.tolist())}"
     if isinstance(value, Mapping):
-        return repr([(str(key), deeper(held)) for key, held in islice(value.items(), MOST_HELD)])
-    if isinstance(value, list | tuple | set | frozenset | deque):
+        pairs = [(deeper(key), deeper(held)) for key, held in islice(value.items(), MOST_HELD)]
+        return f"{len(value)} {pairs}"
+    if isinstance(value, set | frozenset):  # the order of objects is another in each copy
+        return f"{len(value)} {sorted(deeper(held) for held in islice(value, MOST_HELD))}"
+    if isinstance(value, list | tuple | deque):
         return f"{len(value)} {[deeper(held) for held in islice(value, MOST_HELD)]}"
     return deeper(getattr(value, "__dict__", None))
 
