@@ -347,7 +347,7 @@ def decayed(outputs: Tensor, y: Tensor) -> Tensor:
         (Sparse(), None, "the gradient of table is sparse"),
         (Writes("in place"), None, "changes its parameter last.weight"),
         (Writes("set"), None, "changes its parameter last.weight"),
-        (Writes("once"), None, "changes its parameter last.bias"),
+        (Writes("once"), None, r"changes its parameter last.bias.*\n.*call the model once before"),
         (Writes("mean"), None, "changes its parameter mean.weight"),
         (Late(), None, r"makes its parameter head.weight.*\n.*call the model once"),
         (Grows(), None, r"buffer peaks has shape \(0,\), and \(6,\).*\n.*call the model once"),

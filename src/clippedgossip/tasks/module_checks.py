@@ -415,7 +415,7 @@ def _check_parameters_stay(module: nn.Module, own: dict[str, Tensor], by_data: _
             raise DataError(
                 f"the model changes its parameter {name} when it is called, as max_norm of an embedding "
                 "does\nlet gradients alone change it: leave max_norm out, clamp a copy of the weights, and "
-                "keep a mean of weights in buffers"
+                "keep a mean of weights in buffers; if its first batch sets it, call the model once before"
             )
 
 
