@@ -110,9 +110,10 @@ def page_table(result: Results) -> Table:
 def tuning(result: Results, measure: Measure) -> Table:
     """The values that were tried for each parameter, with their accuracies. Those of the lines that were run
     have a mark; tries that are not here are said."""
-    titles: dict[str, set[str]] = {}
-    for line in result.tuning:
-        titles.setdefault(line.tuned[0], set()).add(line.setting.partition(",")[0])
+    titles = {  # a setting is a network and an attack, or an attack alone
+        line.tuned[0]: line.setting.rpartition(", ")[0] or json.loads(line.tuned[0])["name"]
+        for line in result.tuning
+    }
     values_of = {canonical(line.config): line.value for line in result.tuning}
     ran = {line.tuned: values_of.get(canonical(line.config)) for line in result.lines if line.runs}
     rows: list[list[Cell]] = []
@@ -126,8 +127,7 @@ def tuning(result: Results, measure: Measure) -> Table:
             means.append(f"{value}: {100 * mean:.1f}{mark}{lost}")
         if ran.get((network, rule), "") is None:
             means.append("no try of the value used above is here")
-        title, *others = titles[network]  # others: the settings name no network
-        rows.append([json.loads(network)["name"] if others else title, rule, "; ".join(means)])
+        rows.append([titles[network], rule, "; ".join(means)])
     caption = (
         "Mean accuracy in % over the attacks on the network, on a seed that is not reported. The value with "
         "✓ is the best and is used above."
