@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from clippedgossip import simulate
 from clippedgossip.devices import usual_modes
-from clippedgossip.errors import MiscompiledError, RunError, kind_of, unknown_name, warn_user
+from clippedgossip.errors import ConfigError, MiscompiledError, RunError, kind_of, unknown_name, warn_user
 from clippedgossip.export.frame import data_frame
 from clippedgossip.facade.choices import (
     AttackLike,
@@ -109,6 +109,8 @@ def train(
     has a folder there, as a config's run has: records, checkpoints, a summary. The same call finds a finished
     run, and a stopped run resumes. Other data, weights or code are another run.
     """
+    if not isinstance(out, str | Path | None):
+        raise ConfigError(f'out is {kind_of(out)}; give the folder for runs: out="runs"')
     choices = Choices.of(**locals())
     recorded = choices.recorded(choices.setup(rule, attack, seed))
     refuse_what_does_not_fit([recorded.setup.task], [recorded.setup], torch.device(choices.device))

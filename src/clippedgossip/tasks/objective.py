@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ from torch.nn import functional
 from torch.utils._pytree import tree_map_only
 
 from clippedgossip.decode import Kind, Thing, built_in, decode
-from clippedgossip.errors import DataError
+from clippedgossip.errors import ConfigError, DataError, kind_of
 from clippedgossip.records import refuse_metric
 from clippedgossip.tasks.datasets import IGNORED, at, leaves
 
@@ -147,6 +147,17 @@ def built_in_words(kind: Kind, said: object) -> str | dict[str, Any] | None:
     return {**said, "name": known} if isinstance(said, Mapping) else known
 
 
+def _is_function(kind: Kind, said: object) -> TypeGuard[Callable[..., Any]]:
+    """Whether it is a function, and not words; refuses what is neither. A class is none: an object of it may
+    be."""
+    if callable(said) and not isinstance(said, type):
+        return True
+    if isinstance(said, str | Mapping):
+        return False
+    names = ", ".join(map(repr, kind.names))
+    raise ConfigError(f"{kind.word} is {kind_of(said)}\ngive a name: {names}; or {kind.fix}")
+
+
 def listed(said: Any) -> Any:
     """The same words, with lists in the place of tensors and arrays."""
     if not isinstance(said, Mapping):
@@ -159,7 +170,7 @@ def find_loss(said: LossLike, folder: Path | None = None) -> Loss:
     for in `folder` first."""
     if isinstance(said, Loss):
         return said
-    if callable(said):
+    if _is_function(LOSS, said):
         return Loss(said, getattr(said, "__name__", "own"))
     thing = own_thing(LOSS, said, folder)
     if thing is None:
@@ -172,7 +183,8 @@ def find_loss(said: LossLike, folder: Path | None = None) -> Loss:
 
 def usual_loss(said: LossLike, classes: int | None, model: object) -> Loss:
     """The loss that was asked for, or the usual one of such targets. The `cnn` gives log-probabilities."""
-    return find_loss(said or ("mse" if classes is None else "nll" if model == "cnn" else "cross-entropy"))
+    usual = "mse" if classes is None else "nll" if model == "cnn" else "cross-entropy"
+    return find_loss(usual if said is None else said)
 
 
 @dataclass(frozen=True)
@@ -347,7 +359,7 @@ def find_metric(said: MetricLike, loss: Loss, classes: int | None) -> Metric:
         said = usual or ("accuracy" if classes is not None and not loss.of_module else "loss")
     if isinstance(said, Metric):
         return said
-    if callable(said):
+    if _is_function(METRIC, said):
         return mean_metric(getattr(said, "__name__", "own"), said)
     name = own_metric(said)
     if not isinstance(name, str):
