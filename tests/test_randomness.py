@@ -1,5 +1,8 @@
 """Counter-based randomness: right, stable, and blind to who else is in the call."""
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 import torch
 from hypothesis import given
@@ -7,6 +10,7 @@ from hypothesis import strategies as st
 
 from clippedgossip.randomness import (
     batch_indices,
+    epoch_indices,
     generator,
     hash_bits,
     hash_normal,
@@ -63,30 +67,42 @@ def test_values_are_pinned() -> None:
     assert key(1, "init", 2, 3) == 0x226A9A14A94BAD6B
     draws = batch_indices(7, torch.tensor([0, 5]), 3, torch.tensor([100, 1000]), 4)
     assert draws.tolist() == [[26, 3, 30, 56], [836, 104, 112, 96]]
+    draws = epoch_indices(7, torch.tensor([0, 5]), 3, torch.tensor([100, 1000]), 4, same=False)
+    assert draws.tolist() == [[15, 84, 87, 90], [976, 995, 820, 759]]
     drawn = torch.rand(1, generator=generator(1, "init", 2)).item()
     assert drawn == pytest.approx(0.1294557, abs=5e-8)  # half of the last digit
 
 
-@given(st.integers(0, 2**31), st.lists(st.integers(0, 10_000), min_size=1, max_size=8, unique=True))
-def test_a_node_draws_the_same_batch_whoever_else_is_in_the_call(round: int, nodes: list[int]) -> None:
+DRAWS = [batch_indices, partial(epoch_indices, same=False), partial(epoch_indices, same=True)]
+
+
+@given(
+    st.integers(0, 2**31),
+    st.lists(st.integers(0, 10_000), min_size=1, max_size=8, unique=True),
+    st.sampled_from(DRAWS),
+)
+def test_a_node_draws_the_same_batch_whoever_else_is_in_the_call(
+    round: int, nodes: list[int], draw: Callable[..., torch.Tensor]
+) -> None:
     ids = torch.tensor(nodes)
     sizes = 1 + ids % 97
-    together = batch_indices(3, ids, round, sizes, 16)
+    together = draw(3, ids, round, sizes, 16)
     for place in range(len(nodes)):
-        alone = batch_indices(3, ids[place : place + 1], round, sizes[place : place + 1], 16)
+        alone = draw(3, ids[place : place + 1], round, sizes[place : place + 1], 16)
         assert torch.equal(together[place], alone[0])
     assert (together >= 0).all()
     assert (together < sizes[:, None]).all()
 
 
-def test_rounds_and_seeds_broadcast() -> None:
+@pytest.mark.parametrize("draw", DRAWS)
+def test_rounds_and_seeds_broadcast(draw: Callable[..., torch.Tensor]) -> None:
     ids, sizes = torch.arange(5), torch.full((5,), 50)
-    rounds = batch_indices(3, ids, torch.arange(4)[:, None], sizes, 8)
+    rounds = draw(3, ids, torch.arange(4)[:, None], sizes, 8)
     assert rounds.shape == (4, 5, 8)
     for round in range(4):
-        assert torch.equal(rounds[round], batch_indices(3, ids, round, sizes, 8))
-        assert torch.equal(rounds[round], batch_indices(3, ids, torch.tensor(round), sizes, 8))
-    seeds = batch_indices(torch.tensor([[3], [4]]), ids, 2, sizes, 8)
+        assert torch.equal(rounds[round], draw(3, ids, round, sizes, 8))
+        assert torch.equal(rounds[round], draw(3, ids, torch.tensor(round), sizes, 8))
+    seeds = draw(torch.tensor([[3], [4]]), ids, 2, sizes, 8)
     assert torch.equal(seeds[0], rounds[2])
     assert not torch.equal(seeds[1], rounds[2])
 
@@ -95,9 +111,32 @@ def test_nothing_waits_for_the_device() -> None:
     # A meta tensor has no values: any look at one from the host would raise.
     ids = torch.arange(5, device="meta")
     round = torch.tensor(0, device="meta")
-    assert batch_indices(3, ids, round, ids, 8).shape == (5, 8)
+    for draw in DRAWS:
+        assert draw(3, ids, round, ids, 8).shape == (5, 8)
     assert keep_mask(3, ids, round, 0, (4, 6), 0.5).shape == (5, 4, 6)
     assert hash_normal(3, "x", ids, round).shape == (5,)
+
+
+@pytest.mark.parametrize("same", [False, True])
+def test_an_epoch_has_every_sample_once(same: bool) -> None:
+    sizes = torch.tensor([960, 1000, 100, 33, 7, 2, 1])
+    rounds = torch.arange(94)[:, None]
+    drawn = epoch_indices(3, torch.arange(7), rounds, sizes, 32, same=same).transpose(0, 1).flatten(1)
+    orders = set[tuple[int, ...]]()
+    for places, size in zip(drawn, sizes.tolist(), strict=True):
+        epochs = places[: len(places) // size * size].view(-1, size)
+        assert torch.equal(epochs.sort(1).values, torch.arange(size).expand_as(epochs))
+        assert bool((epochs == epochs[0]).all()) == (same or size == 1)
+        orders.add(tuple(epochs[0, :2].tolist()))
+    assert len(orders) == 7  # each node has its own
+
+
+def test_orders_of_an_epoch_are_equally_likely() -> None:
+    seeds = torch.arange(24_000)[:, None]
+    first = epoch_indices(seeds, torch.tensor([0]), 0, torch.tensor([4]), 4, same=False)[:, 0]
+    counts = (first * torch.tensor([64, 16, 4, 1])).sum(1).unique(return_counts=True)[1].double()
+    assert len(counts) == 24
+    assert ((counts - 1000) ** 2 / 1000).sum() < 55  # chi² with 23 degrees of freedom
 
 
 def test_draws_are_uniform_and_independent() -> None:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 Word = int | Tensor  # a signed 64-bit word, or a tensor of them
+TURNS = 24  # of the shuffle of an epoch
 
 _ONE_THREAD = threading.RLock()
 _GOLDEN, _FIRST, _SECOND = -0x61C8864680B583EB, -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15
@@ -94,6 +95,25 @@ def batch_indices(seed: Word, node_ids: Tensor, round: Word, sizes: Tensor, batc
     slots = torch.arange(batch, device=node_ids.device)
     bits = hash_bits(_last(seed), "batch", _last(node_ids), _last(round), slots)
     return (((bits >> 33) & 0x7FFFFFFF) * sizes[..., None].long()) >> 31
+
+
+def epoch_indices(
+    seed: Word, node_ids: Tensor, round: Word, sizes: Tensor, batch: int, *, same: bool
+) -> Tensor:
+    """As `batch_indices`, but each sample comes once in an epoch. Every epoch has an order of its own, or the
+    `same`; a batch may end one and begin the next. The swap-or-not shuffle (Hoang, Morris and Rogaway, 2012)
+    finds a place in the order without the others: each turn pairs the places, and half of the pairs swap."""
+    sizes = sizes[..., None].long()
+    number = _last(round) * batch + torch.arange(batch, device=node_ids.device)
+    place, epoch = number % sizes, 0 if same else number // sizes
+    shuffle = hash_bits(_last(seed), "epoch", _last(node_ids), epoch)[..., None]
+    turns = hash_bits(shuffle, "turn", torch.arange(TURNS, device=node_ids.device)).unbind(-1)
+    for turn in turns:
+        other = ((turn >> 1 & 0x7FFFFFFF) % sizes - place) % sizes
+        bits = _mix(turn ^ torch.maximum(place, other))
+        assert isinstance(bits, Tensor)
+        place = torch.where(bits & 1 == 1, other, place)
+    return place
 
 
 def keep_mask(

@@ -16,7 +16,7 @@ import clippedgossip.decode as decode
 import clippedgossip.step as step
 from clippedgossip.decode import KeyProblem, Kind, Thing
 from clippedgossip.errors import ConfigError, RuleError, article, kind_of, unknown_name, warn_user
-from clippedgossip.step import LearningRate, Optimizer
+from clippedgossip.step import Batches, LearningRate, Optimizer
 
 if TYPE_CHECKING:
     from torch import nn
@@ -43,6 +43,7 @@ class Schedule:
     evaluate_nodes: bool = True  # single nodes' accuracies (mean, worst) as well as the groups' averages
     precision: Precision = "float32"  # of the gradients' products; models, momentum and mixing are float32
     local_steps: int = 1  # H, between two exchanges; the paper's theory is for 1
+    batches: Batches = "random"  # drawn with replacement; or epochs, in which each sample comes once
     evaluate_components: bool = False  # into which components the models fall, and Ξ within and between them
 
 
@@ -64,6 +65,13 @@ class Training(Schedule):
         must_be("optimizer", self.optimizer, Optimizer, "HeavyBall(0.9)")
         if self.precision not in get_args(Precision):
             raise ConfigError(unknown_name("precision", str(self.precision), get_args(Precision)))
+        if self.batches not in get_args(Batches):
+            raise ConfigError(unknown_name("batches", str(self.batches), get_args(Batches)))
+
+    @property
+    def drawing(self) -> dict[str, Any]:
+        """Which batch a worker draws in a step."""
+        return {"local_steps": self.local_steps, "batches": self.batches}
 
     def rate(self, round: int) -> float:
         """η of a round."""
@@ -199,6 +207,7 @@ class TrainingConfig(Schedule):
 MOMENTUM = {"momentum": 0.9, "momentum_form": "pytorch"}
 LATER: Mapping[str, Any] = {
     "local_steps": 1,
+    "batches": "random",
     "evaluate_components": False,
     "lr_schedule": "drops",
     "lr_warmup": 0,

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 HELD = frozenset({"models", "buffers", "clips", "sent", "memory"})
 """What a run keeps beside the slots of an optimizer, also in a checkpoint."""
 RateSchedule = Literal["constant", "drops", "cosine"]
+Batches = Literal["random", "epochs", "same-epochs"]
+"""Drawn with replacement; each sample once in an epoch; so, and every epoch has the same batches."""
 SMALLEST, LARGEST = 1e-37, 1e38  # learning rates; they are float32 when they are used
 
 

@@ -94,23 +94,23 @@ def test_each_deviation_changes_what_it_names_alone() -> None:
         for name in ("dumbbell", "clipping-radius", "delta-max")
         for case in figure(name).cases(MNIST["paper"])
     ]
-    for name, section in {
-        "bucketing": "rule",
-        "bit-flipping": "attack",
-        "few-images": "data",
-        "one-mask": "model",
-        "cnn": "model",
-        "adaptive-radius": "rule",
+    for name, sections in {
+        "bucketing": {"rule"},
+        "bit-flipping": {"attack"},
+        "few-images": {"data", "training"},
+        "one-mask": {"model"},
+        "cnn": {"model"},
+        "adaptive-radius": {"rule"},
     }.items():
         changed = [(case, new) for case in cases if (new := deviating(case, [name])) is not case]
         assert changed, name
         for case, new in changed:
             old, now = case.line.config, new.line.config
-            assert {key for key in now if now[key] != old.get(key)} == {section}, name
+            assert {key for key in now if now[key] != old.get(key)} == sections, name
     both = deviating(cases[0], ["one-mask", "cnn"]).line.config["model"]
     assert (both["plain"], both["one_mask"]) == (True, True)
     few = deviating(cases[0], ["few-images"]).config
-    assert few.data.samples == IMAGES * 20
+    assert (few.data.samples, few.training.batches) == (IMAGES * 20, "same-epochs")
 
 
 def test_bit_flipping_alternates() -> None:

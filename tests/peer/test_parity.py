@@ -208,7 +208,7 @@ def test_local_steps_give_the_models_of_the_simulator(
 ) -> None:
     """Three steps between exchanges."""
     monkeypatch.setattr(asyncio, "to_thread", at_once)
-    training = {"local_steps": 3, "optimizer": optimizer}
+    training = {"local_steps": 3, "batches": "epochs", "optimizer": optimizer}
     config = run_config(tmp_path, RULE_TABLES["clipped-gossip"], training=training)
     expected = simulated(config)
     models = torch.stack(asyncio.run(in_memory(network_of(config, tmp_path))))

@@ -5,9 +5,13 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import networkx as nx
 import pytest
 import torch
+from torch import nn
+from torch.nn import functional
 
+import clippedgossip as cg
 from clippedgossip.errors import ConfigError, RunError
 from clippedgossip.rules import Gossip
 from clippedgossip.simulate import Setup, Training, train
@@ -49,7 +53,8 @@ def torch_optimizer(chosen: Optimizer, parameters: list[Any]) -> torch.optim.Opt
 def plain_loop(run: Setup) -> tuple[torch.Tensor, float]:
     """Models after the last round and the mean of its losses, in float64."""
     training, task = run.training, run.task
-    workers, weights = Workers([task]), torch.tensor(run.network.weights)
+    workers = Workers([task], **training.drawing)
+    weights = torch.tensor(run.network.weights)
     modules = [unflatten(task.initial(), copy.deepcopy(task.module)).double() for _ in task.nodes]
     optimizers = [torch_optimizer(training.optimizer, list(module.parameters())) for module in modules]
     losses: list[float] = []
@@ -194,3 +199,39 @@ def test_schedules_have_their_values() -> None:
 def test_numbers_out_of_range_are_refused(make: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         make()
+
+
+def test_an_epoch_in_one_batch_is_gradient_descent() -> None:
+    """Every sample once: no chance is left in the gradient, while batches at random have some."""
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(60, 6, generator=generator), torch.arange(60) % 3
+    network, model = cg.Network(nx.complete_graph(3)), nn.Linear(6, 3)
+    rows = [range(20), range(20, 40), range(40, 60)]
+    whole = {
+        batches: cg.train(
+            network,
+            (x, y, x, y),
+            model,
+            rule="gossip",
+            partition=rows,
+            batch=20,
+            batches=batches,
+            rounds=4,
+            lr=0.5,
+            momentum=0.0,
+            device="cpu",
+            progress=False,
+        )
+        .finish()
+        .models.double()
+        for batches in ("epochs", "same-epochs", "random")
+    }
+    exact = copy.deepcopy(model).double()  # of equal models on a complete graph the mean is one step on all
+    for _ in range(4):
+        exact.zero_grad()
+        functional.cross_entropy(exact(x.double()), y).backward()
+        unflatten(torch.cat([(p - 0.5 * p.grad).flatten() for p in exact.parameters()]).detach(), exact)
+    wanted = torch.cat([p.detach().flatten() for p in exact.parameters()]).expand(3, -1)
+    for batches in ("epochs", "same-epochs"):
+        assert_near(whole[batches], wanted, dtype=torch.float32)
+    assert (whole["random"] - wanted).abs().max() > 0.01

@@ -4,7 +4,7 @@ import json
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -19,6 +19,7 @@ from clippedgossip.runs.budget import plan
 from clippedgossip.runs.config import RunConfig
 from clippedgossip.runs.execute import execute
 from clippedgossip.simulate.setup import Setup, Training, network_task
+from clippedgossip.step import Batches
 from clippedgossip.tasks import DataSet
 from clippedgossip.tasks.datasets import leaves, load, stays_on_host
 from clippedgossip.tasks.workers import Workers
@@ -97,10 +98,11 @@ def test_tokens_in_files_stay_as_they_are_and_train_as_int64(
         assert records(setup_of(data, model=SpeaksSevenWords())) == wanted
 
 
-def test_steps_come_in_order_to_the_end_and_from_the_middle(digits: DataSet) -> None:
+@pytest.mark.parametrize("batches", get_args(Batches))
+def test_steps_come_in_order_to_the_end_and_from_the_middle(digits: DataSet, batches: str) -> None:
     task = setup_of(digits).task
-    plain = Workers([task])
-    fed = Workers([replace(task, data=replace(digits, keep="host"))], ahead=True)
+    plain = Workers([task], batches=batches)
+    fed = Workers([replace(task, data=replace(digits, keep="host"))], batches=batches, ahead=True)
     assert plain.feed is None
     assert fed.feed is not None
     assert len(leaves(fed.shares.train_x)[0]) == 8 * len(fed)

@@ -56,7 +56,11 @@ def _few_images(config: Config) -> Config:
         return config
     network = RunConfig.from_mapping(config).network.build()
     holders = network.n if config["data"]["byzantine_share"] else len(network.regular)
-    return config | {"data": config["data"] | {"samples": IMAGES * holders}}
+    few = {"samples": IMAGES * holders}
+    return config | {
+        "data": config["data"] | few,
+        "training": config["training"] | {"batches": "same-epochs"},
+    }
 
 
 def _cnn(key: str) -> Callable[[Config], Config]:
@@ -90,7 +94,7 @@ WORDS: Mapping[str, str] = {
     "bucketing": "each model in two buckets, bucket 0 as the own model, one shuffle for all rounds "
     "(dumbbell_improvement.py:195, :206, simulator.py:512)",
     "bit-flipping": "the sign of bit flipping alternates (attacks.py:72)",
-    "few-images": "each worker sees the same 960 images again and again",
+    "few-images": "each worker sees the same 30 batches of 960 images again and again",
     "one-mask": "the mask of dropout is the same in every round (simulator.py:512)",
     "cnn": "no ReLU after the second convolution, dropout of whole channels",
     "adaptive-radius": "the adaptive radius is the second-largest distance (aggregator.py:513)",

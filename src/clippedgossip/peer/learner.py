@@ -140,7 +140,7 @@ class TaskLearner:
         self.task = task_of(config)
         self.metric, self.higher_is_better = self.task.metric.name, self.task.metric.higher_is_better
         self.training = config.training.build()
-        self.workers = Workers([self.task], local_steps=self.training.local_steps)
+        self.workers = Workers([self.task], **self.training.drawing)
         self.local_step = LocalStep(self.workers, self.training.optimizer)
         self.x = self.task.initial().clone()
         self.done = 0  # local steps of this peer

@@ -91,7 +91,7 @@ class Stack:
         refuse_what_does_not_fit([setup.task for setup in setups], setups, self.device)
         self.setups = [replace(setup, task=setup.task.to(self.device)) for setup in setups]
         tasks, training = [setup.task for setup in self.setups], self.training
-        self.workers = Workers(tasks, training.precision, local_steps=training.local_steps, ahead=True)
+        self.workers = Workers(tasks, training.precision, **training.drawing, ahead=True)
         self.parts = self.workers.parts  # each run's rows
         rows, size = len(self.workers), self.workers.task.layout.size
         self.models, self.half = (devices.aligned_zeros(rows, size, self.device) for _ in range(2))

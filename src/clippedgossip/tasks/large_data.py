@@ -28,9 +28,9 @@ class Feed:
     may be captured meanwhile; there are two buffers, so that it never writes into one that is being copied.
     """
 
-    def __init__(self, shares: "WorkerShares", batch: int) -> None:
+    def __init__(self, shares: "WorkerShares", batch: int, batches: str = "random") -> None:
         device, count = shares.nodes.device, len(shares.nodes)
-        self.batch, self.on_gpu = batch, device.type == "cuda"
+        self.batch, self.batches, self.on_gpu = batch, batches, device.type == "cuda"
         self.source = shares._replace(
             **{name: getattr(shares, name).cpu() for name in ("seeds", "nodes", "table", "sizes")}
         )
@@ -85,7 +85,7 @@ class Feed:
 
     def _read(self, purpose: str | None, number: int) -> Any:
         buffer = self._buffers[purpose][number % 2]
-        rows = self.source.rows(number, purpose, self.batch).flatten()
+        rows = self.source.rows(number, purpose, self.batch, self.batches).flatten()
         for leaf, into in zip(leaves(self.held), leaves(buffer), strict=True):
             # Of a vector of unsigned numbers PyTorch selects nothing; of one with a dimension more it does.
             torch.index_select(leaf.unsqueeze(-1), 0, rows, out=into.unsqueeze(-1))

@@ -23,7 +23,15 @@ from torch.nn import functional
 import clippedgossip.devices as devices
 from clippedgossip.errors import DataError, RunError, UserError, warn_user
 from clippedgossip.own import blamed
-from clippedgossip.randomness import Word, batch_indices, hash_bits, key, own_randomness, purpose_word
+from clippedgossip.randomness import (
+    Word,
+    batch_indices,
+    epoch_indices,
+    hash_bits,
+    key,
+    own_randomness,
+    purpose_word,
+)
 from clippedgossip.tasks.augment import crop_flip
 from clippedgossip.tasks.datasets import Data, DataSet, at, cast, leaves, mapped
 from clippedgossip.tasks.models import (
@@ -224,9 +232,13 @@ class WorkerShares(NamedTuple):
         """(n,) what a purpose's draws come from; no purpose means training."""
         return self.seeds if purpose is None else hash_bits(self.seeds, purpose)
 
-    def rows(self, round: Word, purpose: str | None, batch: int) -> Tensor:
-        """(n, batch) rows of the training set that a round draws."""
-        places = batch_indices(self.drawn_from(purpose), self.nodes, round, self.sizes, batch)
+    def rows(self, round: Word, purpose: str | None, batch: int, batches: str = "random") -> Tensor:
+        """(n, batch) rows of the training set that a round draws. Epochs are those of training alone."""
+        drawn = self.drawn_from(purpose), self.nodes, round, self.sizes, batch
+        if purpose is not None or batches == "random":
+            places = batch_indices(*drawn)
+        else:
+            places = epoch_indices(*drawn, same=batches == "same-epochs")
         return self.table.gather(1, places)
 
     def some(self, rows: slice | Tensor) -> "WorkerShares":
@@ -248,7 +260,13 @@ class Workers:
     """
 
     def __init__(
-        self, tasks: Sequence[Task], precision: str = "float32", *, local_steps: int = 1, ahead: bool = False
+        self,
+        tasks: Sequence[Task],
+        precision: str = "float32",
+        *,
+        local_steps: int = 1,
+        batches: str = "random",
+        ahead: bool = False,
     ) -> None:
         """With `ahead`, a step's samples are drawn before it, where the data are larger than the device."""
         first = tasks[0]
@@ -260,7 +278,7 @@ class Workers:
             )
         self.task, self.module, self.data = first, first.module, first.data
         self.precision, self.dtype = precision, DTYPES[precision]
-        self.local_steps = local_steps
+        self.local_steps, self.batches = local_steps, batches
         ends = [0, *accumulate(len(task.nodes) for task in tasks)]
         self.parts = [slice(*part) for part in pairwise(ends)]
         """The rows of each task."""
@@ -283,7 +301,7 @@ class Workers:
         if ahead and first.data.on_host(first.device):
             from clippedgossip.tasks import large_data
 
-            self.feed = large_data.Feed(self.shares, first.batch)
+            self.feed = large_data.Feed(self.shares, first.batch, batches)
             self.shares = self.feed.shares
         self._threads = threading.local()
 
@@ -382,7 +400,7 @@ class Workers:
 
     def kind(self, name: str) -> tuple[object, ...]:
         """What two compiled methods must have in common to be one."""
-        draws = (content(self.poisons), self.local_steps) if name == "draw" else None
+        draws = (content(self.poisons), self.local_steps, self.batches) if name == "draw" else None
         return (name, self.precision, draws, self.feed is None, *self._shape)
 
     def in_float64(self) -> "Workers":
@@ -399,7 +417,7 @@ class Workers:
         """
         held = shares.train_x, shares.train_y
         if self.feed is None:
-            rows = shares.rows(number, purpose, self.task.batch)
+            rows = shares.rows(number, purpose, self.task.batch, self.batches)
         else:
             rows, held = shares.table, held if purpose is None else self.feed.window(purpose)
         x, y = at(held, rows)

@@ -150,7 +150,13 @@ def cases(chosen: Sequence[tuple[str, str]]) -> Iterator[tuple[str, Setup]]:
     yield "dropout and convolutions", setup("clipped-gossip", LabelFlipping(), model="cnn", shape=(1, 8, 8))
     yield (
         "local steps",
-        setup(local_steps=3, optimizer=AdamW(clip_gradient=1.0), rounds=3, evaluate_components=True),
+        setup(
+            local_steps=3,
+            batches="epochs",
+            optimizer=AdamW(clip_gradient=1.0),
+            rounds=3,
+            evaluate_components=True,
+        ),
     )
     fed = setup("clipped-gossip", LabelFlipping())
     yield "data on the host", replace(fed, task=replace(fed.task, data=replace(fed.task.data, keep="host")))

@@ -113,8 +113,8 @@ class Shard:
         task = setup.task.some(self.transpose.own_rows)
         refuse_what_does_not_fit([task], [setup], device, ranks=ranks.size)
         task = task.to(device)
-        steps = setup.training.local_steps
-        self.workers = Workers([task], setup.training.precision, local_steps=steps, ahead=True)
+        drawing = setup.training.drawing
+        self.workers = Workers([task], setup.training.precision, **drawing, ahead=True)
         self.mixer = SliceMixer(setup, self.workers, self.transpose)
         self.evaluation = SliceEvaluation(self.mixer.metrics, self.workers, self.transpose)
         self.local_step: LocalStep
