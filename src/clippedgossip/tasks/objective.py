@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -147,13 +147,10 @@ def built_in_words(kind: Kind, said: object) -> str | dict[str, Any] | None:
     return {**said, "name": known} if isinstance(said, Mapping) else known
 
 
-def _is_function(kind: Kind, said: object) -> TypeGuard[Callable[..., Any]]:
-    """Whether it is a function, and not words; refuses what is neither. A class is none: an object of it may
-    be."""
-    if callable(said) and not isinstance(said, type):
-        return True
-    if isinstance(said, str | Mapping):
-        return False
+def _refuse_other_than_words_or_function(kind: Kind, said: object) -> None:
+    """A class is no function; an object of it may be."""
+    if isinstance(said, str | Mapping) or (callable(said) and not isinstance(said, type)):
+        return
     names = ", ".join(map(repr, kind.names))
     raise ConfigError(f"{kind.word} is {kind_of(said)}\ngive a name: {names}; or {kind.fix}")
 
@@ -170,7 +167,8 @@ def find_loss(said: LossLike, folder: Path | None = None) -> Loss:
     for in `folder` first."""
     if isinstance(said, Loss):
         return said
-    if _is_function(LOSS, said):
+    _refuse_other_than_words_or_function(LOSS, said)
+    if callable(said):
         return Loss(said, getattr(said, "__name__", "own"))
     thing = own_thing(LOSS, said, folder)
     if thing is None:
@@ -359,7 +357,8 @@ def find_metric(said: MetricLike, loss: Loss, classes: int | None) -> Metric:
         said = usual or ("accuracy" if classes is not None and not loss.of_module else "loss")
     if isinstance(said, Metric):
         return said
-    if _is_function(METRIC, said):
+    _refuse_other_than_words_or_function(METRIC, said)
+    if callable(said):
         return mean_metric(getattr(said, "__name__", "own"), said)
     name = own_metric(said)
     if not isinstance(name, str):
