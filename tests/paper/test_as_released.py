@@ -12,6 +12,7 @@ from clippedgossip.errors import ConfigError
 from clippedgossip.mixing.inbox import Context
 from clippedgossip.mixing.slots import Layout
 from clippedgossip.paper.as_released import (
+    BATCH,
     IMAGES,
     AlternatingBitFlipping,
     DoubledBucketing,
@@ -32,6 +33,9 @@ from clippedgossip.paper.results import Results
 from clippedgossip.paper.training_figure import MNIST, TrainingExperiment
 from clippedgossip.rules import ClippedGossip, Gossip, Rule, TrimmedMean
 from clippedgossip.runs.config import NetworkConfig
+from clippedgossip.settings import ModelConfig
+from clippedgossip.tasks import DataSet
+from clippedgossip.tasks.workers import Workers
 from tests.rounding import near
 
 
@@ -109,8 +113,26 @@ def test_each_deviation_changes_what_it_names_alone() -> None:
             assert {key for key in now if now[key] != old.get(key)} == sections, name
     both = deviating(cases[0], ["one-mask", "cnn"]).line.config["model"]
     assert (both["plain"], both["one_mask"]) == (True, True)
-    few = deviating(cases[0], ["few-images"]).config
-    assert (few.data.samples, few.training.batches) == (IMAGES * 20, "same-epochs")
+
+
+def test_workers_with_few_images_have_the_same_batches_in_every_epoch() -> None:
+    """Of their own share, and as many each: a batch that began at another image would meet another mask."""
+    labels = torch.arange(60_000) % 11 % 10  # of 0 there are twice as many
+    x, test = labels[:, None].float(), labels[:10]
+    data = DataSet(name="mnist", train_x=x, train_y=labels, test_x=x[:10], test_y=test, classes=10)
+    for place, classes in ((0, range(10)), (5, range(5))):
+        case = list(figure("dumbbell").cases(MNIST["paper"]))[place]
+        config = replace(deviating(case, ["few-images"]).config, model=ModelConfig(name="linear"))
+        task = config.build(data).task
+        assert task.sizes.tolist() == [IMAGES] * 20
+        workers = Workers([task], **config.training.build().drawing)
+        drawn = [workers.shares.rows(round, None, BATCH, workers.batches) for round in range(90)]
+        first = torch.stack(drawn[:30])
+        assert torch.equal(first, torch.stack(drawn[30:60]))
+        assert torch.equal(first, torch.stack(drawn[60:]))
+        clique = first[:, :10].flatten()
+        assert len(set(clique.tolist())) == 10 * IMAGES
+        assert set(labels[clique].tolist()) == set(classes)
 
 
 def test_bit_flipping_alternates() -> None:

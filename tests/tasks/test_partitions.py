@@ -149,10 +149,10 @@ def test_a_partition_of_ones_own_gets_what_it_takes() -> None:
         return list(torch.arange(300).tensor_split(nodes))
 
     def seeded(labels: Tensor, nodes: int, *, seed: int, **more: Any) -> list[Tensor]:
-        assert (seed, more) == (3, {"classes": 10})
+        assert (seed, more) == (3, {"classes": 10, "groups": halves(4)})
         return cut(labels, nodes)
 
-    one, other = (partition(DIGITS, 4, own, seed=3) for own in (cut, seeded))
+    one, other = (partition(DIGITS, 4, own, seed=3, groups=halves(4)) for own in (cut, seeded))
     assert all(map(torch.equal, one, other))
     real = partition(
         DIGITS / 2, 4, lambda labels, nodes, classes: [[0] if classes is None else []] * 4, seed=0

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from clippedgossip.attacks.base import FreeAttack, View
 from clippedgossip.attacks.no_attack import own_models
 from clippedgossip.mixing.inbox import Neighborhood
-from clippedgossip.randomness import hash_bits
+from clippedgossip.randomness import generator, hash_bits
 from clippedgossip.rules.clipped_gossip import Radius
 from clippedgossip.rules.premix import Premix
+from clippedgossip.tasks.partitions import Groups, partition
 
 BATCH = 32
 IMAGES = 30 * BATCH
@@ -61,6 +62,16 @@ class SecondLargest(Radius):
         distances = torch.where(near.present, near.distances, 0.0).sort(1, descending=True).values
         alone = near.present.sum(1, keepdim=True) < 2
         return torch.where(alone, distances[:, :1], distances[:, min(1, distances.shape[1] - 1)][:, None])
+
+
+def few_images(
+    labels: Tensor, nodes: int, *, seed: int, classes: int, groups: Groups | None, of: str = "iid"
+) -> list[Tensor]:
+    """30 batches of each worker's share, at random. As all workers have just as many, a batch has the same
+    images at the same places of the mask in every epoch."""
+    shares = partition(labels, nodes, of, seed=seed, classes=classes, groups=groups)
+    draw = generator(seed, "few images")
+    return [share[torch.randperm(len(share), generator=draw)[:IMAGES]] for share in shares]
 
 
 class OneMask(nn.Module):

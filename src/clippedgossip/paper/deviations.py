@@ -11,10 +11,10 @@ from typing import Any
 from clippedgossip.errors import ConfigError, unknown_name, warn_user
 from clippedgossip.paper import page_parts as drawing
 from clippedgossip.paper.as_released import (
-    IMAGES,
     AlternatingBitFlipping,
     DoubledBucketing,
     SecondLargest,
+    few_images,
     released_cnn,
 )
 from clippedgossip.paper.base import load
@@ -52,15 +52,11 @@ def _bit_flipping(config: Config) -> Config:
 
 
 def _few_images(config: Config) -> Config:
-    if config["data"]["name"] != "mnist":
+    data = config["data"]
+    if data["name"] != "mnist":
         return config
-    network = RunConfig.from_mapping(config).network.build()
-    holders = network.n if config["data"]["byzantine_share"] else len(network.regular)
-    few = {"samples": IMAGES * holders}
-    return config | {
-        "data": config["data"] | few,
-        "training": config["training"] | {"batches": "same-epochs"},
-    }
+    few = data | {"partition": {"name": _own(few_images), "of": data["partition"]}}
+    return config | {"data": few, "training": config["training"] | {"batches": "same-epochs"}}
 
 
 def _cnn(key: str) -> Callable[[Config], Config]:

@@ -359,7 +359,7 @@ class TrainingExperiment(Experiment[Results]):
         return [
             {
                 "network": line.config["network"].get("name"),
-                "data": "IID" if line.config["data"]["partition"] == "iid" else "non-IID",
+                "data": "IID" if _partition(line.config["data"]) == "iid" else "non-IID",
                 "attack": line.config.get("attack", {"name": "none"})["name"],
                 "rule": class_name(line.config["rule"]),
                 "accuracy": run.final.get(self.reported(line.setting)),
@@ -487,6 +487,12 @@ class TrainingExperiment(Experiment[Results]):
             lines=[case.line for case in cases],
             length=options.length,
         )
+
+
+def _partition(data: Mapping[str, Any]) -> str:
+    """Its name; of a part of each share, that of the shares."""
+    said = data["partition"]
+    return str(said if isinstance(said, str) else said["of"])
 
 
 def class_name(rule: Mapping[str, Any]) -> str:

@@ -105,12 +105,13 @@ def network_task(
     if isinstance(partition, str) or callable(partition):
         holders = [*regular, *byzantine] if byzantine_share else training
         holders = regular if byzantine_copies else holders
+        grouped = partition == "clique" or (callable(partition) and network.groups)
         shares = share_out(
             data.labels,
             len(holders),
             partition,
             seed=seed,
-            groups=clique_places(network, holders) if partition == "clique" else None,
+            groups=clique_places(network, holders) if grouped else None,
             alpha=0.5 if alpha is None else alpha,
             classes=data.classes,
         )

@@ -48,7 +48,7 @@ def partition(
     cut into one range per group of `groups`, each range divided at random inside its group. `dirichlet`:
     each class divided by proportions drawn from Dirichlet(alpha). `classes`: one node per class group.
     A function of the user's own, (labels, nodes, …) -> one list of rows per node, may do anything; it gets
-    `seed` and `classes` if it takes them.
+    `seed`, `classes` and `groups` if it takes them.
     """
     labels = wide(torch.as_tensor(labels))
     if labels.numel() == len(labels):
@@ -70,7 +70,8 @@ def partition(
         raise DataError(f"partition {how!r} divides by classes; with real-valued targets take iid or sorted")
     classes = int(labels.max()) + 1 if classes is None and whole else classes
     if not isinstance(how, str):
-        return _checked(_called(how, labels.cpu(), nodes, seed=seed, classes=classes), nodes, len(labels))
+        offered = {"seed": seed, "classes": classes, "groups": groups}
+        return _checked(_called(how, labels.cpu(), nodes, **offered), nodes, len(labels))
     if how in BY_CLASS and not 0 <= int(labels.min()) <= int(labels.max()) < (classes or 0):
         raise DataError(
             f"partition {how!r} needs a class from 0 to {(classes or 0) - 1} for each sample; labels go from "
@@ -182,7 +183,7 @@ PARTITION = Kind(
     group="clippedgossip.partitions",
     fix="make it a function (labels, nodes, seed=…) -> one list of rows per node",
     given=2,
-    offered=("seed", "classes"),
+    offered=("seed", "classes", "groups"),
     error=DataError,
 )
 
