@@ -10,7 +10,15 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from clippedgossip.devices import MOST_KINDS, WAIT, CapturedWork, compiled, find_device, hides_tiles
+from clippedgossip.devices import (
+    MOST_KINDS,
+    WAIT,
+    CapturedWork,
+    capturing,
+    compiled,
+    find_device,
+    hides_tiles,
+)
 from clippedgossip.errors import RunError
 
 CPU = "processor\t: 0\nmodel name\t: Some CPU\ncpuid level\t: {level}\nwp\t\t: yes\nflags\t\t: {flags}\n"
@@ -85,6 +93,30 @@ def test_work_that_cannot_be_captured_is_done_anew_and_said() -> None:
         captured()
     captured()
     assert not captured.replays
+    assert float(total) == 3
+
+
+@pytest.mark.gpu
+def test_no_capture_ends_because_an_old_graph_is_destroyed_as_garbage() -> None:
+    total = torch.zeros(1, device="cuda")
+    old = CapturedWork(lambda: total.add_(1), lambda: [total])
+    old()
+    held = [old]
+    del old
+
+    def work() -> None:
+        total.add_(1)
+        if capturing():
+            garbage: list[object] = [held.pop()]
+            garbage.append(garbage)
+            del garbage
+            assert len([[number] for number in range(10_000)]) == 10_000  # makes Python look for garbage
+
+    captured = CapturedWork(work, lambda: [total])
+    captured()
+    captured()
+    assert captured.replays
+    assert not held
     assert float(total) == 3
 
 

@@ -200,7 +200,8 @@ def usual_modes() -> Iterator[None]:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Without Python's search for garbage, which takes a twentieth of the compiler's time."""
+    """Without Python's search for garbage. It takes a twentieth of the compiler's time. It ends the capture
+    of a CUDA graph if it finds another one to destroy."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -242,7 +243,7 @@ class CapturedWork:
         saved = [tensor.clone() for tensor in self.changed()]
         graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.stream(torch.cuda.current_stream()), torch.cuda.graph(graph):
+            with uncollected(), torch.cuda.stream(torch.cuda.current_stream()), torch.cuda.graph(graph):
                 self.work()
             self._graph = graph
         except RuntimeError as error:

@@ -18,6 +18,8 @@ from typing import Any
 LIBRARY = "REHEARSAL_LIBRARY"
 LAUNCHES: list[Callable[[], None]] = []
 """Launches of kernels that CUDA graphs hold."""
+DESTROYED: list[int] = []
+"""CUDA graphs that were destroyed while another was captured; that ends the capture."""
 
 
 def build(into: Path) -> Path:
@@ -49,6 +51,8 @@ class Graph:
 
     def __del__(self) -> None:
         if torch := sys.modules.get("torch"):  # not while Python ends
+            if torch.ops.rehearsal.capturing():
+                DESTROYED.append(self.number)
             torch.ops.rehearsal.forget(self.number)
 
 
@@ -61,6 +65,10 @@ def capture(graph: Graph, *_: object, **__: object) -> Iterator[None]:
         yield
     finally:
         torch.ops.rehearsal.end()
+        destroyed = DESTROYED.copy()
+        DESTROYED.clear()
+    if destroyed:
+        raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
 
 
 class Event:
