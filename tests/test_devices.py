@@ -99,13 +99,17 @@ def test_work_that_cannot_be_captured_is_done_anew_and_said() -> None:
 @pytest.mark.gpu
 def test_no_capture_ends_because_an_old_graph_is_destroyed_as_garbage() -> None:
     total = torch.zeros(1, device="cuda")
-    old = CapturedWork(lambda: total.add_(1), lambda: [total])
+
+    def add() -> None:
+        total.add_(1)
+
+    old = CapturedWork(add, lambda: [total])
     old()
     held = [old]
     del old
 
     def work() -> None:
-        total.add_(1)
+        add()
         if capturing():
             garbage: list[object] = [held.pop()]
             garbage.append(garbage)

@@ -10,7 +10,7 @@ from typing import Any
 
 from clippedgossip.paper import page_parts
 from clippedgossip.paper.base import SETS, Options, load
-from clippedgossip.paper.deviations import DEVIATIONS, EXPLAINED, AsReleased
+from clippedgossip.paper.deviations import DEVIATIONS, AsReleased
 from clippedgossip.paper.many_networks import ManyNetworks
 from clippedgossip.paper.results import DISTANCE, Results
 from clippedgossip.paper.training_figure import TrainingExperiment
@@ -73,8 +73,9 @@ def _figure(name: str, judged: dict[str, Claims]) -> Iterator[str]:
     yield from _numbers(experiment, result)
     if (released := HERE / "h200" / f"{name}-as-released.json").exists():
         compared = AsReleased(experiment, list(DEVIATIONS))
-        yield f"\nAccuracy in % with deviations of the authors' released code. {EXPLAINED}\n"
-        yield _table(compared.comparison(Results.load(released, compared.name)))
+        table = compared.comparison(Results.load(released, compared.name))
+        yield f"\nWith deviations of the authors' released code: {table.caption.splitlines()[1]}\n"
+        yield _table(table)
     yield from _claims(judged[name])
     if (small := HERE / "quick" / f"{name}.json").exists():
         yield "\n### The same at the quick scale\n"

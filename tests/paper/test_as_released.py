@@ -1,5 +1,7 @@
 """The deviations of the authors' released code, each against what it is said to do."""
 
+import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,7 +31,7 @@ from clippedgossip.paper.deviations import (
     deviating,
     with_deviations,
 )
-from clippedgossip.paper.results import Results
+from clippedgossip.paper.results import Results, RunResult
 from clippedgossip.paper.training_figure import MNIST, TrainingExperiment
 from clippedgossip.rules import ClippedGossip, Gossip, Rule, TrimmedMean
 from clippedgossip.runs.config import NetworkConfig
@@ -159,41 +161,60 @@ def test_bit_flipping_alternates() -> None:
     assert {case.setting for case in experiment.cases(MNIST["quick"])} == {"BF"}
 
 
-def test_the_page_names_the_deviation_that_explains_a_difference() -> None:
-    kept = Path(__file__).parents[2] / "docs" / "results" / "h200"
-    experiment = AsReleased(figure("dumbbell"), list(DEVIATIONS))
-    result = Results.load(kept / "dumbbell-as-released.json", experiment.name)
-    table = experiment.comparison(result)
+@pytest.fixture(scope="module")
+def kept() -> Results:
+    path = Path(__file__).parents[2] / "docs" / "results" / "h200" / "dumbbell-as-released.json"
+    return Results.load(path, "dumbbell-as-released")
+
+
+def test_the_page_names_the_deviation_that_explains_a_difference(kept: Results) -> None:
+    experiment = AsReleased(figure("dumbbell"), ["bucketing"])
+    table = experiment.comparison(kept)
     assert list(table.header) == [
         "setting", "rule", "released", "ours", "these together", "bucketing", "explained by"
     ]  # fmt: skip
     assert table.keys == 2
-    idle = "at this scale: bit-flipping, adaptive-radius. Not run: few-images, one-mask, cnn."
-    assert table.caption.endswith(idle)
-    assert idle in experiment.left_out(result)
-    assert (
-        "as released"
-        in AsReleased(figure("dumbbell"), list(DEVIATIONS))
-        .comparison(
-            replace(result, scale="quick")  # where the others have no effect
-        )
-        .header
-    )
     why = {(row[0], row[1]): row[-1] for row in table.rows}
     assert why["non-IID, bucketing", "TM"] == "bucketing"
     assert why["non-IID, bucketing", "Mozi"] == "undecided"
     assert why["non-IID, both", "GM"] == "bucketing", "by the differences of the seeds, which are small"
-    more = [
-        replace(result.lines[0], setting="non-IID, both", rule=f"TM | {arm}", runs=())
-        for arm in ("cnn", "bucketing + cnn")
-    ]
+
+
+def test_the_page_says_which_deviations_lack_runs(kept: Results) -> None:
+    experiment = AsReleased(figure("dumbbell"), list(DEVIATIONS))
+    assert "as released" in experiment.comparison(kept).header
+    assert "Not run" not in experiment.left_out(kept)
+    part = replace(kept, lines=[line for line in kept.lines if line.rule.partition(" | ")[2] != "cnn"])
+    table = experiment.comparison(part)
+    assert "as released" not in table.header
+    idle = "at this scale: bit-flipping, adaptive-radius. Not run: cnn."
+    assert table.caption.endswith(idle)
+    assert idle in experiment.left_out(part)
+    part = replace(
+        kept,
+        lines=[
+            replace(line, runs=()) if line.rule == "TM | cnn" and line.setting == "non-IID, both" else line
+            for line in kept.lines
+        ],
+    )
     (row,) = (
         row
-        for row in experiment.comparison(replace(result, lines=[*result.lines, *more])).rows
+        for row in AsReleased(figure("dumbbell"), ["cnn"]).comparison(part).rows
         if row[:2] == ["non-IID, both", "TM"]
     )
-    assert row[4] is None
-    assert row[-1] == "–"
+    assert row[4:] == [None, None, "–"]
+
+
+def test_a_column_of_fewer_seeds_says_so_once(kept: Results) -> None:
+    def first(runs: Sequence[RunResult], arm: str) -> Sequence[RunResult]:
+        return runs[:1] if arm in ("few-images", "cnn") else runs
+
+    lines = [replace(line, runs=first(line.runs, line.rule.partition(" | ")[2])) for line in kept.lines]
+    experiment = AsReleased(figure("dumbbell"), ["few-images", "cnn"])
+    table = experiment.comparison(replace(kept, lines=lines))
+    places = [place for place, name in enumerate(table.header) if name in ("few-images", "cnn")]
+    assert re.search(r" Only 1 of 5 seeds: .*few-images, cnn\. ", table.caption)
+    assert all(re.fullmatch(r"\d\d\.\d", str(row[place])) for row in table.rows for place in places)
 
 
 def test_unknown_deviations_and_figures_without_runs_are_refused() -> None:

@@ -835,7 +835,7 @@ def test_known_results_leave_nothing_to_run(path: Path) -> None:
     asked = [line for case in experiment._cases(options) for line in (case.line, *case.tuning)]
     ran = [line for line in (*kept.lines, *kept.tuning) if line.runs]
     assert {canonical(line.config) for line in ran} <= {canonical(line.config) for line in asked}
-    if experiment.name != "cifar":  # whose Mozi was not run
+    if not kept.troubles and experiment.name != "cifar":  # whose Mozi was not run
         need = experiment.needs(options)
         assert [*need.configs, *need.later()] == []
 

@@ -195,11 +195,32 @@ class AsReleased(TrainingExperiment):
                 ends = {arm: result.final(setting, label, group) for arm, label in ran.items()}
                 known = self.figure.released(setting, rule)
                 rows.append([setting, rule, None if known is None else f"{known:.1f}", *cells, _why(ends)])
-        words = f"accuracy in %, {self.whom()}. {drawing.ends(result)} {EXPLAINED} {self.left_out(result)}"
-        caption = f"{self.title}, {result.size}\n{words.rstrip() if result.lines else UNCHANGED}"
         all_of_them = RELEASED if whole else TOGETHER
         header = ["setting", "rule", "released", OURS, all_of_them, *shown, "explained by"]
+        fewer, rows = _fewer_seeds(header, rows)
+        parts = [
+            f"accuracy in %, {self.whom()}.",
+            drawing.ends(result),
+            fewer,
+            EXPLAINED,
+            self.left_out(result),
+        ]
+        words = " ".join(filter(None, parts))
+        caption = f"{self.title}, {result.size}\n{words if result.lines else UNCHANGED}"
         return Table(header, rows, caption, keys=2)
+
+
+def _fewer_seeds(header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> tuple[str, list[list[Cell]]]:
+    """A sentence on columns whose cells all lack the same seeds, in place of a note in each cell."""
+    columns = [list(column) for column in zip(*rows, strict=True)]
+    lacking: dict[str, list[str]] = {}
+    for place, (name, column) in enumerate(zip(header, columns, strict=False)):
+        notes = {str(cell).partition(" (")[2] for cell in column if cell is not None}
+        if len(notes) == 1 and (note := notes.pop()).endswith(" seeds)"):
+            lacking.setdefault(note.removesuffix(")"), []).append(name)
+            columns[place] = [None if cell is None else str(cell).partition(" (")[0] for cell in column]
+    said = [f"Only {count}: {', '.join(names)}." for count, names in lacking.items()]
+    return " ".join(said), [list(row) for row in zip(*columns, strict=True)]
 
 
 def _why(ends: Mapping[str, Floats]) -> str:
