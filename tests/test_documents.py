@@ -12,7 +12,8 @@ from clippedgossip.attacks import ATTACKS
 from clippedgossip.cli import main, networks
 from clippedgossip.cli.app import COMMANDS, app
 from clippedgossip.paper.base import EXPERIMENTS
-from clippedgossip.paper.results import Results
+from clippedgossip.paper.deviations import DEVIATIONS, with_deviations
+from clippedgossip.paper.results import DISTANCE, Results
 from clippedgossip.peer.local_network import free_ports
 from clippedgossip.rules import RULES
 
@@ -230,6 +231,36 @@ def test_the_short_form_says_what_the_results_hold() -> None:
     ):
         assert words in said
     assert lost["τ = 0.1"] < 2, "good under all twelve"
+
+
+def test_the_short_form_says_what_the_released_deviations_give() -> None:
+    place = ROOT / "docs" / "results"
+    result = Results.load(place / "h200" / "dumbbell-as-released.json", "dumbbell-as-released")
+    (figure,) = with_deviations(["dumbbell"], list(DEVIATIONS))
+    table = figure.comparison(result)
+    rows = {(row[0], row[1]): dict(zip(table.header, row, strict=True)) for row in table.rows}
+
+    def number(cell: object) -> float:
+        return float(str(cell).partition(" ")[0])
+
+    near = [abs(number(row["released"]) - number(row["as released"])) < 2.5 for row in rows.values()]
+    gossip, edge, iid = (rows[setting, "Gossip"] for setting in ("non-IID", "non-IID, +1 edge", "IID"))
+    tm = rows["non-IID, both", "TM"]
+    apart = [
+        float(result.final("non-IID", f"Gossip | {arm}", DISTANCE)[0])
+        for arm in ("few-images + one-mask + cnn", "ours")
+    ]
+    said = " ".join((place / "learnt.md").read_text(encoding="utf-8").split())
+    for words in (
+        f"{sum(near)} of the {len(near)} lines of the dumbbell are within 2.5 points",
+        "Gossip has {as released} (released: {released}; ours {ours})".format(**gossip),
+        "with one more edge {as released} ({released}; {ours})".format(**edge),
+        "with IID data {as released} ({released}; {ours})".format(**iid),
+        "has {few-images} with few images, {one-mask} with one mask, {cnn} with their CNN".format(**gossip),
+        "With all deviations TM to {as released} (released: {released})".format(**tm),
+        "falls to {:.3f}, where ours stays at {:.2f}".format(*apart),
+    ):
+        assert words in said
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
