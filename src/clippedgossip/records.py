@@ -4,7 +4,6 @@ Records contain no time, no host and no path, so two runs of one config have the
 """
 
 import dataclasses
-import json
 import os
 import platform
 import re
@@ -395,7 +394,7 @@ def _parse(line: bytes) -> dict[str, Any] | None:
     if not line.endswith(b"\n"):
         return None
     try:
-        record = json.loads(line)
+        record = files.from_json(line)
     except ValueError:
         return None
     return record if isinstance(record, dict) else None
@@ -424,7 +423,7 @@ def _cut_torn_line(descriptor: int) -> int:
 
 def _read_object(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = files.from_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise RunError(f"cannot read {path}: {error}\n{_spoilt(path)}") from error
     if not isinstance(content, dict):

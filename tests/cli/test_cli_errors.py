@@ -18,6 +18,7 @@ from clippedgossip import __version__
 from clippedgossip.cli import main
 from clippedgossip.cli.app import app, two_lines
 from clippedgossip.errors import tell, unknown_name
+from tests.report.pages import write_run
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "ring.toml"
 
@@ -309,3 +310,29 @@ def test_two_lines_are_written_in_one_piece(monkeypatch: pytest.MonkeyPatch) -> 
     assert pipe.pieces[0] == b"error: what\nthe fix\n"
     assert len(pipe.pieces) == 2
     assert pipe.pieces[1].startswith(b"error: ")
+
+
+@pytest.mark.parametrize("depth", [500, 200_000])  # for what walks; for what parses
+@pytest.mark.parametrize("name", ["records.jsonl", "config.json", "graph.json", "run.toml", "peer.toml"])
+def test_no_file_is_nested_too_deep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, depth: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = write_run(tmp_path)
+    deep = "[" * depth + "]" * depth
+    path = run / name if (run / name).exists() else Path(name)
+    line = f"x = {deep}\n" if name.endswith(".toml") else f'{{"round": 0, "x": {deep}}}\n'
+    path.write_text(line * (2 if name == "records.jsonl" else 1))  # a last line may be torn
+    commands = {
+        "records.jsonl": ("report RUN", "export RUN --out out.csv"),
+        "config.json": ("report RUN", "export RUN --out out.csv", "run RUN/config.json", "peer watch RUN"),
+        "graph.json": ("audit graph.json", "peer network graph.json --out net"),
+        "run.toml": ("run run.toml", "peer network run.toml --out net"),
+        "peer.toml": ("peer start .",),
+    }
+    for command in commands[name]:
+        with pytest.raises(SystemExit, match="2"):
+            main(command.replace("RUN", str(run)).split())
+        err = capsys.readouterr().err
+        assert err.startswith("error: ") and err.count("\n") == 2, err
+        assert name in err

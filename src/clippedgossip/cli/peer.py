@@ -112,8 +112,10 @@ def _is_config(kind: str) -> bool:
         return True
     if not kind.endswith(".json"):
         return False
+    from clippedgossip.files import from_json
+
     try:
-        found = json.loads(Path(kind).read_text())
+        found = from_json(Path(kind).read_text())
     except (OSError, ValueError):
         return True  # whose reader says what is wrong
     return isinstance(found, dict) and "network" in found

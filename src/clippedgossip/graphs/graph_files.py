@@ -11,6 +11,7 @@ from xml.etree.ElementTree import ParseError
 import networkx as nx
 
 from clippedgossip.errors import NetworkError, first_line, unknown_name
+from clippedgossip.files import from_json
 from clippedgossip.graphs.generators import Graph
 
 HEADERS = ({"source", "target"}, {"from", "to"})
@@ -51,7 +52,7 @@ _FORM = "write the graph with networkx.node_link_data: a list of 'nodes' and one
 
 
 def _json(path: Path) -> Graph:
-    data: Any = json.loads(path.read_text(encoding="utf-8"))
+    data: Any = from_json(path.read_text(encoding="utf-8"))
     if not isinstance(data, dict) or "nodes" not in data:
         raise NetworkError(f"{path} is not in node-link form: it has no 'nodes'\n{_FORM}")
     edges = "edges" if "edges" in data else "links"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from clippedgossip.errors import RunError
+from clippedgossip.files import from_json
 
 T = TypeVar("T")
 WORDS: Mapping[Any, str] = {
@@ -23,12 +24,12 @@ WORDS: Mapping[Any, str] = {
 def read_json(path: Path) -> dict[str, Any]:
     """The content of a file of results."""
     try:
-        raw: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        raw: dict[str, Any] = from_json(path.read_text(encoding="utf-8"))
         if not isinstance(raw, dict):
             raise ValueError(f"it is {_shown(raw)}; it must be a table")
         raw["format"]
         return raw
-    except (OSError, ValueError, KeyError, RecursionError) as error:
+    except (OSError, ValueError, KeyError) as error:
         raise unreadable(path, error) from error
 
 

@@ -24,7 +24,7 @@ import torch
 
 from clippedgossip.devices import find_device, usable_cores
 from clippedgossip.errors import RunError, UserError
-from clippedgossip.files import canonical, write
+from clippedgossip.files import canonical, from_json, write
 from clippedgossip.paper.base import Progress
 from clippedgossip.paper.kept import checked, read_json, unreadable, value
 from clippedgossip.records import RunDirectory
@@ -491,7 +491,7 @@ def _last_round(records: Path) -> int:
     """The round of the last whole line; 0 where there is none."""
     try:
         lines = records.read_bytes().split(b"\n")
-        return int(json.loads(lines[-2])["round"]) if len(lines) > 1 else 0
+        return int(from_json(lines[-2])["round"]) if len(lines) > 1 else 0
     except (OSError, ValueError, KeyError):
         return 0
 

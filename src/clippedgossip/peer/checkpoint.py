@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from clippedgossip.errors import PeerError
-from clippedgossip.files import refuse_newer, replacing, write_tensors
+from clippedgossip.files import from_json, refuse_newer, replacing, write_tensors
 
 log = logging.getLogger(__name__)
 FORMAT = "2"
@@ -76,7 +76,7 @@ def _read(path: Path) -> Checkpoint | None:
         facts = metadata.get("facts", "")
         if metadata.get("digest") != _digest(facts, tensors):
             return None
-        known = json.loads(facts)
+        known = from_json(facts)
         refuse_newer(known.get("format", 1), FORMAT, path)
         return Checkpoint(run=known["run"], round=known["round"], tensors=tensors)
     except (SafetensorError, OSError, ValueError, KeyError, TypeError):

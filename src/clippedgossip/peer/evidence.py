@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clippedgossip.errors import PeerError
-from clippedgossip.files import write_atomic
+from clippedgossip.files import from_json, write_atomic
 from clippedgossip.peer import wire
 from clippedgossip.peer import wire_pb2 as pb
 from clippedgossip.peer.identity import Certificate, format_fingerprint, read_certificate
@@ -91,7 +91,7 @@ def verify(path: Path) -> Proof:
     """Checks a file of evidence; anyone can. Raises `PeerError` where it proves nothing."""
     try:
         with path.open("rb") as file:
-            data = json.loads(file.read(_LARGEST_FILE))
+            data = from_json(file.read(_LARGEST_FILE))
         certificate = read_certificate(data["certificate"].encode())
         first, second = (pb.Header.FromString(base64.b64decode(text)) for text in data["headers"])
     except Exception as error:  # whatever an outsider's file may contain

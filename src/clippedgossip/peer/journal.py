@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from clippedgossip.errors import ClippedGossipError
-from clippedgossip.files import canonical
+from clippedgossip.files import canonical, from_json
 from clippedgossip.peer.node import Node
 from clippedgossip.peer.peer_config import Config
 from clippedgossip.peer.peer_mixing import Mixed
@@ -215,7 +215,7 @@ def _begun(runs: Path, facts: dict[str, Any]) -> dict[str, Any]:
     now, found = json.loads(canonical(facts)), []
     for path in sorted(runs.glob("*/config.json")):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            known = json.loads(path.read_text())
+            known = from_json(path.read_text())
             training = now["training"] | {k: v for k, v in known["training"].items() if k == "rounds"}
             if known == now | {"neighbours": known["neighbours"], "training": training}:
                 found.append(known)

@@ -3,7 +3,6 @@
 import ipaddress
 import math
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Annotated, Any, Literal, Self
 from clippedgossip import decode
 from clippedgossip.decode import KeyProblem
 from clippedgossip.errors import ConfigError, unknown_name
+from clippedgossip.files import from_toml
 from clippedgossip.peer.identity import format_fingerprint, parse_fingerprint
 from clippedgossip.settings import DataConfig, ModelConfig, TrainingConfig
 
@@ -208,8 +208,8 @@ def parse(raw: bytes, *, folder: Path = Path(), source: str = CONFIG_FILE, look_
     data and model that it names must be there, which loads PyTorch."""
     try:
         text = raw.decode("utf-8-sig")  # some editors write a mark before the first word
-        said = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
+        said = from_toml(text)
+    except ValueError as error:
         raise ConfigError(
             f"{source} is not TOML: {error}\n"
             "correct that line; `clippedgossip peer init` writes a file that is"

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from clippedgossip.files import from_json
 from clippedgossip.peer.peer_config import Address, Config
 from clippedgossip.peer.peer_folder import in_use
 
@@ -187,8 +188,8 @@ def read_status(folder: Path) -> dict[str, Any] | None:
     there is none."""
     try:
         with (folder / STATUS_FILE).open("rb") as file:
-            status = json.loads(file.read(_LARGEST_STATUS))
-    except (OSError, ValueError, RecursionError):
+            status = from_json(file.read(_LARGEST_STATUS))
+    except (OSError, ValueError):
         return None
     if not isinstance(status, dict):
         return None

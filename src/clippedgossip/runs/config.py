@@ -2,9 +2,7 @@
 files, with changes from the command line; every error names the line."""
 
 import dataclasses
-import json
 import re
-import tomllib
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -16,6 +14,7 @@ import clippedgossip.decode as decode
 import clippedgossip.graphs as graphs
 from clippedgossip.decode import KeyProblem, place, put
 from clippedgossip.errors import ConfigError, NetworkError, UserError, counted
+from clippedgossip.files import from_json, from_toml
 from clippedgossip.graphs.generators import NETWORK, Graph, complete_for_schedules
 from clippedgossip.network import Network
 from clippedgossip.network.delay import DELAY
@@ -384,7 +383,7 @@ def read(path: Path) -> tuple[str, dict[str, Any]]:
             f"cannot read {path}: {reason}\ngive a .toml file; `clippedgossip examples` has some"
         ) from error
     try:
-        raw = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+        raw = from_json(text) if path.suffix == ".json" else from_toml(text)
     except ValueError as error:  # both decoders' errors, with line and column
         raise ConfigError(
             f"{path} is not valid: {error}\ncorrect that line; examples/ has files to start from"
@@ -467,8 +466,8 @@ def _set(changed: dict[str, Any], key: str, value: Any) -> None:
 def toml_value(text: str) -> Any:
     """A value as TOML writes it; what is no TOML is text."""
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError as error:
+        return from_toml(f"value = {text}")["value"]
+    except ValueError as error:
         if text[:1] in tuple("{['\""):
             raise ConfigError(
                 f"cannot read {text}: {error}\n"

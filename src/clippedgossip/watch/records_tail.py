@@ -1,12 +1,12 @@
 """The end of a growing `records.jsonl`, and its whole course in a few hundred points."""
 
-import json
 import math
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from clippedgossip.files import from_json
 from clippedgossip.records import ACCURACY
 
 POINTS = 500
@@ -66,8 +66,8 @@ class Tail:
 
     def _add(self, line: bytes) -> None:
         try:
-            record = json.loads(line) if len(line) <= _LONGEST_LINE else None
-        except (ValueError, RecursionError):
+            record = from_json(line) if len(line) <= _LONGEST_LINE else None
+        except ValueError:
             record = None
         if not isinstance(record, dict) or not isinstance(record.get("round"), int):
             self.damaged += 1
