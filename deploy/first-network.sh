@@ -2,7 +2,8 @@
 # Makes the folders of a network whose members all belong to you: to try it, or inside one institution.
 # Between institutions each member runs `peer init` itself; see docs/peers.md.
 #   first-network.sh DIR RUN NAME=HOST:PORT NAME=HOST:PORT …
-# METRICS=0.0.0.0:9400 serves metrics there, instead of on a free port of loopback.
+# METRICS=0.0.0.0:9400 serves metrics there, instead of on a free port of loopback. They have no password: do so
+# only where nobody but your own Prometheus reaches that port, as in the network of compose.yaml.
 # The folders appear when all are complete, so that a member that is started too early finds none.
 set -eu
 dir=$1 run=$2 new=$1/.new

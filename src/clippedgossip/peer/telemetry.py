@@ -15,6 +15,8 @@ from clippedgossip.peer.peer_folder import in_use
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
+    from clippedgossip.peer.metrics_server import MetricsServer
+
 STATUS_FILE = "status.json"
 _LARGEST_LOG = 10 << 20
 _LARGEST_STATUS = 8 << 20
@@ -97,7 +99,7 @@ class Metrics:
         self.seconds = Histogram(
             "exchange_seconds", "Duration of the exchange", namespace="clippedgossip", registry=self.registry
         )
-        self._server: Any = None
+        self._server: MetricsServer | None = None
 
     def collect(self) -> Iterator["Metric"]:
         """What Prometheus asks for."""
@@ -129,15 +131,14 @@ class Metrics:
 
     def serve(self, address: Address) -> Address:
         """Listens; with port 0 a free one is taken."""
-        from prometheus_client import start_http_server
+        from clippedgossip.peer.metrics_server import MetricsServer
 
-        self._server, _ = start_http_server(address.port, addr=address.host, registry=self.registry)
-        return Address(address.host, self._server.server_port)
+        self._server = MetricsServer(address, self.registry)
+        return Address(address.host, self._server.port)
 
     def close(self) -> None:
         if self._server is not None:
-            self._server.shutdown()
-            self._server.server_close()
+            self._server.close()
 
 
 _GAUGES = {
