@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -20,9 +21,11 @@ from unittest import mock
 
 import networkx as nx
 import pytest
+import torch
 
 from clippedgossip.cli import main
-from clippedgossip.peer import identity
+from clippedgossip.errors import PeerError
+from clippedgossip.peer import Peer, identity
 from clippedgossip.peer.journal import Journal
 from clippedgossip.peer.local_network import write_network
 from clippedgossip.peer.peer_config import Config, Deadlines, load
@@ -324,6 +327,42 @@ def test_nothing_is_lost_by_one_mistyped_command(tmp_path: Path, caplog: pytest.
     assert "without being served" in caplog.text, "what was signed is not signed again"
     (aside,) = (folder / "set-aside").iterdir()
     assert kept(aside) == kept(folder / "checkpoints") | {"records.jsonl"}
+    assert "are not known" not in caplog.text
+    shutil.rmtree(folder / "signed")
+    assert started(folder, "--rounds", "4").code == 0
+    assert "the rounds that this peer has signed are not known" in caplog.text
+
+
+def test_a_start_that_is_refused_changes_nothing(tmp_path: Path) -> None:
+    """Of a peer that has finished; it stays healthy."""
+    folder = alone(tmp_path)
+    assert started(folder).code == 0
+    config, bind, (signed,) = folder / "peer.toml", load(folder).bind, (folder / "signed").iterdir()
+    text, rounds = config.read_text(), signed.read_bytes()
+
+    def content() -> dict[Path, bytes]:
+        return {p: p.read_bytes() for p in folder.rglob("*") if p.is_file() and p.name != "lock"}
+
+    def refuses(*more: str, without_resume: bool = True) -> None:
+        before = content()
+        for resume in ("--resume", "--no-resume")[: 1 + without_resume]:
+            assert started(folder, "--rounds", "9", resume, *more).code == 2
+            assert {path for path, said in content().items() if before.get(path) != said} == set()
+            assert here("health", folder) == "0: healthy\n"
+
+    refuses("--enter", "50")
+    with socket.create_server((bind.host, bind.port)):
+        refuses()
+    signed.write_bytes(b"x" * 24)
+    refuses()
+    signed.write_bytes(rounds)
+    config.write_text(text.replace('"linear"', '"mlp"'))
+    refuses(without_resume=False)
+    config.write_text(text)
+    before = content()
+    with pytest.raises(PeerError, match="no round is signed twice"):
+        Peer.from_config(folder, torch.nn.Linear(2, 2))
+    assert content() == before
 
 
 def test_exit_codes_and_the_log_tell_the_truth(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -359,9 +359,13 @@ def test_the_highest_signed_round_survives_a_torn_write(tmp_path: Path, torn: by
     path.write_bytes(whole[:12] + (torn + whole[12 + len(torn) :] if torn else whole[12:]))
     assert SignedRounds(tmp_path, "r").highest in (4, 5)
     assert SignedRounds(tmp_path, "another run").highest == -1
-    path.write_bytes(b"x" * 24)
-    with pytest.raises(PeerError, match="new name for the run"):
-        SignedRounds(tmp_path, "r")
+    for lost in (b"x" * 24, b"\0" * 24, b"\0" * 5, b""):  # no crash leaves these
+        path.write_bytes(lost)
+        with pytest.raises(PeerError, match=r"damaged.*\nremove it, and start in a round .*--enter ROUND"):
+            SignedRounds(tmp_path, "r")
+        assert path.read_bytes() == lost
+    path.unlink()
+    assert SignedRounds(tmp_path, "r").highest == SignedRounds(tmp_path, "r").highest == -1
 
 
 def test_what_may_be_signed_is_on_disk_before_it_is(tmp_path: Path) -> None:

@@ -313,7 +313,7 @@ def start(
     from clippedgossip.errors import PeerError
     from clippedgossip.peer import peer_config as config
     from clippedgossip.peer.peer_folder import take
-    from clippedgossip.peer.telemetry import log_to, write_starting
+    from clippedgossip.peer.telemetry import log_to, starting
 
     mine = config.load(folder)
     if not mine.neighbours:
@@ -323,12 +323,11 @@ def start(
         )
     mine = mine.until(rounds)
     config.check(mine)
-    lock = take(mine.folder)
-    write_starting(mine)
-    log_to(None)
-    from clippedgossip.peer.loop import run_peer  # takes a second or two: torch
+    with take(mine.folder) as lock, starting(mine):
+        log_to(None)
+        from clippedgossip.peer.loop import run_peer  # takes a second or two: torch
 
-    outcome = run_peer(mine, resume=resume, enter=enter, lock=lock)
+        outcome = run_peer(mine, resume=resume, enter=enter, lock=lock)
     if as_json:
         print(json.dumps(asdict(outcome)))
     else:

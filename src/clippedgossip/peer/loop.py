@@ -18,7 +18,8 @@ from clippedgossip.peer.peer_config import Config
 from clippedgossip.peer.peer_folder import set_aside, take
 from clippedgossip.peer.peer_mixing import Losses, rule_of, without_losses
 from clippedgossip.peer.session import Peer
-from clippedgossip.peer.telemetry import write_starting
+from clippedgossip.peer.signed_rounds import signed_file
+from clippedgossip.peer.telemetry import starting
 from clippedgossip.records import ACCURACY, refuse_metric
 
 log = logging.getLogger(__name__)
@@ -89,16 +90,18 @@ class PeerRun:
         first = self._resume()
         journal = self.journal
         journal.begin()
-        journal.go_on_from(first)
         self._session = session = Peer(config, me, node=_node_kind(config), round=first, journal=journal)
         try:
             if first < config.rounds and not self._stop:
                 names = getattr(self.learner, "tensors", ())
+                node = session.start(self.learner.length, names)
                 if self.enter is not None and journal.resumed is None:
                     self.learner.load(session.first_vector(self.learner.length, names))
-                node = session.start(self.learner.length, names)
+                self._begin_records(first)  # now, because a start that is refused changes nothing
                 while node.round < config.rounds and not self._stop:
                     self._round(session, node)
+            else:
+                self._begin_records(first)
             self._evaluate()
             saved = self._checkpoint(session.round)
             journal.end(session.node, session.round)
@@ -131,12 +134,16 @@ class PeerRun:
     def _evaluate(self) -> None:
         self.journal.score = self.learner.evaluate()
 
-    def _resume(self) -> int:
+    def _begin_records(self, first: int) -> None:
+        """Sets an earlier start aside, where it is not resumed, and forgets what will be done again."""
         if not self.resume:
             aside = set_aside(self.config.folder, [self._checkpoints, *self.journal.written()])
             if aside is not None:
                 log.info("old state was set aside", extra={"path": str(aside)})
-        found = checkpoint.load(self._checkpoints, self.config.run)
+        self.journal.go_on_from(first)
+
+    def _resume(self) -> int:
+        found = checkpoint.load(self._checkpoints, self.config.run) if self.resume else None
         if found is None:
             return self.enter or 0
         try:
@@ -147,6 +154,10 @@ class PeerRun:
                 "take the model back that it was made with, or start anew: --no-resume sets it aside"
             ) from error
         self.journal.resumed = found.round
+        signed = signed_file(self.config.folder, self.config.run)
+        if not signed.exists():
+            said = "the rounds that this peer has signed are not known; to sign one again is a suspicion"
+            log.warning(said, extra={"round": found.round, "missing": str(signed)})
         log.info("resumed", extra={"round": found.round})
         return found.round
 
@@ -172,8 +183,7 @@ def run_peer(
 ) -> PeerOutcome:
     """Runs one peer in this process until it is done, or SIGINT, SIGTERM or SIGHUP asks it to stop. Calls
     `ready` before it begins. `lock` is that of the folder, where the caller holds it already."""
-    with lock or take(config.folder):
-        write_starting(config)
+    with lock or take(config.folder), starting(config):
         peer = PeerRun(config, resume=resume, enter=enter)
         stopping = [signal.SIGINT, signal.SIGTERM]
         if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as it is under nohup

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -30,6 +30,7 @@ from clippedgossip.peer.peer_mixing import (
     module_losses,
     without_losses,
 )
+from clippedgossip.peer.telemetry import starting
 from clippedgossip.peer.transport.base import Transport
 from clippedgossip.rules import Median
 
@@ -127,9 +128,10 @@ class Peer:
                 await node.start()
                 return node
 
-            if self._journal is not None:
-                self._journal.begin()
-            self.node = self._run(begin())
+            with nullcontext() if self._journal is None else starting(self.config):
+                if self._journal is not None:
+                    self._journal.begin()
+                self.node = self._run(begin())
             if self._journal is not None:
                 self._journal.go_on_from(self.node.round)
         return self.node

@@ -14,15 +14,17 @@ import zlib
 from pathlib import Path
 
 from clippedgossip.errors import PeerError
+from clippedgossip.files import sync_folder, write_atomic
 
-_SLOT = struct.Struct(">QI")
+_SLOT = struct.Struct(">qI")
 AHEAD = 4
 """Rounds that are written down before they come."""
 
 
 class SignedRounds:
     """One small file of two slots that are written in turn, each with a checksum: a torn write destroys at
-    most the newer one, whose message was not served yet."""
+    most the newer one, whose message was not served yet. A new file has −1 in both, and is there as a whole
+    or not at all: one that is empty or full of zeros has lost what it said."""
 
     def __init__(self, folder: Path | None, run: str) -> None:
         """Without a folder nothing is kept."""
@@ -34,29 +36,30 @@ class SignedRounds:
         self._file: int | None = None
         if folder is None:
             return
-        path = folder / "signed" / hashlib.sha256(run.encode()).hexdigest()[:12]
+        path = signed_file(folder, run)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+            if not path.exists():  # the room is taken now, not when the disk is full
+                path.parent.mkdir(parents=True, exist_ok=True)
+                sync_folder(folder)
+                write_atomic(path, 2 * _slot(-1))
+            self._file = os.open(path, os.O_RDWR)
             found = os.pread(self._file, 2 * _SLOT.size, 0)
-            if not found:  # the room is taken now, not when the disk is full
-                os.pwrite(self._file, bytes(2 * _SLOT.size), 0)
-                os.fsync(self._file)
         except OSError as error:
             raise PeerError(
                 f"cannot write {path}: {error.strerror}; a peer must record what it signs\n"
                 "make room on the disk, or name a folder that can be written"
             ) from None
-        slots = [found[i : i + _SLOT.size] for i in (0, _SLOT.size)] if found else []
-        rounds = [_read(slot) for slot in slots]
+        rounds = [_read(found[: _SLOT.size]), _read(found[_SLOT.size :])]
         known = [round for round in rounds if round is not None]
-        if any(found) and not known:
+        if not known:
+            os.close(self._file)
             raise PeerError(
                 f"{path} is damaged: which rounds this peer has signed is not known\n"
-                "choose a new name for the run, the same for all its peers"
+                "remove it, and start in a round that this peer has not done yet (ask a neighbour): "
+                f"clippedgossip peer start {folder} --no-resume --enter ROUND"
             )
-        self.highest = self.before = max(known, default=-1)
-        self._writes = 1 + rounds.index(self.highest) if known else 0
+        self.highest = self.before = max(known)
+        self._writes = 1 + rounds.index(self.highest)
 
     def add(self, round: int) -> None:
         """Before the message of this round is served. Raises OSError."""
@@ -73,8 +76,7 @@ class SignedRounds:
 
     def _write(self, round: int) -> None:
         if self._file is not None:
-            slot = _SLOT.pack(round, zlib.crc32(struct.pack(">Q", round)) or 1)
-            os.pwrite(self._file, slot, _SLOT.size * (self._writes % 2))
+            os.pwrite(self._file, _slot(round), _SLOT.size * (self._writes % 2))
             os.fdatasync(self._file)
             self._writes += 1
         self.highest = round
@@ -92,8 +94,17 @@ class SignedRounds:
             self._file = None
 
 
+def signed_file(folder: Path, run: str) -> Path:
+    """Where a peer writes down what it signs in a run."""
+    return folder / "signed" / hashlib.sha256(run.encode()).hexdigest()[:12]
+
+
+def _slot(round: int) -> bytes:
+    return _SLOT.pack(round, zlib.crc32(struct.pack(">q", round)) or 1)
+
+
 def _read(slot: bytes) -> int | None:
     if len(slot) < _SLOT.size:
         return None
-    round, checksum = _SLOT.unpack(slot)
-    return round if checksum == (zlib.crc32(struct.pack(">Q", round)) or 1) else None
+    round: int = _SLOT.unpack(slot)[0]
+    return round if slot == _slot(round) else None

@@ -1,5 +1,6 @@
 """Seeing a peer: structured logs, Prometheus metrics on loopback, and a status file for `peer status`."""
 
+import contextlib
 import json
 import logging
 import os
@@ -183,16 +184,41 @@ def write_starting(config: Config, *, metrics: str = "") -> None:
     write_status(config.folder, {"peer": config.name, "round": 0, "starting": True, "metrics": metrics})
 
 
-def read_status(folder: Path) -> dict[str, Any] | None:
-    """The last status written, as far as it is sound, with what is about now found out anew: `running`, and
-    `age` and `ages`, seconds since the last round and since the last exchange with each neighbour. None where
-    there is none."""
+@contextlib.contextmanager
+def starting(config: Config) -> Iterator[None]:
+    """Says so. What was said before is put back if the block fails before the first round: a start that is
+    refused changes nothing."""
+    path = config.folder / STATUS_FILE
+    before = path.read_bytes() if path.is_file() else None
+    write_starting(config)
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):
+            if not (_said(config.folder) or {}).get("starting"):
+                pass
+            elif before is None:
+                path.unlink()
+            else:
+                path.write_bytes(before)
+        raise
+
+
+def _said(folder: Path) -> dict[str, Any] | None:
     try:
         with (folder / STATUS_FILE).open("rb") as file:
             status = from_json(file.read(_LARGEST_STATUS))
     except (OSError, ValueError):
         return None
-    if not isinstance(status, dict):
+    return status if isinstance(status, dict) else None
+
+
+def read_status(folder: Path) -> dict[str, Any] | None:
+    """The last status written, as far as it is sound, with what is about now found out anew: `running`, and
+    `age` and `ages`, seconds since the last round and since the last exchange with each neighbour. None where
+    there is none."""
+    status = _said(folder)
+    if status is None:
         return None
     status = {key: value for key, value in status.items() if _sound(key, value)}
     status.setdefault("peer", folder.name)
