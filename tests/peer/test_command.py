@@ -430,7 +430,16 @@ def test_health_has_an_exit_code(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", '{"round": "x", "links": [1]}', '{"exchanged": {"a": "b"}}', "\0", "[" * 99999]
+    "text",
+    [
+        "",
+        "[]",
+        '{"round": "x", "links": [1]}',
+        '{"exchanged": {"a": "b"}}',
+        '{"messages": {"a": "b"}, "misbehave": 5}',
+        "\0",
+        "[" * 99999,
+    ],
 )
 def test_a_damaged_status_file_is_no_traceback(tmp_path: Path, text: str) -> None:
     folder = alone(tmp_path)

@@ -13,7 +13,7 @@ from clippedgossip.report import (
 )
 from clippedgossip.report.run_report import report
 from clippedgossip.report.summary import to_short_table
-from clippedgossip.report.terminal import download_progress, progress, table
+from clippedgossip.report.terminal import download_progress, progress, show_peers, table
 
 
 def test_long_settings_stay_whole_in_a_narrow_terminal(tmp_path: Path) -> None:
@@ -48,6 +48,31 @@ def test_columns_that_do_not_fit_stand_below() -> None:
     narrow = Table(["rule", "accuracy"], [["a rule whose name is long " * 4, None], ["GM", 0.5]])
     assert table(narrow).splitlines()[-1].split() == ["GM", "0.5"]
     assert max(map(len, table(narrow).splitlines())) <= 80
+
+
+def test_words_of_files_are_shown_and_not_obeyed(capsys: pytest.CaptureFixture[str]) -> None:
+    """Also those that turn a line around, or begin a new one."""
+    evil = "\x1b[31mx\x07\u202e\x9b2J\r\u2028"
+    shown = r"\x1b[31mx\x07\u202e\x9b2J\r\u2028"
+    text = table(Table([evil, f"b {evil}"], [[evil, evil]], evil, headings={0: evil}))
+    assert text.count(shown) == 6
+    show_peers({evil: {"metric": evil, "score": 0.5, "convicted": [evil], "misbehave": evil}})
+    text += capsys.readouterr().out
+    assert text.replace("\n", "").isprintable()
+    assert table(Table(["é", "\u4e2d"], [["ä\N{NO-BREAK SPACE}%", "≤"]])).count("ä\N{NO-BREAK SPACE}%") == 1
+
+
+def test_the_state_of_a_peer_is_never_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    row = {"round": 11261, "rounds": 10**6, "links": {"1": True}, "messages": {"1": 99}, "clipped": 9}
+    row |= {"metric": "accuracy", "score": 0.975, "neighbour_distance": 1e-5}
+    for name, lost in (("0", 0), ("0", 10**6), ("ann-of-the-hospital-of-a-large-town", 10**6)):
+        show_peers({name: row | {"missing": lost, "rejected": lost}})
+        lines = capsys.readouterr().out.splitlines()
+        assert max(map(len, lines)) <= 80
+        assert "…" not in "".join(lines)
+        assert lines[0].split()[:2] == ["peer", "state"]
+        assert all(line.split()[:2] == [name, "stopped"] for line in lines if line.startswith(name))
+        assert {"11261/1000000", "97.5%", "1e-05", "1/1", "9.1%", str(lost)} <= {*" ".join(lines).split()}
 
 
 @pytest.mark.parametrize(

@@ -376,6 +376,7 @@ def health(
     """Exit code 0 if the peer runs, does rounds and receives messages, or has finished; else 1, and why."""
     from clippedgossip.errors import PeerError
     from clippedgossip.peer.telemetry import unhealthy
+    from clippedgossip.report.terminal import harmless
 
     if not longest > 0:  # nan as well: nothing is older than that
         raise PeerError(f"--age {longest:g} is not an age; give more than 0 seconds")
@@ -384,7 +385,7 @@ def health(
         print(json.dumps([{"peer": name, "healthy": not why, "why": why} for name, why in found.items()]))
     else:
         for name, why in found.items():
-            print(f"{name}: {why or 'healthy'}")
+            print(harmless(f"{name}: {why or 'healthy'}"))
     if any(found.values()):
         raise typer.Exit(1)
 

@@ -24,7 +24,7 @@ def report(
     from clippedgossip.report import write
     from clippedgossip.report.run_report import report as make_report
     from clippedgossip.report.summary import to_short_table
-    from clippedgossip.report.terminal import status, table
+    from clippedgossip.report.terminal import harmless, status, table
 
     with status("drawing"):
         made = make_report(runs)
@@ -34,7 +34,7 @@ def report(
 
             drawn = write_figures(runs, figures)
     for trouble in made.troubles:
-        print(trouble, file=sys.stderr)
+        print(harmless(trouble), file=sys.stderr)
     if as_json:
         print(json.dumps(json.loads(to_line({"report": str(out), "rows": list(made.rows)})), indent=1))
     else:

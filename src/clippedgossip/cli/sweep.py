@@ -184,9 +184,11 @@ def _say(done: dict[str, Any], total: int, root: Path) -> None:
 
 
 def _show(state: str, run: str, why: str | None) -> None:
+    from clippedgossip.report.terminal import harmless
+
     print(f"{state}: {run}")
     if why:
-        print(indent(why, "  ", lambda line: True))
+        print(indent(harmless(why), "  ", lambda line: True))
 
 
 def _folder(file: Path, out: Path | None) -> Path:

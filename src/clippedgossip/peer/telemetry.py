@@ -260,14 +260,15 @@ _KINDS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("equivocations", "suspicions", "refused_calls", "checkpoint_errors"), (int,)),
     **dict.fromkeys(("time", "overrun"), (int, float)),
     **dict.fromkeys(("score", "neighbour_distance", "round_time"), (int, float, type(None))),
-    **dict.fromkeys(("links", "reasons", "exchanged"), (dict,)),
-    **dict.fromkeys(("peer", "metrics", "metric"), (str,)),
+    **dict.fromkeys(("links", "reasons", "exchanged", "messages"), (dict,)),
+    **dict.fromkeys(("peer", "metrics", "metric", "misbehave"), (str,)),
     "records": (str, type(None)),
     "convicted": (list,),
 }
 _VALUES: dict[str, tuple[type, ...]] = {
     "exchanged": (int, float, type(None)),
     "links": (bool,),
+    "messages": (int,),
     "reasons": (dict,),
 }
 

@@ -10,12 +10,12 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import zip_longest
 from textwrap import TextWrapper, fill, wrap
 from typing import TYPE_CHECKING, Any
+from unicodedata import category
 
 from clippedgossip.records import ACCURACY
 from clippedgossip.report.page import Table
 
 if TYPE_CHECKING:
-    from rich.table import Table as RichTable
     from rich.text import Text
 
     from clippedgossip.report.claims import Claim, Claims
@@ -114,12 +114,13 @@ def status(text: str) -> AbstractContextManager[object]:
 
 def table(content: Table) -> str:
     """At most 80 columns wide. Columns that do not fit stand in a further table below."""
-    caption = "\n".join(fill(line, WIDTH) for line in content.caption.splitlines())
+    caption = "\n".join(fill(line, WIDTH) for line in harmless(content.caption).splitlines())
     if not content.rows and caption:
         return caption
-    rows = [[cell.split("\n") for cell in row] for row in content.texts]
-    header = [name.split("\n") if "\n" in name else name.split(" ") for name in content.header]
-    header[0] = [content.header[0]]
+    rows = [[harmless(cell).split("\n") for cell in row] for row in content.texts]
+    names = [harmless(name) for name in content.header]
+    header = [name.split("\n") if "\n" in name else name.split(" ") for name in names]
+    header[0] = names[:1]
     columns = list(zip(header, *rows, strict=True))
     widths = [max(len(line) for cell in column for line in cell) for column in columns]
     left = WIDTH - sum(len(GAP) + width for width in widths[1:])
@@ -135,11 +136,19 @@ def table(content: Table) -> str:
         part.append(GAP.join("─" * widths[i] for i in shown))
         for number, row in enumerate(rows):
             if content.headings.get(number):
-                part += ["", content.headings[number]]
+                part += ["", harmless(content.headings[number])]
             first = [piece for line in row[0] for piece in wrap(line, widths[0])]
             part += _row([first, *(row[i] for i in group)], [widths[i] for i in shown])
         parts.append("\n".join(part))
     return "\n\n".join(parts)
+
+
+def harmless(text: str) -> str:
+    """Words of a file without what a terminal would obey: such characters as Python writes them."""
+    obeyed = ("Cc", "Cf", "Cs", "Zl", "Zp")
+    return "".join(
+        c if c == "\n" or category(c) not in obeyed else c.encode("unicode_escape").decode() for c in text
+    )
 
 
 VERDICTS = {"holds": "green", "does not hold": "bold red", "undecided": "yellow"}
@@ -192,38 +201,33 @@ def readers_may_leave() -> Iterator[None]:
 def watch_peers(rows: Callable[[], Mapping[str, Mapping[str, Any]]], alive: Callable[[], Any]) -> None:
     """The table of peers, four times a second, while some are alive."""
     from rich.live import Live
+    from rich.text import Text
 
-    with Live(_peers_table(rows()), refresh_per_second=4, transient=True) as view:
+    with Live(Text(_peers_table(rows())), refresh_per_second=4, transient=True) as view:
         while alive():
             time.sleep(0.25)
-            view.update(_peers_table(rows()))
+            view.update(Text(_peers_table(rows())))
 
 
 def show_peers(rows: Mapping[str, Mapping[str, Any]]) -> None:
     """The table of peers, once."""
-    from rich.console import Console
-
-    Console(width=None if sys.stdout.isatty() else WIDTH).print(_peers_table(rows))
+    print(_peers_table(rows))
     for name, row in rows.items():
         for other in row.get("convicted") or ():
-            print(f"{name} has a proof that {other} signed two models for one round")
+            print(harmless(f"{name} has a proof that {other} signed two models for one round"))
 
 
-def _peers_table(rows: Mapping[str, Mapping[str, Any]]) -> "RichTable":
+def _peers_table(rows: Mapping[str, Mapping[str, Any]]) -> str:
     """How each peer is doing, by its status."""
-    from rich.box import SIMPLE
-    from rich.table import Table as RichTable
-
-    shown = RichTable(box=SIMPLE, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     named = {row["metric"] for row in rows.values() if row.get("metric")} or {ACCURACY}
     score = named.pop() if len(named) == 1 else "score"
-    for column in ("peer", "round", score, "distance", "links", "clipped", "missing", "rejected", ""):
-        shown.add_column(column, justify="left" if column in ("peer", "") else "right", no_wrap=True)
+    header = ("peer", "state", "round", score, "distance", "links", "clipped", "missing", "rejected")
+    cells = []
     for name, row in rows.items():
         links, used = row.get("links") or {}, sum((row.get("messages") or {}).values())
         state = "done" if row.get("finished") else "up" if row.get("running") else "stopped"
         state = row.get("misbehave") or ("starting" if row.get("starting") else state)
-        cells = (
+        values = (
             f"{row['round']}/{row['rounds']}" if {"round", "rounds"} <= row.keys() else None,
             score_text(row.get("metric"), row.get("score")),
             row.get("neighbour_distance"),
@@ -232,8 +236,8 @@ def _peers_table(rows: Mapping[str, Mapping[str, Any]]) -> "RichTable":
             row.get("missing"),
             row.get("rejected"),
         )
-        shown.add_row(name, *map(short, cells), state)
-    return shown
+        cells.append([name, state, *map(short, values)])
+    return table(Table(header, cells, keys=2))
 
 
 def score_text(metric: object, score: object) -> str | None:
