@@ -385,8 +385,7 @@ class RunDirectory:
                     yield record, end
                 elif file.readline():  # not the last line, so it was not a killed process
                     raise RunError(
-                        f"{self.records_path}, line {number} is not a record\n"
-                        f"delete {self.path} to run it again"
+                        f"{self.records_path}, line {number} is not a record\n{_spoilt(self.records_path)}"
                     )
 
 

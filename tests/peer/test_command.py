@@ -30,6 +30,7 @@ from clippedgossip.peer.journal import Journal
 from clippedgossip.peer.local_network import write_network
 from clippedgossip.peer.peer_config import Config, Deadlines, load
 from clippedgossip.peer.peer_folder import take
+from clippedgossip.peer.signed_rounds import signed_file
 from clippedgossip.peer.telemetry import write_starting
 from clippedgossip.records import RunDirectory
 from clippedgossip.report.terminal import short
@@ -112,6 +113,9 @@ def test_a_simulated_runs_config_becomes_a_network(
     assert dict(mine.rule) == {"name": "bucketing", "size": 2, "rule": {"name": "krum", "faulty": 0}}
 
 
+NAME = "use 1 to 64 letters, digits, dots, dashes or underscores, the first a letter or a digit"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -138,8 +142,15 @@ def test_a_simulated_runs_config_becomes_a_network(
         (["network", "nowhere.graphml", "--out", "new"], "nowhere.graphml"),
         (["up", "NET", "--rounds", "0"], "training.rounds is 0\nit must be at least 1"),
         (["start", "NET/0", "--rounds", "0"], "training.rounds is 0\nit must be at least 1"),
-        (["evidence", "NET/0/peer.toml"], "is not evidence"),
-        (["evidence", "/dev/zero"], "is not evidence"),
+        (
+            ["add", "../../evil", "10.0.0.1:7", "ab" * 32, "--dir", "NET/0"],
+            f"a neighbour is '../../evil'\n{NAME}",
+        ),
+        (["init", "new", "--name", "../../evil"], f"error: name is '../../evil'\n{NAME}"),
+        (["evidence", "NET/0/peer.toml"], "is not evidence: it is not JSON\ngive"),
+        (["evidence", "NET/network.json"], "is not evidence: it has no certificate, or not a peer's\ngive"),
+        (["evidence", "/dev/zero"], "is not evidence: it is larger than 65536 bytes\ngive"),
+        (["evidence", "NET"], "is not evidence: Is a directory\ngive"),
         (["health", "NET", "--age", "nan"], "--age nan is not an age\ngive more than 0 seconds"),
         (["network", "ring", "--out", "new", "--radius", "nan"], "radius is nan"),
         (["drill", "kil"], "did you mean 'kill'"),
@@ -365,6 +376,26 @@ def test_a_start_that_is_refused_changes_nothing(tmp_path: Path) -> None:
     assert content() == before
 
 
+def test_a_folder_in_place_of_a_file_is_named_and_so_the_other_way_round(tmp_path: Path) -> None:
+    folder = alone(tmp_path)
+    signed = signed_file(folder, "r")
+
+    def refuses(path: Path, fix: str) -> None:
+        said = started(folder)
+        assert (said.code, len(said.error.splitlines())) == (2, 2)
+        assert said.error.startswith(f"error: cannot write {path}: ")
+        assert said.error.endswith(f"\n{fix}\n")
+
+    (folder / "lock").mkdir()
+    refuses(folder / "lock", "remove that folder: a file belongs there")
+    (folder / "lock").rmdir()
+    signed.parent.touch()
+    refuses(signed, "remove the file that is where a folder belongs")
+    signed.parent.unlink()
+    signed.mkdir(parents=True)
+    refuses(signed, "remove that folder: a file belongs there")
+
+
 def test_exit_codes_and_the_log_tell_the_truth(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = alone(tmp_path)
     assert started(folder, "--rounds", "2").code == 0
@@ -385,7 +416,7 @@ def test_exit_codes_and_the_log_tell_the_truth(tmp_path: Path, caplog: pytest.Lo
     assert (full.code, "could not be written" in full.error) == (1, True)
     told = {record.getMessage(): getattr(record, "why", "") for record in caplog.records}
     assert "Not a directory" in told["checkpoint failed"]
-    assert "records are not written" in told
+    assert re.fullmatch(r"cannot write .*/runs/.*: Not a directory", told["records are not written"])
     assert "no message of any neighbour was used in this start: the peer trained alone" in told
 
 

@@ -219,13 +219,12 @@ def init(
         node=0,
         training=TrainingConfig(rounds=100, lr=_LR, evaluate_every=10),
     )
-    text = config.dump(made)
-    config.parse(text.encode())
+    config.check(made)
     me = identity.create()
     identity.save(me, folder)
     path = folder / config.CONFIG_FILE
     if not path.exists():
-        write_atomic(path, text)
+        write_atomic(path, config.dump(made))
     print(f"config      {path}\nfingerprint {identity.format_fingerprint(me.fingerprint)}")
 
 

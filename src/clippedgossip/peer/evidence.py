@@ -8,7 +8,7 @@ from collections import defaultdict, deque
 from dataclasses import dataclass
 from pathlib import Path
 
-from clippedgossip.errors import PeerError
+from clippedgossip.errors import PeerError, first_line
 from clippedgossip.files import from_json, write_atomic
 from clippedgossip.peer import wire
 from clippedgossip.peer import wire_pb2 as pb
@@ -89,13 +89,18 @@ class Proof:
 
 def verify(path: Path) -> Proof:
     """Checks a file of evidence; anyone can. Raises `PeerError` where it proves nothing."""
+    why = ""
     try:
         with path.open("rb") as file:
-            data = from_json(file.read(_LARGEST_FILE))
+            text = file.read(_LARGEST_FILE + 1)
+        why = f"it is larger than {_LARGEST_FILE} bytes" if len(text) > _LARGEST_FILE else "it is not JSON"
+        data = from_json(text)
+        why = "it has no certificate, or not a peer's"
         certificate = read_certificate(data["certificate"].encode())
+        why = "it does not have two headers of messages"
         first, second = (pb.Header.FromString(base64.b64decode(text)) for text in data["headers"])
     except Exception as error:  # whatever an outsider's file may contain
-        why = error.strerror if isinstance(error, OSError) else type(error).__name__
+        why = why or getattr(error, "strerror", None) or first_line(error)
         raise PeerError(
             f"{path} is not evidence: {why}\ngive a file from the `evidence` folder of a peer of this version"
         ) from None

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from clippedgossip.errors import ClippedGossipError
+from clippedgossip.errors import ClippedGossipError, first_line
 from clippedgossip.files import canonical, from_json
 from clippedgossip.peer.node import Node
 from clippedgossip.peer.peer_config import Config
@@ -193,7 +193,7 @@ def _or_log() -> Iterator[None]:
     try:
         yield
     except (ClippedGossipError, OSError) as error:
-        log.error("records are not written", extra={"why": str(error)})
+        log.error("records are not written", extra={"why": first_line(error)})
 
 
 def _extra(report: Mixed) -> dict[str, Any]:

@@ -114,6 +114,7 @@ def _refuse_convicted(folder: Path, mine: Config, neighbour: Neighbour) -> None:
 
 
 def _write(folder: Path, changed: Config) -> Config:
+    configs.check(changed)  # what was typed, before it is a line of a file
     text = configs.dump(changed)
     checked = configs.parse(text.encode(), folder=changed.folder)
     if in_use(folder):

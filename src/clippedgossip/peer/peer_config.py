@@ -396,10 +396,14 @@ def _key(text: str) -> str:
 
 def check(config: Config) -> None:
     """Refuse what no peer can do."""
-    for what, name in (("name", config.name), *(("neighbour", n.name) for n in config.neighbours)):
+    for what, name in (
+        ("name", config.name),
+        *(("the name of a neighbour", n.name) for n in config.neighbours),
+    ):
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", name):
             raise ConfigError(
-                f"{what} is {name[:80]!r}; use 1 to 64 letters, digits, dots, dashes or underscores"
+                f"{what} is {name[:80]!r}; use 1 to 64 letters, digits, dots, dashes or underscores, "
+                "the first a letter or a digit"
             )
     if not 1 <= len(config.run.encode()) <= 128 or not config.run.isprintable():
         raise ConfigError(

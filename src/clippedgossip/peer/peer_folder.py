@@ -29,7 +29,7 @@ def take(folder: Path) -> Lock:
         lock = Lock.take(folder / _LOCK)
     except OSError as error:
         raise PeerError(
-            f"cannot write in {folder}: {error.strerror}\nmake room on the disk, or make the folder writable"
+            f"cannot write {error.filename or folder}: {error.strerror}\n{remedy(error)}"
         ) from None
     if lock is None:
         raise PeerError(
@@ -37,6 +37,15 @@ def take(folder: Path) -> Lock:
             "stop that one first, or give this one a folder of its own"
         )
     return lock
+
+
+def remedy(error: OSError) -> str:
+    """What to do where a file of a peer cannot be written."""
+    if isinstance(error, IsADirectoryError):
+        return "remove that folder: a file belongs there"
+    if isinstance(error, NotADirectoryError | FileExistsError):
+        return "remove the file that is where a folder belongs"
+    return "make room on the disk, or make the folder writable"
 
 
 def in_use(folder: Path) -> bool:

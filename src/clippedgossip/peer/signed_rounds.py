@@ -15,6 +15,7 @@ from pathlib import Path
 
 from clippedgossip.errors import PeerError
 from clippedgossip.files import sync_folder, write_atomic
+from clippedgossip.peer.peer_folder import remedy
 
 _SLOT = struct.Struct(">qI")
 AHEAD = 4
@@ -46,8 +47,7 @@ class SignedRounds:
             found = os.pread(self._file, 2 * _SLOT.size, 0)
         except OSError as error:
             raise PeerError(
-                f"cannot write {path}: {error.strerror}; a peer must record what it signs\n"
-                "make room on the disk, or name a folder that can be written"
+                f"cannot write {path}: {error.strerror}; a peer must record what it signs\n{remedy(error)}"
             ) from None
         rounds = [_read(found[: _SLOT.size]), _read(found[_SLOT.size :])]
         known = [round for round in rounds if round is not None]
