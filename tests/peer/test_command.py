@@ -220,6 +220,8 @@ def test_own_code_that_raises_is_named_with_its_file(tmp_path: Path) -> None:
     assert ended.returncode == 1
     file, said = tmp_path / "net" / "0" / "mine.py", ended.stderr
     assert f"error: peer 0: ValueError: boom\nraised by {file}, line 4\n" in said
+    assert "error: ended badly: 0 (exit code 2), 1 (exit code 2)\nsee log.jsonl" in said
+    assert f"`clippedgossip peer up {tmp_path / 'net'} --resume`" in said
     assert "Traceback" not in said
     assert "ValueError: boom" in (tmp_path / "net" / "0" / "log.jsonl").read_text()
 
@@ -338,6 +340,10 @@ def test_nothing_is_lost_by_one_mistyped_command(tmp_path: Path, caplog: pytest.
     assert "without being served" in caplog.text, "what was signed is not signed again"
     (aside,) = (folder / "set-aside").iterdir()
     assert kept(aside) == kept(folder / "checkpoints") | {"records.jsonl"}
+    assert "`peer up` has a run of its own" not in caplog.text
+    (folder.parent / "last-start").write_text("-6aff06a32bca")
+    assert started(folder).code == 0
+    assert "`peer up` has a run of its own" in caplog.text
     assert "are not known" not in caplog.text
     shutil.rmtree(folder / "signed")
     assert started(folder, "--rounds", "4").code == 0

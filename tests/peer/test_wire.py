@@ -172,6 +172,12 @@ def test_terms_name_what_differs_before_round_one() -> None:
     assert "tensor 1 is 'b 1' instead of 'a.bias 1'" in mine.misfit(terms("a.weight 2x2", "b 1").encode())
     assert "tensor 1 is 'None'" in mine.misfit(terms("a.weight 2x2").encode())
     assert "rule 'median'" in mine.misfit(terms("a.weight 2x2", "a.bias 1", rule="median").encode())
+    assert mine.misfit(terms(run="s").encode()) == "run 's' instead of 'r'"
+    for one, other in (
+        ("r", "r-6aff06a32bca"),
+        ("r-6aff06a32bca", "r"),
+    ):  # one of `peer start`, one of `peer up`
+        assert "`peer up` has a run of its own" in terms(run=one).misfit(terms(run=other).encode())
     many = terms(*(f"layer{i}.weight 10x10" for i in range(100_000)))
     assert len(many.encode().SerializeToString()) < 20_000
     assert many.misfit(many.encode()) == ""

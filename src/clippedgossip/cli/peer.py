@@ -1,6 +1,7 @@
 """`clippedgossip peer`: real participants over a real network."""
 
 import json
+import logging
 import secrets
 import sys
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -187,16 +188,22 @@ def up(
         except KeyboardInterrupt:
             interrupted = True
             peers.stop()
-        failed = {name: p.exitcode for name, p in peers.processes.items() if p.exitcode and not interrupted}
+        codes = {name: p.exitcode for name, p in peers.processes.items() if p.exitcode and not interrupted}
     if as_json:
         print(json.dumps(peers.rows()))
     else:
         show_peers(_rows(peers))
     if interrupted and any(r["rounds"] < c.rounds for r, c in zip(peers.rows(), configs, strict=True)):
         print(f"stopped; `clippedgossip peer up {net} --resume` resumes from here", file=sys.stderr)
-    if failed:
-        tell(f"error: ended badly: {failed}\nsee log.jsonl in their folders")
+    if codes:
+        failed = ", ".join(f"{name} ({_how(code)})" for name, code in codes.items())
+        fix = f"see log.jsonl in their folders; `clippedgossip peer up {net} --resume` resumes this run"
+        tell(f"error: ended badly: {failed}\n{fix}; `peer start` does not")
         raise typer.Exit(1)
+
+
+def _how(code: int) -> str:
+    return f"exit code {code}" if code > 0 else f"killed by signal {-code}"
 
 
 def init(
@@ -311,7 +318,7 @@ def start(
 
     from clippedgossip.errors import PeerError
     from clippedgossip.peer import peer_config as config
-    from clippedgossip.peer.peer_folder import take
+    from clippedgossip.peer.peer_folder import mark_of_last_start, take
     from clippedgossip.peer.telemetry import log_to, starting
 
     mine = config.load(folder)
@@ -324,6 +331,15 @@ def start(
     config.check(mine)
     with take(mine.folder) as lock, starting(mine):
         log_to(None)
+        if (mark := mark_of_last_start(mine.folder.parent)) is not None:
+            logging.getLogger(__name__).warning(
+                "`peer up` has a run of its own for each start; this is not one of them",
+                extra={
+                    "run": mine.run,
+                    "run_of_peer_up": mine.run + mark,
+                    "to_resume_that": f"clippedgossip peer up {mine.folder.parent} --resume",
+                },
+            )
         from clippedgossip.peer.loop import run_peer  # takes a second or two: torch
 
         outcome = run_peer(mine, resume=resume, enter=enter, lock=lock)

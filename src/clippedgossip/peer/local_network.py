@@ -26,14 +26,13 @@ from clippedgossip.files import write_atomic
 from clippedgossip.peer import identity
 from clippedgossip.peer import peer_config as configs
 from clippedgossip.peer.peer_config import Address, Config, Neighbour
-from clippedgossip.peer.peer_folder import in_use, peer_folders
+from clippedgossip.peer.peer_folder import LAST_START, in_use, mark_of_last_start, peer_folders
 from clippedgossip.peer.round_neighbours import schedule_thing
 from clippedgossip.peer.telemetry import STATUS_FILE, read_status
 from clippedgossip.settings import RuleConfig
 
 log = logging.getLogger(__name__)
 NETWORK_FILE = "network.json"
-_LAST_START = "last-start"
 _PRELOADED = [
     "torch",
     "sympy",  # PyTorch imports it for `vmap`
@@ -189,7 +188,9 @@ def prepared(net: Path, *, rounds: int | None, misbehave: Mapping[str, str], res
     for name in misbehave:
         if name not in names:
             raise PeerError(unknown_name("peer", name, names))
-    mark = _mark_of_last_start(net) if resume else f"-{int(time.time()):x}{os.getpid():x}"
+    mark = mark_of_last_start(net) if resume else f"-{int(time.time()):x}{os.getpid():x}"
+    if mark is None:
+        raise PeerError(f"{net} was never started: nothing to go on with; leave --resume out")
     changed = [
         replace(
             config.until(rounds),
@@ -200,15 +201,8 @@ def prepared(net: Path, *, rounds: int | None, misbehave: Mapping[str, str], res
     ]
     for config in changed:
         configs.check(config)
-    write_atomic(net / _LAST_START, mark)
+    write_atomic(net / LAST_START, mark)
     return changed
-
-
-def _mark_of_last_start(net: Path) -> str:
-    try:
-        return (net / _LAST_START).read_text()
-    except OSError:
-        raise PeerError(f"{net} was never started: nothing to go on with; leave --resume out") from None
 
 
 @contextlib.contextmanager

@@ -9,6 +9,8 @@ from clippedgossip.files import Lock
 from clippedgossip.peer.peer_config import CONFIG_FILE
 
 _LOCK = "lock"
+LAST_START = "last-start"
+"""In the folder of a network: what the last `peer up` added to the name of the run."""
 
 
 def peer_folders(folder: Path) -> list[Path]:
@@ -20,6 +22,14 @@ def peer_folders(folder: Path) -> list[Path]:
         what = f"no {CONFIG_FILE} in {folder} or its folders" if folder.is_dir() else f"{folder} is no folder"
         raise PeerError(f"{what}\n`clippedgossip peer init` makes a peer, `peer network` a whole network")
     return sorted(found, key=lambda path: (len(path.name), path.name))
+
+
+def mark_of_last_start(net: Path) -> str | None:
+    """What `peer up` added to the run's name when it started this network last; None if it never did."""
+    try:
+        return (net / LAST_START).read_text()
+    except (OSError, UnicodeDecodeError):
+        return None
 
 
 def take(folder: Path) -> Lock:

@@ -4,6 +4,7 @@ Knows nothing of sockets or tensors. No size is believed before it is checked, a
 """
 
 import hashlib
+import re
 import struct
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -72,6 +73,9 @@ class RunTerms:
             "rule": (other.rule[:256], self.rule),
         }
         wrong = [f"{key} {you!r} instead of {me!r}" for key, (you, me) in theirs.items() if you != me]
+        shorter, longer = sorted((other.run[:128], self.run), key=len)
+        if re.fullmatch(re.escape(shorter) + "-[0-9a-f]{9,}", longer):
+            wrong[0] += " (`peer up` has a run of its own for each start; `peer start` has that of peer.toml)"
         if not common_version(other):
             wrong.insert(0, f"protocol versions {other.versions[:8]} instead of {list(VERSIONS)}")
         if self.tensors and other.tensors_digest and other.tensors_digest != self.tensors_digest:
