@@ -25,8 +25,8 @@ import torch
 
 from clippedgossip.cli import main
 from clippedgossip.errors import PeerError
-from clippedgossip.peer import Peer, identity
-from clippedgossip.peer.journal import Journal
+from clippedgossip.peer import Mixed, Peer, identity
+from clippedgossip.peer.journal import FAR, Journal
 from clippedgossip.peer.local_network import write_network
 from clippedgossip.peer.peer_config import Config, Deadlines, load
 from clippedgossip.peer.peer_folder import take
@@ -424,6 +424,51 @@ def test_exit_codes_and_the_log_tell_the_truth(tmp_path: Path, caplog: pytest.Lo
     assert "Not a directory" in told["checkpoint failed"]
     assert re.fullmatch(r"cannot write .*/runs/.*: Not a directory", told["records are not written"])
     assert "no message of any neighbour was used in this start: the peer trained alone" in told
+
+
+def test_a_change_of_the_config_is_logged_when_a_peer_resumes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = alone(tmp_path)
+    text = (folder / "peer.toml").read_text()
+    changes = {
+        "rounds = 3": "rounds = 3\nbatch = 7\nlocal_steps = 2\nbatches = 'epochs'",
+        "nodes = 2": "nodes = 3\nseed = 5",
+        "samples = 60": "samples = 50",
+    }
+
+    def logged(*more: str) -> list[str]:
+        caplog.clear()
+        assert started(folder, *more).code == 0
+        return [line for record in caplog.records for line in getattr(record, "changes", ())]
+
+    assert logged() == logged("--rounds", "4") == []
+    for old, new in changes.items():
+        assert old in text
+        text = text.replace(old, new)
+    (folder / "peer.toml").write_text(text)
+    assert logged("--rounds", "5") == [
+        "data.samples is 50, was 60",
+        "nodes is 3, was 2",
+        "seed is 5, was 0",
+        "training.batch is 7, was 32",
+        "training.batches is epochs, was not set",
+        "training.local_steps is 2, was not set",
+    ]
+    assert logged("--rounds", "6") == [], "once is enough"
+
+
+def test_a_neighbour_that_is_clipped_in_every_round_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    journal, neighbours = Journal(Config(name="a", run="r")), {"b": 2.5, "c": 2.5, "d": 1.5}
+    for round in range(FAR + 50):
+        distances = {**neighbours, "c": 1.5 if round % 90 == 0 else 2.5}
+        journal._tell_of_clipping(
+            Mixed(round=round, missing={}, rounds={}, distances=distances, radius=1.0, seconds=1, deadline=1)
+        )
+    said = [
+        record.__dict__["neighbour"] for record in caplog.records if "were clipped" in record.getMessage()
+    ]
+    assert said == ["b"]
 
 
 def test_a_hangup_ends_a_peer_with_a_checkpoint(tmp_path: Path) -> None:

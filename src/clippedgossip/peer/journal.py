@@ -3,6 +3,7 @@
 import contextlib
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -18,6 +19,8 @@ from clippedgossip.records import ACCURACY, Round, RunDirectory, scored
 
 log = bounded_logger(__name__)
 _STATUS_EVERY = 0.25
+FAR = 100
+"""Messages of a neighbour that are clipped much, one after the other, until the log says so."""
 
 
 class Journal:
@@ -48,6 +51,8 @@ class Journal:
         self._heard = False
         self._names: list[str] = []
         """The neighbours of the last round that is recorded."""
+        self._far: Counter[str] = Counter()
+        """How many messages of a neighbour in a row were clipped to less than half of their distance."""
 
     def begin(self) -> None:
         """Serves the metrics; the neighbours are yet to be greeted."""
@@ -63,6 +68,8 @@ class Journal:
 
     def go_on_from(self, round: int) -> None:
         """Forgets the records of what will be done again."""
+        if round and (changes := _changes(self.config)):
+            log.warning("the config is not what it was in the rounds before", extra={"changes": changes})
         self._records = Records(self.config)
         self._records.go_back_to(round)
 
@@ -75,6 +82,7 @@ class Journal:
         self.clipped += report.clipped or 0
         self.overrun = max(self.overrun, report.seconds - report.deadline)
         self._metrics.seconds.observe(report.seconds)
+        self._tell_of_clipping(report)
         names = list(node.neighbours)
         if self._records is not None:
             more: dict[str, Any] = {} if names == self._names else {"neighbours": names}
@@ -89,6 +97,17 @@ class Journal:
             self._word_at = now + min(now - self._began, 600)
             told = {"round": node.round, "rounds": self.config.rounds, "metric": self.metric}
             log.info("progress", extra={**told, "score": self.score})
+
+    def _tell_of_clipping(self, report: Mixed) -> None:
+        """Neighbours that learn otherwise are clipped in every round, and nobody learns from the other."""
+        for name, distance in report.distances.items():
+            far = report.radius is not None and distance > 2 * report.radius
+            self._far[name] = self._far[name] + 1 if far else 0
+            if self._far[name] == FAR:
+                told = {"neighbour": name, "distance": float(f"{distance:.3g}"), "radius": report.radius}
+                why = "its lr, local_steps or data differ, the radius is too small, or it is Byzantine"
+                what = f"its last {FAR} messages were clipped to less than half of their distance"
+                log.warning(what, extra={**told, "why": why})
 
     def end(self, node: Node | None, round: int) -> None:
         """Reports the end; the metrics are served until `close`."""
@@ -220,6 +239,33 @@ def _begun(runs: Path, facts: dict[str, Any]) -> dict[str, Any]:
             if known == now | {"neighbours": known["neighbours"], "training": training}:
                 found.append(known)
     return min(found, key=lambda known: known["training"] != now["training"], default=facts)
+
+
+def _changes(config: Config) -> list[str]:
+    """What differs from the config by which the last records of the run were written."""
+    now = dict(_entries(json.loads(canonical(_facts(config)))))
+    found = []
+    for path in (config.folder / "runs").glob("*/records.jsonl"):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            before = dict(_entries(from_json(path.with_name("config.json").read_text())))
+            if before.get("run") == config.run:
+                found.append((path.stat().st_mtime_ns, before))
+    before = max(found, key=lambda one: one[0], default=(0, now))[1]
+    keys = sorted({*before, *now} - {"neighbours", "training.rounds"})
+    return [
+        f"{key} is {now.get(key, 'not set')}, was {before.get(key, 'not set')}"
+        for key in keys
+        if before.get(key) != now.get(key)
+    ]
+
+
+def _entries(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted keys and their values."""
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _entries(value, f"{above}{key}.")
+        else:
+            yield above + key, value
 
 
 def _facts(config: Config) -> dict[str, Any]:

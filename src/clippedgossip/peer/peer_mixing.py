@@ -47,10 +47,16 @@ class Mixed:
     """Of which round each message is that counted; usually the same."""
     distances: Mapping[str, float]
     """‖x_j − x_i‖ of those that did."""
-    clipped: int | None
-    """How many of those exceeded the radius; None for rules that have no fixed one."""
+    radius: float | None
+    """Beyond which messages are clipped; None for rules that have no fixed one."""
     seconds: float
     deadline: float
+
+    @property
+    def clipped(self) -> int | None:
+        """How many of the messages exceeded the radius."""
+        radius = self.radius
+        return None if radius is None else sum(distance > radius for distance in self.distances.values())
 
     @property
     def rejected(self) -> int:
@@ -128,13 +134,12 @@ class Mixing:
             if name in exchange.rounds
         }
         radius = getattr(self.rule, "radius", None)
-        fixed = radius.value if isinstance(radius, Fixed) else None
         return Mixed(
             round=exchange.round,
             missing=exchange.missing,
             rounds=exchange.rounds,
             distances=found,
-            clipped=None if fixed is None else sum(d > fixed for d in found.values()),
+            radius=radius.value if isinstance(radius, Fixed) else None,
             seconds=exchange.seconds,
             deadline=exchange.deadline,
         )
