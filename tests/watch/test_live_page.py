@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
@@ -24,6 +24,7 @@ from clippedgossip.peer.peer_config import Config
 from clippedgossip.peer.peer_folder import take
 from clippedgossip.peer.rejection import Rejection
 from clippedgossip.settings import DataConfig, ModelConfig, TrainingConfig
+from clippedgossip.watch import live_page
 from clippedgossip.watch.live_page import Door, Server, watched_in
 from clippedgossip.watch.records_tail import POINTS, RECENT, Tail
 from clippedgossip.watch.watched import Watched
@@ -151,6 +152,25 @@ def test_slow_and_silent_clients_do_not_stop_the_page(tmp_path: Path) -> None:
             time.sleep(0.1)
         assert ask(server.door)[0].status == 503
     # `beside` has ended although all those connections were open
+
+
+def test_connections_that_ask_nothing_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing at all, half a request, or half of a second one."""
+    monkeypatch.setattr(live_page, "SILENCE", 0.5)
+    half, whole = b"GET /live.css HTTP/1.1\r\n", b"GET /live.css HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with served(watched_in([network(tmp_path / "net")])) as server, ExitStack() as stack:
+        silent = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", server.door.port), timeout=10))
+            for _ in range(3 * live_page.CONNECTIONS)
+        ]
+        for i, connection in enumerate(silent):
+            with suppress(OSError):  # one too many
+                connection.sendall((b"", half, whole + half)[i % 3])
+        for connection in silent:
+            with suppress(ConnectionResetError):
+                while connection.recv(1 << 16):
+                    pass
+        assert ask(server.door)[0].status == 200
 
 
 def test_ten_thousand_rounds_are_a_few_hundred_points(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ Another site's script can reach a server on loopback. It cannot read an answer, 
 origins; and a name of its own that it points at this machine (DNS rebinding) is refused by the Host header.
 """
 
+import asyncio
 import errno
 import hmac
 import ipaddress
@@ -26,12 +27,17 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from clippedgossip.errors import UserError
 from clippedgossip.records import RunDirectory
 from clippedgossip.watch.watched import Watched
 
 PORT = 8420
+CONNECTIONS = 64
+"""At once that are answered; others get 503."""
+SILENCE = 10.0
+"""Seconds that a connection may last without a whole request."""
 _SHORTEST_TOKEN = 16
 _FILES = {
     "/": ("live.html", "text/html"),
@@ -149,6 +155,22 @@ def watched_in(folders: list[Path]) -> Watched:
     return WatchedPeers(folders)
 
 
+class Connection(H11Protocol):
+    """Ended when it has asked nothing for a while: uvicorn would wait for a whole request for ever."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        super().connection_made(transport)
+        if len(self.connections) > 2 * CONNECTIONS:  # up to that, a request is answered with 503
+            transport.abort()
+        self.loop.call_later(SILENCE, self._look, None)
+
+    def _look(self, before: object) -> None:
+        if self.cycle is before and (self.cycle is None or self.cycle.response_complete):
+            self.transport.close()
+        elif not self.transport.is_closing():
+            self.loop.call_later(SILENCE, self._look, self.cycle)
+
+
 class Server:
     """A socket that is bound before anything is promised, and uvicorn on it."""
 
@@ -172,10 +194,10 @@ class Server:
                 access_log=False,
                 lifespan="off",
                 ws="none",
-                http="h11",
+                http=Connection,
                 server_header=False,
                 proxy_headers=False,
-                limit_concurrency=64,
+                limit_concurrency=CONNECTIONS,
                 h11_max_incomplete_event_size=16 << 10,
                 timeout_graceful_shutdown=1,
             )
