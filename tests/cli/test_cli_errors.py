@@ -334,5 +334,6 @@ def test_no_file_is_nested_too_deep(
         with pytest.raises(SystemExit, match="2"):
             main(command.replace("RUN", str(run)).split())
         err = capsys.readouterr().err
-        assert err.startswith("error: ") and err.count("\n") == 2, err
+        assert err.startswith("error: "), err
+        assert err.count("\n") == 2, err
         assert name in err
