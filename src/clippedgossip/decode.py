@@ -7,7 +7,9 @@ a network, …) is decoded into its one canonical table, defaults written out, a
 
 import dataclasses
 import inspect
+import json
 import re
+import tomllib
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,6 +29,8 @@ WORDS: Mapping[Any, str] = {bool: "true or false", int: "a whole number", float:
 TRUE, FALSE = ("true", "yes", "1"), ("false", "no", "0")
 BYZANTINE = "byzantine"
 EXAMPLES = ("median", "dissensus")
+DEEPEST = 100
+"""How deep lists and tables of a file may be nested. Functions that walk through them call themselves."""
 
 
 class KeyProblem(ConfigError):
@@ -41,6 +45,33 @@ class KeyProblem(ConfigError):
     def of(cls, key: str, says: str) -> "KeyProblem":
         """Of a dotted key, which the message begins with."""
         return cls(tuple(key.split(".")), f"{key} {says}")
+
+
+def from_json(text: str | bytes) -> Any:
+    """What a file holds that others may have written. Raises ValueError, also for what is nested too deep."""
+    return _parsed(json.loads, text.decode() if isinstance(text, bytes) else text)
+
+
+def from_toml(text: str) -> dict[str, Any]:
+    """The same for TOML."""
+    content: dict[str, Any] = _parsed(tomllib.loads, text)
+    return content
+
+
+def _parsed(parse: Callable[[str], Any], text: str) -> Any:
+    try:
+        content = parse(text)
+        if parse is json.loads and text.count("[") + text.count("{") <= DEEPEST:  # as most records have
+            return content
+        level = [content]
+        for _ in range(DEEPEST):
+            tables = (each.values() if isinstance(each, dict) else each for each in level)
+            level = [inner for table in tables for inner in table if isinstance(inner, dict | list)]
+            if not level:
+                return content
+    except RecursionError:
+        pass
+    raise ValueError(f"lists or tables are nested more than {DEEPEST} deep")
 
 
 def known_keys(raw: Mapping[str, Any], known: Iterable[str], path: Path) -> None:

@@ -7,7 +7,6 @@ import math
 import os
 import secrets
 import time
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -177,37 +176,7 @@ class Lock:
         self.close()
 
 
-# --- JSON and TOML ---------------------------------------------------------------------------------------
-
-DEEPEST = 100
-"""How deep lists and tables of a file may be nested. Functions that walk through them call themselves."""
-
-
-def from_json(text: str | bytes) -> Any:
-    """What a file holds that others may have written. Raises ValueError, also for what is nested too deep."""
-    return _parsed(json.loads, text.decode() if isinstance(text, bytes) else text)
-
-
-def from_toml(text: str) -> dict[str, Any]:
-    """The same for TOML."""
-    content: dict[str, Any] = _parsed(tomllib.loads, text)
-    return content
-
-
-def _parsed(parse: Callable[[str], Any], text: str) -> Any:
-    try:
-        content = parse(text)
-        if parse is json.loads and text.count("[") + text.count("{") <= DEEPEST:  # as most records have
-            return content
-        level = [content]
-        for _ in range(DEEPEST):
-            tables = (each.values() if isinstance(each, dict) else each for each in level)
-            level = [inner for table in tables for inner in table if isinstance(inner, dict | list)]
-            if not level:
-                return content
-    except RecursionError:
-        pass
-    raise ValueError(f"lists or tables are nested more than {DEEPEST} deep")
+# --- JSON ------------------------------------------------------------------------------------------------
 
 
 def to_line(content: Mapping[str, Any]) -> str:

@@ -17,6 +17,7 @@ from typing import Any, Literal, Self
 
 import clippedgossip
 import clippedgossip.files as files
+from clippedgossip.decode import from_json
 from clippedgossip.errors import DataError, RunError
 
 FORMAT = "2"  # format of a run's folder. Version 0.1 wrote no format; its folders are read
@@ -393,7 +394,7 @@ def _parse(line: bytes) -> dict[str, Any] | None:
     if not line.endswith(b"\n"):
         return None
     try:
-        record = files.from_json(line)
+        record = from_json(line)
     except ValueError:
         return None
     return record if isinstance(record, dict) else None
@@ -422,7 +423,7 @@ def _cut_torn_line(descriptor: int) -> int:
 
 def _read_object(path: Path) -> dict[str, Any]:
     try:
-        content = files.from_json(path.read_text(encoding="utf-8"))
+        content = from_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise RunError(f"cannot read {path}: {error}\n{_spoilt(path)}") from error
     if not isinstance(content, dict):

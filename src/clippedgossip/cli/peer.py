@@ -113,7 +113,7 @@ def _is_config(kind: str) -> bool:
         return True
     if not kind.endswith(".json"):
         return False
-    from clippedgossip.files import from_json
+    from clippedgossip.decode import from_json
 
     try:
         found = from_json(Path(kind).read_text())

@@ -10,8 +10,8 @@ from xml.etree.ElementTree import ParseError
 
 import networkx as nx
 
+from clippedgossip.decode import from_json
 from clippedgossip.errors import NetworkError, first_line, unknown_name
-from clippedgossip.files import from_json
 from clippedgossip.graphs.generators import Graph
 
 HEADERS = ({"source", "target"}, {"from", "to"})

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from clippedgossip.decode import from_json
 from clippedgossip.errors import RunError
-from clippedgossip.files import from_json
 
 T = TypeVar("T")
 WORDS: Mapping[Any, str] = {

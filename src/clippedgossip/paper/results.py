@@ -22,9 +22,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from clippedgossip.decode import from_json
 from clippedgossip.devices import find_device, usable_cores
 from clippedgossip.errors import RunError, UserError
-from clippedgossip.files import canonical, from_json, write
+from clippedgossip.files import canonical, write
 from clippedgossip.paper.base import Progress
 from clippedgossip.paper.kept import checked, read_json, unreadable, value
 from clippedgossip.records import RunDirectory

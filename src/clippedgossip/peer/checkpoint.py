@@ -13,8 +13,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from clippedgossip.decode import from_json
 from clippedgossip.errors import PeerError
-from clippedgossip.files import from_json, refuse_newer, replacing, write_tensors
+from clippedgossip.files import refuse_newer, replacing, write_tensors
 
 log = logging.getLogger(__name__)
 FORMAT = "2"

@@ -8,8 +8,9 @@ from collections import defaultdict, deque
 from dataclasses import dataclass
 from pathlib import Path
 
+from clippedgossip.decode import from_json
 from clippedgossip.errors import PeerError, first_line
-from clippedgossip.files import from_json, write_atomic
+from clippedgossip.files import write_atomic
 from clippedgossip.peer import wire
 from clippedgossip.peer import wire_pb2 as pb
 from clippedgossip.peer.identity import Certificate, format_fingerprint, read_certificate

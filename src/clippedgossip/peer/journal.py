@@ -9,8 +9,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from clippedgossip.decode import from_json
 from clippedgossip.errors import ClippedGossipError, first_line
-from clippedgossip.files import canonical, from_json
+from clippedgossip.files import canonical
 from clippedgossip.peer.node import Node
 from clippedgossip.peer.peer_config import Config
 from clippedgossip.peer.peer_mixing import Mixed

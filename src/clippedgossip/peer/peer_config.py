@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from clippedgossip import decode
-from clippedgossip.decode import KeyProblem
+from clippedgossip.decode import KeyProblem, from_toml
 from clippedgossip.errors import ConfigError, unknown_name
-from clippedgossip.files import from_toml
 from clippedgossip.peer.identity import format_fingerprint, parse_fingerprint
 from clippedgossip.settings import DataConfig, ModelConfig, TrainingConfig
 

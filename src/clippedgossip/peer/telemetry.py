@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clippedgossip.files import from_json
+from clippedgossip.decode import from_json
 from clippedgossip.peer.peer_config import Address, Config
 from clippedgossip.peer.peer_folder import in_use
 

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import clippedgossip.decode as decode
 import clippedgossip.graphs as graphs
-from clippedgossip.decode import KeyProblem, place, put
+from clippedgossip.decode import KeyProblem, from_json, from_toml, place, put
 from clippedgossip.errors import ConfigError, NetworkError, UserError, counted
-from clippedgossip.files import from_json, from_toml
 from clippedgossip.graphs.generators import NETWORK, Graph, complete_for_schedules
 from clippedgossip.network import Network
 from clippedgossip.network.delay import DELAY

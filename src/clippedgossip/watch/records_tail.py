@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from clippedgossip.files import from_json
+from clippedgossip.decode import from_json
 from clippedgossip.records import ACCURACY
 
 POINTS = 500
