@@ -144,23 +144,27 @@ def own_randomness(
     seed: int | None = None, devices: Sequence[torch.device] = ()
 ) -> Iterator[Callable[[], bool]]:
     """The global random numbers of PyTorch (on the CPU and these GPUs), Python and NumPy, from a seed if
-    there is one; their states come back. All threads share them, so one thread at a time is in here. Gives
-    a function that says whether any of Python's or NumPy's were drawn."""
+    there is one; their states come back. All threads share them, so one thread at a time is in here. Without
+    a seed, gives a function that says whether any of Python's or NumPy's were drawn."""
     with _ONE_THREAD, torch.random.fork_rng(devices=list(devices)):
         before = random.getstate(), np.random.get_state()
         if seed is not None:
-            # Not torch.manual_seed: it keeps a record of each call, for devices not yet in use.
-            torch.default_generator.manual_seed(seed)
-            if devices:
-                torch.cuda.manual_seed(seed)
-            random.seed(seed)
-            np.random.seed(seed % 2**32)
-        start = random.getstate(), _words(np.random.get_state())
+            seed_all(seed, on_gpu=bool(devices))
         try:
-            yield lambda: (random.getstate(), _words(np.random.get_state())) != start
+            yield lambda: (random.getstate(), _words(np.random.get_state())) != (before[0], _words(before[1]))
         finally:
             random.setstate(before[0])
             np.random.set_state(before[1])
+
+
+def seed_all(seed: int, *, on_gpu: bool = False) -> None:
+    """The global random numbers of PyTorch, Python and NumPy from a seed; within `own_randomness`."""
+    # Not torch.manual_seed: it keeps a record of each call, for devices not yet in use.
+    torch.default_generator.manual_seed(seed)
+    if on_gpu:
+        torch.cuda.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
 
 
 def _words(state: Any) -> tuple[object, ...]:

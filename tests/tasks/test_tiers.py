@@ -281,6 +281,36 @@ def test_the_rule_for_a_cpu_depends_on_the_model_alone() -> None:
     dense = nn.Sequential(nn.Linear(300, 300), nn.ReLU(), nn.Linear(300, 3))
     assert batched_on_cpu(dense)
     assert not batched_on_cpu(nn.Sequential(dense, nn.LayerNorm(3)))
+    assert not batched_on_cpu(nn.Linear(800, 800)), "a weight this large is read from memory in any case"
+
+
+class Guesses(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        noise = torch.rand(len(x), 3) + random.random() + float(np.random.rand())
+        return super().forward(x) + 3 * noise
+
+
+def test_all_models_are_tested_with_the_same_random_numbers_and_none_of_the_caller_s() -> None:
+    def drawn() -> tuple[float, float, float]:
+        return float(torch.rand(())), random.random(), float(np.random.rand())
+
+    def seeded() -> None:
+        torch.manual_seed(0)
+        random.seed(0)
+        np.random.seed(0)
+
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(40, 5, generator=generator), torch.arange(40) % 3
+    data = DataSet(name="some", train_x=x, train_y=y, test_x=x, test_y=y, classes=3)
+    workers = Workers([make_task(data, [torch.arange(40)], Guesses(5, 3), seed=0, batch=8)])
+    model = torch.randn(1, 18, generator=generator)
+    seeded()
+    first, second, other = workers.measures(torch.cat([model, model, -model]))
+    found = drawn()
+    seeded()
+    assert found == drawn()
+    assert torch.equal(first, second)
+    assert not torch.equal(first, other)
 
 
 class Noisy(nn.Linear):

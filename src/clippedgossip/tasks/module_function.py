@@ -30,10 +30,11 @@ from clippedgossip.tasks.datasets import cast, leaves, mapped
 from clippedgossip.tasks.models import ParameterLayout
 from clippedgossip.tasks.objective import Loss, Metric, called
 
-SMALL = 50_000
-"""Parameters up to which any model without convolutions is batched on a CPU; of linear layers alone, also a
-larger one. One batched call and a call for each of 20 workers take, on one thread: 1.8 ms and 7 for 4,810
-parameters, 680 and 510 for a transformer of 285,504, 17 and 29 for 407,050 of linear layers."""
+SMALL, SMALL_LINEAR = 50_000, 600_000
+"""Parameters up to which models without convolutions are batched on a CPU: any, and those of linear layers
+alone. One batched call and a call for each of 20 workers take, on one thread: 1.8 ms and 7 for 4,810
+parameters, 680 and 510 for a transformer of 285,504; of linear layers, with two threads, 17 and 23 for
+203,530, 36 and 36 for 407,050, 70 and 57 for 814,090."""
 REPEATS = 4096
 """The draws of a dropout layer's k-th call in one pass are those of layer (place + k · this)."""
 EVALUATED = 3 << 18
@@ -529,7 +530,7 @@ def batched_on_cpu(module: nn.Module) -> bool:
     parts = [part for part in module.modules() if part._parameters]
     linear = all(isinstance(part, nn.Linear) for part in parts)
     return not any(isinstance(part, CONVOLUTIONS) for part in parts) and (
-        linear or ParameterLayout.of(module).size <= SMALL
+        ParameterLayout.of(module).size <= (SMALL_LINEAR if linear else SMALL)
     )
 
 

@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -31,6 +31,7 @@ from clippedgossip.randomness import (
     key,
     own_randomness,
     purpose_word,
+    seed_all,
 )
 from clippedgossip.tasks.augment import crop_flip
 from clippedgossip.tasks.datasets import Data, DataSet, at, cast, leaves, mapped
@@ -483,11 +484,12 @@ class Workers:
         sums, dtype = self.compiled("sums") if on_gpu else self.sums, self.dtype_of_tests(models)
         found: list[Tensor | float] = [0.0] * len(models)
         rows = evaluated_at_once(self.evaluation_bytes, on_gpu=on_gpu)
-        for number, part in enumerate(chunks((self.data.test_x, self.data.test_y), rows)):
-            inputs, targets = mapped(lambda leaf: leaf.to(models.device), part)
-            x = mapped(lambda leaf: cast(leaf, dtype), self.data.normalise(inputs))
-            for place, model in enumerate(models):
-                with self._drawing(key(0, "test", number)):
+        with self._drawing() as draw_from:
+            for number, part in enumerate(chunks((self.data.test_x, self.data.test_y), rows)):
+                inputs, targets = mapped(lambda leaf: leaf.to(models.device), part)
+                x = mapped(lambda leaf: cast(leaf, dtype), self.data.normalise(inputs))
+                for place, model in enumerate(models):
+                    draw_from(key(0, "test", number))
                     found[place] += sums(self.shares, model.to(dtype), buffers[place], x, targets).double()
         return torch.stack([torch.as_tensor(one) for one in found])
 
@@ -516,8 +518,9 @@ class Workers:
         if not self.function.buffers.size:
             return means
         batches, found = self.statistics_batches(), []
-        for model, start in zip(models, means, strict=True):
-            with self._drawing(key(0, "statistics")):
+        with self._drawing() as draw_from:
+            for model, start in zip(models, means, strict=True):
+                draw_from(key(0, "statistics"))
                 views = self.task.layout.views(model)
                 found.append(self.function.estimated(views, start, self.shares.constants, batches))
         return torch.stack(found)
@@ -577,18 +580,20 @@ class Workers:
             objective = self._threads.objective.train(self.function.objective.training)
             return self.function(parameters, buffers, own, constants, x, y, objective=objective)
         seed, node, step, _ = own.tolist()
-        with self._drawing(key(seed, "forward", node, step)):
+        with self._drawing() as draw_from:
+            draw_from(key(seed, "forward", node, step))
             return self.function(parameters, buffers, own, constants, x, y)
 
     @contextmanager
-    def _drawing(self, drawn_from: int) -> Iterator[None]:
-        """Random numbers that the model draws itself come from here; the caller's stay as they are."""
+    def _drawing(self) -> Iterator[Callable[[int], None]]:
+        """Random numbers that the model draws itself come from the seeds that the function gets; the caller's
+        stay as they are."""
         on_gpu = self.task.device.type == "cuda"
         if on_gpu and not self.function.random:
-            yield
+            yield lambda seed: None
             return
-        with own_randomness(drawn_from, [self.task.device] if on_gpu else []):
-            yield
+        with own_randomness(devices=[self.task.device] if on_gpu else []):
+            yield partial(seed_all, on_gpu=on_gpu)
 
     @property
     def _each(self) -> Callable[[Callable[[int], Tensor], range], Iterable[Tensor]]:
