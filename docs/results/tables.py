@@ -74,7 +74,7 @@ def _figure(name: str, judged: dict[str, Claims]) -> Iterator[str]:
     if (released := HERE / "h200" / f"{name}-as-released.json").exists():
         compared = AsReleased(experiment, list(DEVIATIONS))
         table = compared.comparison(Results.load(released, compared.name))
-        yield f"\nWith deviations of the authors' released code: {table.caption.splitlines()[1]}\n"
+        yield f"\nWith deviations of the authors' released code. {table.caption}\n"
         yield _table(table)
     yield from _claims(judged[name])
     if (small := HERE / "quick" / f"{name}.json").exists():

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -28,6 +29,7 @@ from clippedgossip.paper.deviations import (
     UNCHANGED,
     WORDS,
     AsReleased,
+    _why,
     deviating,
     with_deviations,
 )
@@ -175,9 +177,28 @@ def test_the_page_names_the_deviation_that_explains_a_difference(kept: Results) 
     ]  # fmt: skip
     assert table.keys == 2
     why = {(row[0], row[1]): row[-1] for row in table.rows}
-    assert why["non-IID, bucketing", "TM"] == "bucketing"
+    assert why["non-IID, bucketing", "TM"] == "undecided", "half of the way, within its interval"
     assert why["non-IID, bucketing", "Mozi"] == "undecided"
-    assert why["non-IID, both", "GM"] == "bucketing", "by the differences of the seeds, which are small"
+    assert why["non-IID, both", "GM"] == "no single one", "1 of 13 points to the released number"
+
+
+def test_the_interval_decides_what_explains_a_difference() -> None:
+    ours, goal = np.full(5, 0.5), np.full(5, 0.7)
+    noise = np.array([-0.01, 0.0, 0.01, 0.0, 0.0])
+    one = np.array([0.7, *[np.nan] * 4])
+    for arms, why in (
+        ({"cnn": goal, "one-mask": ours}, "cnn"),
+        ({"cnn": goal + 0.2, "one-mask": goal}, "cnn, one-mask"),  # also one that goes too far
+        ({"cnn": ours + 0.1 + noise, "one-mask": ours}, "undecided"),
+        ({"cnn": ours + 0.05, "one-mask": ours - 0.1}, "no single one"),
+        ({"cnn": one, "one-mask": ours}, "–"),
+        ({"cnn": one, "one-mask": goal}, "one-mask"),
+    ):
+        for sign in (1, -1):
+            ends = {name: sign * held for name, held in {"ours": ours, "all": goal, **arms}.items()}
+            assert _why(ends, None) == _why(ends, sign * 70.0) == why
+    assert _why({"ours": ours, "all": goal, "cnn": goal}, None) == "–", "it is all of them"
+    assert _why({"ours": ours, "all": one, "cnn": goal, "one-mask": ours}, None) == "–"
 
 
 def test_the_page_says_which_deviations_lack_runs(kept: Results) -> None:
@@ -203,6 +224,8 @@ def test_the_page_says_which_deviations_lack_runs(kept: Results) -> None:
         if row[:2] == ["non-IID, both", "TM"]
     )
     assert row[4:] == [None, None, "–"]
+    (where,) = AsReleased(figure("dumbbell"), ["cnn", "one-mask"]).left_out(kept).splitlines()
+    assert where == "Not run: one-mask + cnn.", "what was asked for together"
 
 
 def test_a_column_of_fewer_seeds_says_so_once(kept: Results) -> None:
@@ -234,6 +257,23 @@ def test_deviations_that_change_nothing_say_so(tmp_path: Path) -> None:
     assert UNCHANGED in str(same.table(done.result).caption)
 
 
+def test_a_page_from_a_file_has_the_deviations_that_were_asked_for(kept: Results, tmp_path: Path) -> None:
+    """Not the other lines of the file, nor what they lack."""
+    source = Path(__file__).parents[2] / "docs" / "results" / "h200"
+    pages = {}
+    for name in ("bucketing", "cnn", "bit-flipping"):
+        options = Options(out=tmp_path, source=source, scale="paper")
+        (made,) = prepare(with_deviations(["dumbbell"], [name]), options, lambda *_: None)
+        done = made.judge(lambda *_: None)
+        labels = {line.rule.partition(" | ")[2] for line in done.result.lines}
+        assert labels == ({"ours", name} if name != "bit-flipping" else set())
+        assert list(done.result.troubles) == (["100 of 250 runs are not finished"] if name == "cnn" else [])
+        pages[name] = done.path.read_text()
+        assert WORDS[name] in pages[name]
+    assert UNCHANGED in pages["bit-flipping"]
+    assert not any(title in pages["bit-flipping"] for title in ("Networks", "squared distance"))
+
+
 def test_together_are_the_deviations_that_were_asked_for() -> None:
     """Not all that are in the results: the row has both, one alone is level with what is shown for it."""
     kept = Path(__file__).parents[2] / "docs" / "results" / "h200" / "clipping-radius-as-released.json"
@@ -246,6 +286,6 @@ def test_together_are_the_deviations_that_were_asked_for() -> None:
         row = seen[tuple(asked)] = rows["BF", "adaptive"]
         if len(asked) == 1:
             assert row["these together"] == row[asked[0]] is not None
-            assert row["explained by"] == asked[0]
+            assert row["explained by"] == "–"
     together = {row["these together"] for row in seen.values()}
     assert len(together) == 3

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from clippedgossip.errors import ConfigError, unknown_name, warn_user
 from clippedgossip.paper import page_parts as drawing
 from clippedgossip.paper.as_released import (
@@ -17,19 +19,19 @@ from clippedgossip.paper.as_released import (
     few_images,
     released_cnn,
 )
-from clippedgossip.paper.base import load
+from clippedgossip.paper.base import Options, load
 from clippedgossip.paper.results import Line, Results
 from clippedgossip.paper.training_figure import Case, Scale, TrainingExperiment
 from clippedgossip.report.claims import Claim, Floats
-from clippedgossip.report.page import Cell, PagePart, Table, Text
+from clippedgossip.report.page import Cell, PagePart, Section, Table
 from clippedgossip.report.statistics import estimate
 from clippedgossip.runs.config import RunConfig
 
 OURS, RELEASED, TOGETHER = "ours", "as released", "these together"
 EXPLAINED = (
-    "The last column names the deviation that alone makes at least half of the difference between ours and "
-    "these deviations together, undecided where the 95 % interval of that difference has 0 in it. What "
-    "remains to the released number has other causes."
+    "The last column names each deviation that alone goes half of the way or more from ours to the released "
+    "number, or, where none was released, to ours with all these deviations. The 95 % interval over the "
+    "seeds decides; – means too few seeds, or nothing to compare with."
 )
 
 Config = dict[str, Any]
@@ -124,10 +126,9 @@ class AsReleased(TrainingExperiment):
                 raise ConfigError(unknown_name("deviation", name, DEVIATIONS))
         self.figure, self.deviations = figure, [name for name in DEVIATIONS if name in deviations]
         same = {key: getattr(figure, key) for key in ("scales", "group", "groups", "section", "remarks")}
-        words = "; ".join(f"{name}: {WORDS[name]}" for name in self.deviations)
         lead = (
             "The authors' released code does some things otherwise than the text. This page has the "
-            f"accuracies of the released runs, ours, and ours with the deviations of that code: {words}."
+            "accuracies of the released runs, ours, and ours with these deviations, together and each alone."
         )
         names = {"name": f"{figure.name}-as-released", "title": f"{figure.title}, as released", "lead": lead}
         for key, value in (same | names).items():
@@ -147,29 +148,43 @@ class AsReleased(TrainingExperiment):
         """The deviations that no line shows."""
         if not result.lines:
             return ""
-        shown, effective = _arms(result.lines), self._effective(result.scale)
+        shown, effective = _arms(line for line in result.lines if line.runs), _arms(self._all(result))
         idle = [name for name in self.deviations if name not in effective]
-        lacking = [name for name in self.deviations if name in effective - shown]
+        lacking = [arm for arm in effective if arm not in shown]
         parts = [f"Without effect on this figure at this scale: {', '.join(idle)}."] if idle else []
         return " ".join([*parts, f"Not run: {', '.join(lacking)}."] if lacking else parts)
 
-    def _effective(self, scale: str) -> set[str]:
-        """The deviations that change a line at this scale."""
-        return _arms(self.cases(next(held for name, held in self.scales.items() if name == scale)))
+    def _all(self, result: Results) -> list[Case]:
+        """The lines at its scale."""
+        return list(self.cases(next(scale for name, scale in self.scales.items() if name == result.scale)))
+
+    def _loaded(self, options: Options) -> Results:
+        """Of a file that has more deviations, the lines of these alone."""
+        result = super()._loaded(options)
+        asked = {(case.setting, case.rule) for case in self._all(result)}
+        lines = [line for line in result.lines if (line.setting, line.rule) in asked]
+        if len(lines) == len(result.lines):
+            return result
+        part = replace(result, lines=lines)
+        return replace(part, troubles=part.unfinished)
 
     def empty(self, result: Results) -> bool:
-        return bool(self._effective(result.scale)) and super().empty(result)
+        return bool(self._all(result)) and super().empty(result)
 
     def findings(self, result: Results) -> Iterable[Claim]:
         return ()
 
     def figures(self, result: Results) -> Mapping[str, PagePart]:
-        if not result.lines:
-            return {"Deviations": Text(UNCHANGED)}
-        return {"Deviations": self.comparison(result)}
+        rows: list[list[Cell]] = [[name, WORDS[name]] for name in self.deviations]
+        said = Table(["deviation", "what the released code does"], rows, keys=1)
+        return {"Deviations": said, "Accuracies, with and without": self.comparison(result)}
+
+    def notes(self, result: Results) -> Sequence[Section]:
+        return super().notes(result) if result.lines else []
 
     def table(self, result: Results) -> Table:
-        return self.comparison(result)
+        table = self.comparison(result)
+        return replace(table, caption=f"{self.title}, {result.size}\n{table.caption}")
 
     def command(self, result: Results) -> str:
         chosen = "--as-released" if len(self.deviations) == len(DEVIATIONS) else ""
@@ -179,10 +194,10 @@ class AsReleased(TrainingExperiment):
     def comparison(self, result: Results) -> Table:
         """Released, ours, ours as released, each deviation alone, and which explains the difference."""
         rows: list[list[Cell]] = []
-        arms = _arms(result.lines)
+        arms, effective = _arms(result.lines), _arms(self._all(result))
         shown = [name for name in self.deviations if name in arms]
-        effective = set(DEVIATIONS) & self._effective(result.scale)
-        whole = len(self.deviations) == len(DEVIATIONS) and effective <= arms
+        every = len(self.deviations) == len(DEVIATIONS)
+        whole = every and all(arm in arms for arm in effective if arm in DEVIATIONS)
         for setting in result.settings:
             group = self.reported(setting)
             for rule in dict.fromkeys(_rule(line.rule) for line in result.lines if line.setting == setting):
@@ -194,20 +209,19 @@ class AsReleased(TrainingExperiment):
                 cells = [result.accuracy(setting, label, group) for label in ran.values()]
                 ends = {arm: result.final(setting, label, group) for arm, label in ran.items()}
                 known = self.figure.released(setting, rule)
-                rows.append([setting, rule, None if known is None else f"{known:.1f}", *cells, _why(ends)])
+                why = _why(ends, known)
+                rows.append([setting, rule, None if known is None else f"{known:.1f}", *cells, why])
         all_of_them = RELEASED if whole else TOGETHER
         header = ["setting", "rule", "released", OURS, all_of_them, *shown, "explained by"]
         fewer, rows = _fewer_seeds(header, rows)
         parts = [
-            f"accuracy in %, {self.whom()}.",
+            f"Accuracy in %, {self.whom()}.",
             drawing.ends(result),
             fewer,
             EXPLAINED,
             self.left_out(result),
         ]
-        words = " ".join(filter(None, parts))
-        caption = f"{self.title}, {result.size}\n{words if result.lines else UNCHANGED}"
-        return Table(header, rows, caption, keys=2)
+        return Table(header, rows, " ".join(filter(None, parts)) if rows else UNCHANGED, keys=2)
 
 
 def _fewer_seeds(header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> tuple[str, list[list[Cell]]]:
@@ -223,22 +237,31 @@ def _fewer_seeds(header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> tuple
     return " ".join(said), [list(row) for row in zip(*columns, strict=True)]
 
 
-def _why(ends: Mapping[str, Floats]) -> str:
-    """The deviation that alone gives most of the difference between ours and as released: at least half."""
-    apart = {arm: estimate((held - ends[OURS]).tolist()) for arm, held in ends.items() if arm != OURS}
-    whole = apart.pop(RELEASED)
-    if whole is None or whole.diverged or whole.low is None:  # one seed decides nothing
+def _why(ends: Mapping[str, Floats], released: float | None) -> str:
+    """Each deviation that alone goes at least half of the way from ours to the released number, or to all
+    that were asked for: of one alone that would say nothing."""
+    ours, together, *alone = ends.values()
+    goal = together if released is None else np.full_like(ours, released / 100)
+    way = estimate((goal - ours).tolist())
+    beyond = [
+        None if way is None else estimate((np.sign(way.mean) * (arm - (ours + goal) / 2)).tolist())
+        for arm in alone
+    ]
+    found = [None if part is None or part.low is None else part.bounds for part in (way, *beyond)]
+    if found[0] is None or (released is None and len(alone) < 2):
         return "–"
-    low, high = whole.bounds
-    if low <= 0 <= high:
+    if found[0][0] <= 0 <= found[0][1]:
         return "undecided"
-    shares = {name: part.mean / whole.mean for name, part in apart.items() if part is not None}
-    best = min(shares, key=lambda name: abs(1 - shares[name]), default=None)
-    return best if best and shares[best] >= 0.5 else "no single one"
+    far = {name: held for name, held in zip(list(ends)[2:], found[1:], strict=True) if held}
+    if named := [name for name, (low, _) in far.items() if low > 0]:
+        return ", ".join(named)
+    if len(far) < len(alone):
+        return "–"
+    return "undecided" if any(high >= 0 for _, high in far.values()) else "no single one"
 
 
-def _arms(lines: Iterable[Line | Case]) -> set[str]:
-    return {line.rule.rpartition(" | ")[2] for line in lines}
+def _arms(lines: Iterable[Line | Case]) -> dict[str, None]:
+    return dict.fromkeys(line.rule.rpartition(" | ")[2] for line in lines)
 
 
 def _arm(rule: str, *arm: str) -> str:

@@ -251,15 +251,14 @@ class Results:
         places = [*known.environments, *(run.environment for run in folders if run.finished)]
         environments = {json.dumps(place, sort_keys=True): place for place in places}
         troubles = {run.failure: None for run in folders if not run.finished and run.failure is not None}
-        missing = sum(self.seeds - len(line.runs) for line, _ in lines)
-        if missing and not troubles and not self.troubles:
-            troubles[f"{missing} of {self.seeds * len(lines)} runs are not finished"] = None
-        return replace(
-            self,
-            lines=[line for line, _ in lines],
-            environments=list(environments.values()),
-            troubles=[*self.troubles, *troubles],
-        )
+        whole = replace(self, lines=[line for line, _ in lines], environments=list(environments.values()))
+        return replace(whole, troubles=[*self.troubles, *troubles] or whole.unfinished)
+
+    @property
+    def unfinished(self) -> list[str]:
+        """How many runs are not here, if any."""
+        missing = sum(self.seeds - len(line.runs) for line in self.lines)
+        return [f"{missing} of {self.seeds * len(self.lines)} runs are not finished"] if missing else []
 
     @property
     def size(self) -> str:
