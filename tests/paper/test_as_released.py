@@ -11,6 +11,7 @@ import torch
 
 from clippedgossip.attacks import BitFlipping
 from clippedgossip.attacks.base import View
+from clippedgossip.cli import main
 from clippedgossip.errors import ConfigError
 from clippedgossip.mixing.inbox import Context
 from clippedgossip.mixing.slots import Layout
@@ -245,6 +246,12 @@ def test_unknown_deviations_and_figures_without_runs_are_refused() -> None:
         with_deviations(["dumbbell"], ["bucketings"])
     with pytest.raises(ConfigError, match=r"trains nothing(.|\n)*--deviation"):
         with_deviations(["consensus"], [])
+
+
+def test_all_deviations_and_one_of_them_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["reproduce", "dumbbell", "--as-released", "--deviation", "cnn"])
+    assert capsys.readouterr().err.endswith("give one of them\n")
 
 
 def test_deviations_that_change_nothing_say_so(tmp_path: Path) -> None:

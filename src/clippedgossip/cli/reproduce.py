@@ -66,7 +66,10 @@ def reproduce(
         ),
     ] = None,
     as_released: Annotated[
-        bool, typer.Option("--as-released", help="Compare with all deviations of the authors' released code.")
+        bool,
+        typer.Option(
+            "--as-released", help="Compare with all these deviations of the authors' released code."
+        ),
     ] = False,
     deviation: Annotated[
         list[str] | None,
@@ -97,6 +100,8 @@ def reproduce(
             raise UserError(f"{option} {path} does not exist\ngive a results.json, or a folder of them")
     if source is not None and known is not None:
         raise UserError("--known adds runs, and --from runs nothing\ngive one of them")
+    if as_released and deviation:
+        raise UserError("--as-released has all deviations, --deviation has one\ngive one of them")
     given = {"--seeds": seeds is not None, "--precision": precision is not None, "--length": length < 1}
     if source is not None and (idle := [option for option, is_given in given.items() if is_given]):
         raise UserError(

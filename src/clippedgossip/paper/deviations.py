@@ -92,9 +92,10 @@ WORDS: Mapping[str, str] = {
     "bucketing": "each model in two buckets, bucket 0 as the own model, one shuffle for all rounds "
     "(dumbbell_improvement.py:195, :206, simulator.py:512)",
     "bit-flipping": "the sign of bit flipping alternates (attacks.py:72)",
-    "few-images": "each worker sees the same 30 batches of 960 images again and again",
+    "few-images": "each worker sees the same 30 batches, of 960 images, again and again: the order is "
+    "never drawn anew (template.py:271)",
     "one-mask": "the mask of dropout is the same in every round (simulator.py:512)",
-    "cnn": "no ReLU after the second convolution, dropout of whole channels",
+    "cnn": "no ReLU after the second convolution, dropout of whole channels (tasks/mnist.py:24, :16)",
     "adaptive-radius": "the adaptive radius is the second-largest distance (aggregator.py:513)",
 }
 
