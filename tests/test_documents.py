@@ -3,6 +3,7 @@
 import re
 import runpy
 import shlex
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import typer
 from clippedgossip.attacks import ATTACKS
 from clippedgossip.cli import main, networks
 from clippedgossip.cli.app import COMMANDS, app
-from clippedgossip.paper.base import EXPERIMENTS
+from clippedgossip.paper.base import EXPERIMENTS, load
 from clippedgossip.paper.deviations import DEVIATIONS, with_deviations
 from clippedgossip.paper.results import DISTANCE, Results
 from clippedgossip.peer.local_network import free_ports
@@ -267,6 +268,23 @@ def test_the_short_form_says_what_the_released_deviations_give() -> None:
         "falls to {:.3f}, where ours stays at {:.2f} (the same seed)".format(*apart),
     ):
         assert words in said
+
+
+def test_the_short_form_says_what_two_seeds_of_cifar_decide() -> None:
+    place = ROOT / "docs" / "results"
+    claims = load("cifar").claims(Results.load(place / "h200" / "cifar-bfloat16.json", "cifar")).claims
+    verdicts = Counter(claim.verdict for claim in claims)
+    gm, tm = (
+        f"{claim.ours[1:]} {claim.interval.removesuffix(' points')}"
+        for claim in claims
+        if re.fullmatch(r"non-IID: ClippedGossip is much better than (GM|TM)", claim.text)
+    )
+    said = " ".join((place / "learnt.md").read_text(encoding="utf-8").split())
+    assert f"decide {verdicts['holds']} of the {len(claims)} claims: all of these hold" in said
+    assert f"leads that of GM by {gm} points and that of TM by {tm}." in said
+    assert verdicts.keys() == {"holds", "undecided", "not run"}
+    long = (place / "README.md").read_text(encoding="utf-8")
+    assert f"decide {verdicts['holds']} of the {len(claims)} claims; these hold." in long
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

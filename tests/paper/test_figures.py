@@ -304,8 +304,12 @@ def test_the_rings_claims_hold_of_the_published_runs() -> None:
     )
     assert not failing(claims)
     notes = {claim.text: claim.note for claim in claims.claims}
-    assert notes["ALIE z=10: one more Byzantine node corrupts GM"].startswith("in %, with a majority: 9.8")
-    assert notes["dissensus: one more Byzantine node corrupts GM"].startswith("in %, with a majority: 89.3")
+    assert notes["ALIE z=10: with one more Byzantine node GM is corrupted"].startswith(
+        "in %, with a majority: 9.8"
+    )
+    assert notes["dissensus: with one more Byzantine node GM is corrupted"].startswith(
+        "in %, with a majority: 89.3"
+    )
 
 
 def test_cifars_claims_hold_of_the_published_runs() -> None:

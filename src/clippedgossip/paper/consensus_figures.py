@@ -196,7 +196,7 @@ def _text(result: ChainErrors) -> Iterator[Claim]:
     yield from _weighted(result)
     yield _better(ours[told], weighted[told], "TM*", f"; settings where either is above {NOTHING:g}")
     yield _better(ours, naive, "TM and Median", "; β=0.001, δ=0.5 gave 10011 in the paper as well")
-    monotone, source = _monotone(ours), 'Caption: "degrades as it increases", of δ/γ².'
+    monotone, source = _monotone(ours), '"worse with increasing δ" and "with decreasing γ".'
     seen = "always" if monotone else "not always"
     yield exact("error grows with δ, and as γ falls", seen, monotone, source=source)
     yield _threshold(result)

@@ -84,7 +84,7 @@ class NoHonestMajority(TrainingExperiment):
             for rule in MAJORITY:
                 fine = result.estimate(f"{attack}, {WITH}", rule, "all")
                 yield check(
-                    f"{attack}: one more Byzantine node corrupts {rule}",
+                    f"{attack}: with one more Byzantine node {rule} is corrupted",
                     final(f"{attack}, {WITHOUT}", rule),
                     FALLS,
                     paper=f"{PUBLISHED[rule][attack][0]} %",
