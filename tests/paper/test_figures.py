@@ -272,6 +272,14 @@ def test_the_dumbbells_claims_hold_of_the_published_runs() -> None:
 
 
 @pytest.mark.parametrize("name", TRAINING)
+def test_a_page_says_what_its_attacks_are(name: str) -> None:
+    experiment = training(name)
+    result = filled(experiment, lambda *_: 0.5)
+    for short in {*re.findall(r"\b[A-Z]{2,4}\b", " ".join(result.settings))} - {"IID"}:
+        assert f"{short} is " in experiment.intro(result), short
+
+
+@pytest.mark.parametrize("name", TRAINING)
 def test_a_bound_is_what_its_source_says(name: str) -> None:
     """About twice the noise of 1.1 points, or half of the paper's number."""
     experiment = training(name)

@@ -28,6 +28,12 @@ PAPER_ATTACKS: Mapping[str, Any] = {
     "dissensus": {"name": "dissensus", "epsilon": 1.5},
 }
 """The attacks of the paper's figures. ALIE's z follows the text's formula, or is the released runs' 10."""
+SHORT = {
+    "ALIE": "a little is enough",
+    "IPM": "inner product manipulation",
+    "BF": "bit flipping",
+    "LF": "label flipping",
+}
 
 
 TUNING_SEED = 1000
@@ -339,7 +345,10 @@ class TrainingExperiment(Experiment[Results]):
         lacking = (
             f" Of {whole} runs {here} are here: the table of accuracies counts them." if here < whole else ""
         )
-        return f"{self.lead} Run at the {result.size}.{small if result.scale == 'quick' else ''}{lacking}"
+        words = {word for setting in result.settings for word in setting.replace(",", "").split()}
+        named = ", ".join(f"{short} is {name}" for short, name in SHORT.items() if short in words)
+        lead = f"{self.lead} {named}." if named else self.lead
+        return f"{lead} Run at the {result.size}.{small if result.scale == 'quick' else ''}{lacking}"
 
     def save(self, result: Results, folder: Path) -> None:
         result.save(folder / "results.json")
