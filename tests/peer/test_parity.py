@@ -242,8 +242,16 @@ def test_dropout_and_augmentation_are_drawn_alike(tmp_path: Path) -> None:
     assert apart(models, expected) <= rounding(expected, ROUNDS)  # other masks would be a thousand times that
 
 
-@pytest.mark.parametrize("partition", ["iid", "sorted", "clique", "dirichlet", "classes"])
+BY_GROUP = """
+def shares(labels, nodes, groups):
+    place = {node: group for group, members in enumerate(groups) for node in members}
+    return [range(place[node] * 100 + node, 300, nodes) for node in range(nodes)]
+"""
+
+
+@pytest.mark.parametrize("partition", ["iid", "sorted", "clique", "dirichlet", "classes", "by_group:shares"])
 def test_shares_and_initial_model_are_those_of_the_simulator(tmp_path: Path, partition: str) -> None:
+    (tmp_path / "by_group.py").write_text(BY_GROUP)
     network = {"name": "dumbbell", "clique": 5}
     data = {"partition": partition, "samples": 300, "test_samples": 20}
     config = run_config(tmp_path, "gossip", data=data, network=network)

@@ -13,7 +13,7 @@ from clippedgossip.peer.peer_mixing import rule_of
 from clippedgossip.peer.round_neighbours import table_of
 from clippedgossip.runs.config import RunConfig
 from clippedgossip.settings import DataConfig, TrainingConfig
-from clippedgossip.simulate.setup import clique_places, refuse_disconnected
+from clippedgossip.simulate.setup import groups_of, refuse_disconnected
 
 T = TypeVar("T", DataConfig, TrainingConfig)
 Edges = list[tuple[int, int]]
@@ -25,7 +25,7 @@ def peers_of(config: RunConfig, *, run: str) -> tuple[Edges, int, Config]:
     network = config.network.build()
     _refuse_byzantine(network)
     refuse_disconnected(network, config.training.rounds, config.seed)
-    clique = config.data.partition == "clique"
+    groups = groups_of(network, config.data.scheme(), list(range(network.n)))
     template = Config(
         name="template",
         run=run,
@@ -35,7 +35,7 @@ def peers_of(config: RunConfig, *, run: str) -> tuple[Edges, int, Config]:
         training=_without(config.training, "training"),
         rule=config.rule.resolved(network, rounds=config.training.rounds, seed=config.seed),
         network=table_of(network, config.network.schedule),
-        groups=tuple(map(tuple, clique_places(network, list(range(network.n))))) if clique else None,
+        groups=None if groups is None else tuple(map(tuple, groups)),
         folder=config.rule.folder or Path(),
     )
     check(template)

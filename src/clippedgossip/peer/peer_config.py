@@ -144,7 +144,7 @@ class Config:
     nodes: int = 1
     """... and among how many the data is shared out."""
     groups: tuple[tuple[int, ...], ...] | None = None
-    """Who is in which clique, for the partition of that name."""
+    """Who is in which clique, for the partition of that name and those of the user's own."""
     checkpoint_every: int = 10  # rounds
     witness: bool = False  # ask neighbours for signed headers, to find equivocation
     on_conviction: Literal["keep", "exclude"] = "keep"

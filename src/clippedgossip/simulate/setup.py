@@ -105,13 +105,12 @@ def network_task(
     if isinstance(partition, str) or callable(partition):
         holders = [*regular, *byzantine] if byzantine_share else training
         holders = regular if byzantine_copies else holders
-        grouped = partition == "clique" or (callable(partition) and network.groups)
         shares = share_out(
             data.labels,
             len(holders),
             partition,
             seed=seed,
-            groups=clique_places(network, holders) if grouped else None,
+            groups=groups_of(network, partition, holders),
             alpha=0.5 if alpha is None else alpha,
             classes=data.classes,
         )
@@ -191,7 +190,13 @@ def _victim(network: Network, node: int) -> int:
     return next((other for other in around if other not in byzantine), int(network.regular[0]))
 
 
-def clique_places(network: Network, holders: list[int]) -> list[list[int]]:
+def groups_of(network: Network, partition: str | Scheme, holders: list[int]) -> list[list[int]] | None:
+    """What a partition may divide by: the network's groups, for `clique` and for one of the user's own."""
+    wanted = partition == "clique" or (callable(partition) and network.groups)
+    return _clique_places(network, holders) if wanted else None
+
+
+def _clique_places(network: Network, holders: list[int]) -> list[list[int]]:
     """Places in `holders`, clique by clique. A node in none is put into that of most of its neighbours."""
     if not network.groups:
         raise ConfigError(
