@@ -7,14 +7,19 @@ from typing import Any
 
 import pytest
 
-from clippedgossip.attacks import ALIE, ATTACKS, Attack, Dissensus, NonFinite, Tuned, make_attack
+from clippedgossip.attacks import ALIE, ATTACK, ATTACKS, Attack, Dissensus, NonFinite, Tuned, make_attack
 from clippedgossip.cli import main
-from clippedgossip.decode import plain_of
+from clippedgossip.decode import KeyProblem, Kind, decode, plain_of
 from clippedgossip.errors import AttackError, ConfigError, RuleError
+from clippedgossip.graphs.generators import NETWORK
+from clippedgossip.network.delay import DELAY
+from clippedgossip.network.schedule import SCHEDULE
 from clippedgossip.peer.peer_config import Config
 from clippedgossip.peer.peer_mixing import rule_of
 from clippedgossip.rules import (
     NNM,
+    RADIUS,
+    RULE,
     RULES,
     Adaptive,
     Bucketing,
@@ -29,6 +34,10 @@ from clippedgossip.rules import (
     make_rule,
 )
 from clippedgossip.runs.config import RunConfig
+from clippedgossip.tasks.datasets import DATASET
+from clippedgossip.tasks.models import MODEL
+from clippedgossip.tasks.objective import LOSS, METRIC
+from clippedgossip.tasks.poison import POISON
 
 
 @pytest.mark.parametrize(
@@ -111,6 +120,21 @@ def test_every_attack_is_found(name: str) -> None:
 def test_mistakes_in_rules(name: str, values: Mapping[str, object], says: str) -> None:
     with pytest.raises(RuleError, match=says):
         make_rule(name, **values)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [ATTACK, DATASET, DELAY, LOSS, METRIC, MODEL, NETWORK, POISON, RADIUS, RULE, SCHEDULE],
+    ids=lambda kind: kind.word,
+)
+def test_every_missing_value_is_told_with_what_to_give(kind: Kind) -> None:
+    told = []
+    for name in kind.names:
+        try:
+            decode(kind, {"name": name}, ("section",))
+        except KeyProblem as problem:
+            told.append(str(problem).rstrip())
+    assert [text for text in told if text.endswith(":")] == []
 
 
 def test_mistakes_in_attacks() -> None:

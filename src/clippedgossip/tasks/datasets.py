@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 import torch
@@ -375,7 +375,11 @@ def _loader(name: str) -> Callable[[], DataSet]:
     return lambda: load(name)
 
 
-def _npy(path: str, digest: str | None = None, config_folder: Path | None = None) -> DataSet:
+def _npy(
+    path: Annotated[str, "a folder with train_x.npy, train_y.npy, test_x.npy and test_y.npy"],
+    digest: str | None = None,
+    config_folder: Path | None = None,
+) -> DataSet:
     """The .npy files of a folder, beside the config or by its whole path; the digest was compared before."""
     return DataSet.from_files((config_folder or Path()) / path)
 
