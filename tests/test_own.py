@@ -6,9 +6,10 @@ from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 from typing import Any
 
+import networkx as nx
 import pytest
 
-from clippedgossip import own
+from clippedgossip import Network, own, train
 from clippedgossip.cli import main
 from clippedgossip.errors import ConfigError, DataError
 from clippedgossip.graphs.generators import NETWORK
@@ -116,6 +117,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def config(folder: Path, **changes: Any) -> RunConfig:
     return RunConfig.from_mapping(TABLE | changes, folder=folder)
+
+
+def test_own_data_by_name_from_python(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    for data in ("mine:blobs", {"name": "mine:blobs", "count": 90}):
+        run = train(
+            Network(nx.path_graph(3)), data, "linear", rounds=1, batch=4, device="cpu", progress=False
+        )
+        assert run.setup.task.data.name == "blobs"
+        assert run.setup.task.data.count == (60 if data == "mine:blobs" else 90)
 
 
 def test_everything_can_be_ones_own(folder: Path) -> None:

@@ -102,7 +102,7 @@ class Choices:
         said = _said(data, partition if words else "iid")
         return cls(
             network=network,
-            data=said.load() if isinstance(data, str | Mapping) else _data(data),
+            data=said.checked().load() if isinstance(data, str | Mapping) else _data(data),
             said=said,
             shares=None if words else cast(Shares, partition),
             model=model,
