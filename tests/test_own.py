@@ -9,7 +9,7 @@ from typing import Any
 import networkx as nx
 import pytest
 
-from clippedgossip import Network, own, train
+from clippedgossip import Network, own, settings, train
 from clippedgossip.cli import main
 from clippedgossip.errors import ConfigError, DataError
 from clippedgossip.graphs.generators import NETWORK
@@ -96,6 +96,24 @@ class Shift:
 number = 3
 """
 
+DRAWING = """
+import random
+import networkx as nx
+import numpy as np
+import torch
+from clippedgossip.tasks import DataSet
+
+def graph():
+    return nx.relabel_nodes(nx.path_graph(9), dict(enumerate(random.sample(range(9), 9))))
+
+def data():
+    x, y = torch.randn(90, 4), torch.from_numpy(np.random.randint(0, 2, 90))
+    return DataSet.of(x[:60], y[:60], x[60:], y[60:], classes=2)
+
+def shares(labels, nodes):
+    return torch.randperm(len(labels)).tensor_split(nodes)
+"""
+
 TABLE: dict[str, Any] = {
     "network": {"name": "mine:wheel", "nodes": 7, "byzantine": [3]},
     "data": {"name": "mine:blobs", "gap": 3, "partition": {"name": "mine:thirds", "skip": 1}}
@@ -117,6 +135,23 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def config(folder: Path, **changes: Any) -> RunConfig:
     return RunConfig.from_mapping(TABLE | changes, folder=folder)
+
+
+def test_what_own_functions_draw_comes_from_the_seed(folder: Path) -> None:
+    (folder / "drawing.py").write_text(DRAWING)
+
+    def made(seed: int) -> tuple[list[Any], Any, list[int]]:
+        settings._own_data.cache_clear()
+        of_mine = {"name": "drawing:data", "partition": "drawing:shares"}
+        table = TABLE | {"network": "drawing:graph", "data": of_mine, "model": "linear", "seed": seed}
+        setup = RunConfig.from_mapping(table, folder=folder).build()
+        return sorted(setup.network.to_networkx().edges), setup.task.data.train_x, setup.task.table.tolist()
+
+    (edges, x, rows), (same_edges, same_x, same_rows), (_, other_x, other_rows) = map(made, (1, 1, 2))
+    assert edges == same_edges
+    assert rows == same_rows != other_rows
+    assert x.equal(same_x)
+    assert x.equal(other_x)
 
 
 def test_own_data_by_name_from_python(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -502,10 +502,12 @@ class DataConfig:
 
 @lru_cache(maxsize=4)
 def _own_data(key: str, folder: Path | None, samples: int | None, test_samples: int | None) -> "DataSet":
+    from clippedgossip.randomness import drawn_from
     from clippedgossip.tasks.datasets import DATASET
 
     thing = decode.decode(DATASET, json.loads(key), ("data",), folder)
-    data: DataSet = thing.build(offered={"config_folder": folder})
+    with drawn_from(0):  # the same for every run, as the built-in data are
+        data: DataSet = thing.build(offered={"config_folder": folder})
     return data.part(samples, test_samples)
 
 

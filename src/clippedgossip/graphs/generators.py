@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import networkx as nx
 import numpy as np
 
-from clippedgossip.decode import Kind, Parameter, errors_of, find, made
+from clippedgossip.decode import Kind, Parameter, Thing, decode, errors_of, find
 from clippedgossip.decode import parameters as taken
 from clippedgossip.errors import NetworkError, unknown_name
 
@@ -274,7 +274,20 @@ def parameters(name: str) -> Mapping[str, Parameter]:
 
 def build(name: str, **values: object) -> Graph:
     """Build a network by name; values may be text. The error of an unknown name has the nearest one."""
-    graph: Graph = made(NETWORK, name, values)
+    with errors_of(NETWORK):
+        return graph_of(decode(NETWORK, {"name": name, **values}, ()))
+
+
+def graph_of(thing: Thing, seed: int = 0) -> Graph:
+    """The graph. What a user's own function draws from PyTorch, Python or NumPy comes from the seed."""
+    graph: Graph
+    if thing.origin is None:
+        graph = thing.build()
+    else:
+        from clippedgossip.randomness import drawn_from  # imports PyTorch
+
+        with drawn_from(seed):
+            graph = thing.build()
     return graph
 
 

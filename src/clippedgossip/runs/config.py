@@ -14,7 +14,7 @@ import clippedgossip.decode as decode
 import clippedgossip.graphs as graphs
 from clippedgossip.decode import KeyProblem, from_json, from_toml, place, put
 from clippedgossip.errors import ConfigError, NetworkError, UserError, counted
-from clippedgossip.graphs.generators import NETWORK, Graph, complete_for_schedules
+from clippedgossip.graphs.generators import NETWORK, Graph, complete_for_schedules, graph_of
 from clippedgossip.network import Network
 from clippedgossip.network.delay import DELAY
 from clippedgossip.network.optimal_weights import Robust
@@ -175,8 +175,7 @@ class NetworkConfig:
             return graphs.read_graph(str(self.file))
         if self.schedule is not None and thing.name == "complete":
             return complete_for_schedules(thing.parameters["nodes"])
-        graph: Graph = thing.build()
-        return graph
+        return graph_of(thing, self.seed or 0)
 
     def _canonical_changes(self) -> None:
         """Schedule and delay with every default written out; a file by its name and digest."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from clippedgossip.decode import Kind
 from clippedgossip.errors import DataError, UserError, counted, unknown_name
 from clippedgossip.own import raised
-from clippedgossip.randomness import generator, key
+from clippedgossip.randomness import drawn_from, generator, key
 from clippedgossip.tasks.datasets import Data, wide
 
 Groups = Sequence[Sequence[int]]  # positions 0 … nodes-1, group by group: the cliques of a dumbbell
@@ -71,7 +71,8 @@ def partition(
     classes = int(labels.max()) + 1 if classes is None and whole else classes
     if not isinstance(how, str):
         offered = {"seed": seed, "classes": classes, "groups": groups}
-        return _checked(_called(how, labels.cpu(), nodes, **offered), nodes, len(labels))
+        with drawn_from(key(seed, "partition")):
+            return _checked(_called(how, labels.cpu(), nodes, **offered), nodes, len(labels))
     if how in BY_CLASS and not 0 <= int(labels.min()) <= int(labels.max()) < (classes or 0):
         raise DataError(
             f"partition {how!r} needs a class from 0 to {(classes or 0) - 1} for each sample; labels go from "
