@@ -565,6 +565,14 @@ def test_what_does_not_fit_is_refused_when_it_is_called(monkeypatch: pytest.Monk
         cg.train(Network(nx.cycle_graph(3)), device="cpu")
 
 
+@pytest.mark.filterwarnings("ignore:a batch of")
+def test_a_module_is_not_tried_with_a_batch_that_cannot_fit(
+    network: Network, data: DataSet, model: nn.Module
+) -> None:
+    with pytest.raises(RunError, match=r"need about [\d,]+ bytes"):
+        start(network, data, model, batch=10**13)
+
+
 def test_models_are_tested_when_a_configs_run_would_test_them(
     network: Network, data: DataSet, model: nn.Module
 ) -> None:

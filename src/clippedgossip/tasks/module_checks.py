@@ -150,7 +150,7 @@ def _check_outputs(module: nn.Module, data: DataSet, loss: Loss, metric: Metric,
     if not isinstance(value, Tensor) or value.numel() != 1:
         shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
         raise DataError(f"the loss of a batch has shape {shape}; it must be one number\nreturn its mean")
-    rows = torch.arange(max(2, batch)) % data.count
+    rows = torch.arange(max(2, min(batch, data.count))) % data.count
     whole = data.normalise(at(data.train_x, rows)), at(data.train_y, rows)
     objective.train()
     kept = _remembered(module)
