@@ -255,6 +255,23 @@ def test_a_misfit_is_refused_on_both_sides(caplog: pytest.LogCaptureFixture) -> 
     assert {"rule 'median' instead of 'gossip'", "rule 'gossip' instead of 'median'"} <= said
 
 
+def test_a_neighbour_that_does_not_fit_is_waited_for_ever_more_rarely() -> None:
+    async def scenario() -> None:
+        net = MemoryNetwork()
+        nodes = [make_node(net, i, ring(3), deadlines=replace(FAST, join=0)) for i in range(3)]
+        nodes[2].rule = "median"
+        await asyncio.gather(*(node.start() for node in nodes))
+        slow = 0
+        for _ in range(20):
+            pair = await asyncio.gather(*(node.exchange(vector(1)) for node in nodes[:2]))
+            assert [r.missing for r in pair] == [{"p2": Rejection.REFUSED}] * 2
+            slow += pair[0].seconds > 0.15  # three hellos take two pauses of 0.1 s
+        assert 3 <= slow <= 8
+        await asyncio.gather(*(node.close() for node in nodes))
+
+    asyncio.run(scenario())
+
+
 def test_a_lie_about_the_degree_gains_nothing() -> None:
     node = make_node(MemoryNetwork(), 0, ring(3))
     for degree in (1, 2, 3, 10**6):

@@ -76,7 +76,7 @@ class Reputation:
         elif reason is Rejection.NOTHING_NEW:
             self._silent = 0
             self.trust *= 0.5
-        elif reason in (Rejection.LATE, Rejection.DEAD):
+        elif reason in (Rejection.LATE, Rejection.DEAD, Rejection.REFUSED):
             self._silent += 1
             self.trust *= 0.5
             pause = min(2 ** max(self._silent - _PATIENT_ROUNDS, 0), _LONGEST_PAUSE)
