@@ -13,7 +13,7 @@ from clippedgossip.report import (
 )
 from clippedgossip.report.run_report import report
 from clippedgossip.report.summary import to_short_table
-from clippedgossip.report.terminal import download_progress, progress, show_peers, table
+from clippedgossip.report.terminal import download_progress, progress, short, show_peers, table
 
 
 def test_long_settings_stay_whole_in_a_narrow_terminal(tmp_path: Path) -> None:
@@ -60,6 +60,17 @@ def test_words_of_files_are_shown_and_not_obeyed(capsys: pytest.CaptureFixture[s
     text += capsys.readouterr().out
     assert text.replace("\n", "").isprintable()
     assert table(Table(["é", "\u4e2d"], [["ä\N{NO-BREAK SPACE}%", "≤"]])).count("ä\N{NO-BREAK SPACE}%") == 1
+
+
+def test_a_huge_number_has_three_digits() -> None:
+    assert [*map(short, (0.0, 0.00123, 0.01, 1234.5, 7.8e46, -1e6))] == [
+        "0.000",
+        "0.00123",
+        "0.010",
+        "1234.500",
+        "7.8e+46",
+        "-1e+06",
+    ]
 
 
 def test_the_state_of_a_peer_is_never_cut(capsys: pytest.CaptureFixture[str]) -> None:

@@ -255,7 +255,7 @@ def percent(share: object) -> str | None:
 def short(value: object) -> str:
     """A number with three digits; a dash for None."""
     if isinstance(value, float):
-        return f"{value:.3g}" if value and abs(value) < 0.01 else f"{value:.3f}"
+        return f"{value:.3f}" if not value or 0.01 <= abs(value) < 1e6 else f"{value:.3g}"
     return "–" if value is None else str(value)
 
 
