@@ -112,6 +112,7 @@ def test_dump_round_trip(training: TrainingConfig) -> None:
         (("most = 5", "most = 0.1"), "swap them"),
         (("[::1]:7001", "::1:7001"), "for IPv6 write"),
         (("[::1]:7001", "host:70000"), "host:port"),
+        (("example.org:7000", "example.org:0"), "give the port that it listens on"),
         ((MARK, MARK[:-1]), "64 hex digits"),
         (('"bob"', '"../bob"'), "letters, digits"),
         (('name = "alice"', ""), "the file needs a value for name"),

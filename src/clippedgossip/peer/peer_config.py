@@ -412,6 +412,10 @@ def check(config: Config) -> None:
         raise KeyProblem(("metrics",), f"metrics is {config.metrics}, as bind is; name another port")
     taken: set[object] = {config.name, config.bind.place}
     for n in config.neighbours:
+        if not n.address.port:
+            raise ConfigError(
+                f"neighbour {n.name!r} has the address {n.address}; give the port that it listens on"
+            )
         marks = [("fingerprint", mark) for mark in n.fingerprints]
         for what, own in (("name", n.name), *marks, ("address", n.address.place)):
             if own in taken:
