@@ -206,7 +206,9 @@ class WatchedPeer:
             elif self.state == "running" and is_number(silent) and silent > _LONGEST_SILENCE:
                 found.append(f"Peer {self.name} used a message of {origin} last {age(silent)}.")
         if self.tail.damaged:
-            found.append(f"Peer {self.name}: {self.tail.damaged} lines of its records cannot be read.")
+            found.append(
+                f"Peer {self.name}: {counted(self.tail.damaged, 'line')} of its records cannot be read."
+            )
         return found
 
     def health(self, origin: str) -> tuple[str, str]:
