@@ -329,8 +329,8 @@ def start(
         )
     mine = mine.until(rounds)
     config.check(mine)
+    log_to(None)
     with take(mine.folder) as lock, starting(mine):
-        log_to(None)
         if (mark := mark_of_last_start(mine.folder.parent)) is not None:
             logging.getLogger(__name__).warning(
                 "`peer up` has a run of its own for each start; this is not one of them",
