@@ -31,7 +31,7 @@ from clippedgossip.peer.local_network import write_network
 from clippedgossip.peer.peer_config import Config, Deadlines, load
 from clippedgossip.peer.peer_folder import take
 from clippedgossip.peer.signed_rounds import signed_file
-from clippedgossip.peer.telemetry import write_starting
+from clippedgossip.peer.telemetry import read_status, unhealthy, write_starting
 from clippedgossip.records import RunDirectory
 from clippedgossip.report.terminal import short
 from clippedgossip.settings import DataConfig, ModelConfig, TrainingConfig
@@ -424,6 +424,31 @@ def test_exit_codes_and_the_log_tell_the_truth(tmp_path: Path, caplog: pytest.Lo
     assert "Not a directory" in told["checkpoint failed"]
     assert re.fullmatch(r"cannot write .*/runs/.*: Not a directory", told["records are not written"])
     assert "no message of any neighbour was used in this start: the peer trained alone" in told
+
+
+def test_a_model_that_is_not_finite_is_told_and_replaces_no_checkpoint(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = alone(tmp_path, rounds=6, learner={"name": "diverging_for_test:make"})
+    (folder / "diverging_for_test.py").write_text(
+        "from torch import nn\n"
+        "from clippedgossip.peer.learner import ModuleLearner\n"
+        "def make(config):\n"
+        "    model = nn.Linear(2, 1)\n"
+        "    def step(round):\n"
+        "        model.requires_grad_(False).weight.mul_(float('nan') if round == 3 else 1).add_(1)\n"
+        "        model.requires_grad_(True)\n"
+        "    return ModuleLearner(model, step, lambda: model.weight.sum().item(), metric='sum')\n"
+    )
+    ended = started(folder)
+    assert (ended.code, "could not be written" in ended.error) == (1, True)
+    assert max(path.stem for path in (folder / "checkpoints").rglob("*.safetensors")).endswith("-000000003")
+    status = read_status(folder)
+    assert unhealthy(status, 60) == "its model is not finite"
+    assert status is not None
+    assert status["score"] is None, "JSON has no NaN"
+    told = [record.__dict__["round"] for record in caplog.records if "not finite" in record.getMessage()]
+    assert told == [3, 4, 5]
 
 
 def test_a_change_of_the_config_is_logged_when_a_peer_resumes(

@@ -317,6 +317,7 @@ def start(
     from dataclasses import asdict
 
     from clippedgossip.errors import PeerError
+    from clippedgossip.files import to_line
     from clippedgossip.peer import peer_config as config
     from clippedgossip.peer.peer_folder import mark_of_last_start, take
     from clippedgossip.peer.telemetry import log_to, starting
@@ -344,7 +345,7 @@ def start(
 
         outcome = run_peer(mine, resume=resume, enter=enter, lock=lock)
     if as_json:
-        print(json.dumps(asdict(outcome)))
+        print(to_line(asdict(outcome)), end="")
     else:
         from clippedgossip.report.terminal import short
 
@@ -358,7 +359,7 @@ def start(
     if not outcome.saved:
         tell(
             f"error: the model after round {outcome.rounds} could not be written to {mine.folder}\n"
-            "make room on the disk and start it again"
+            "the log says why: make room on the disk, or lower lr if the model is not finite; start it again"
         )
         raise typer.Exit(1)
 

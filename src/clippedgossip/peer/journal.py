@@ -34,6 +34,8 @@ class Journal:
         """What the learner evaluates by, and whether more is better; `score` is its last value."""
         self.resumed: int | None = None
         self.missing = self.rejected = self.clipped = 0
+        self.finite = True
+        """Whether the peer's own model is."""
         self.round_time: float | None = None
         """When the last round ended (Unix time)."""
         self.overrun = 0.0
@@ -84,6 +86,10 @@ class Journal:
         self.overrun = max(self.overrun, report.seconds - report.deadline)
         self._metrics.seconds.observe(report.seconds)
         self._tell_of_clipping(report)
+        self.finite = report.finite
+        if not report.finite:
+            why = "its lr is too large, or there are such numbers in its data; neighbours use no such message"
+            log.error("the model of this peer is not finite", extra={"round": report.round, "why": why})
         names = list(node.neighbours)
         if self._records is not None:
             more: dict[str, Any] = {} if names == self._names else {"neighbours": names}
@@ -132,6 +138,7 @@ class Journal:
             "rounds": self.config.rounds,
             "metric": self.metric,
             "score": self.score,
+            "finite": self.finite,
             "higher_is_better": self.higher_is_better,
             "neighbour_distance": last.neighbour_distance if last else None,
             "round_time": self.round_time,

@@ -1,7 +1,6 @@
 """A whole peer: learn, exchange, mix, remember; until its rounds are done or it is told to stop."""
 
 import hashlib
-import logging
 import signal
 import time
 from collections.abc import Callable
@@ -19,10 +18,10 @@ from clippedgossip.peer.peer_folder import set_aside, take
 from clippedgossip.peer.peer_mixing import Losses, rule_of, without_losses
 from clippedgossip.peer.session import Peer
 from clippedgossip.peer.signed_rounds import signed_file
-from clippedgossip.peer.telemetry import starting
+from clippedgossip.peer.telemetry import bounded_logger, starting
 from clippedgossip.records import ACCURACY, refuse_metric
 
-log = logging.getLogger(__name__)
+log = bounded_logger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +123,7 @@ class PeerRun:
         session.make_room()
         mixed, report = session.mix_vector(self.learner.step(round), losses=self.losses)
         self.learner.load(mixed)
+        self.journal.finite = report.finite
         due = (round + 1) % self.config.training.evaluate_every == 0
         if due:
             self._evaluate()
@@ -162,15 +162,20 @@ class PeerRun:
         return found.round
 
     def _checkpoint(self, round: int) -> bool:
+        if not self.journal.finite:  # the checkpoints before it are worth more
+            return self._failed(round, "the model is not finite")
         state = Checkpoint(run=self.config.run, round=round, tensors=self.learner.state())
         try:
             checkpoint.save(state, self._checkpoints)
         except OSError as error:
-            self.journal.checkpoint_errors += 1
-            log.error("checkpoint failed", extra={"round": round, "why": str(error)})
-            return False
+            return self._failed(round, str(error))
         self.journal.checkpoint_time = time.time()
         return True
+
+    def _failed(self, round: int, why: str) -> bool:
+        self.journal.checkpoint_errors += 1
+        log.error("checkpoint failed", extra={"round": round, "why": why})
+        return False
 
 
 def run_peer(

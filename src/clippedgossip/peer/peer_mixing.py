@@ -51,6 +51,8 @@ class Mixed:
     """Beyond which messages are clipped; None for rules that have no fixed one."""
     seconds: float
     deadline: float
+    finite: bool = True
+    """Whether the peer's own model was, before it was mixed."""
 
     @property
     def clipped(self) -> int | None:
@@ -94,7 +96,7 @@ class Mixing:
         vector, on any device. The rule runs on that device, in parts where memory is short."""
         if not self.names:
             tensors.unflatten(vector, into)
-            return self._report(exchange, [])
+            return self._report(vector, exchange, [])
         device = into[0].device
         rule = self.rule if losses is None or not self.rule.needs_losses else self._judging(losses)
         with _current(device):
@@ -106,7 +108,7 @@ class Mixing:
                 stop = start + sum(piece.numel() for piece in block)
                 tensors.unflatten(mix(inbox.part(slice(start, stop)))[0], block)
                 start = stop
-            return self._report(exchange, _distances(inbox, measured=_linear(rule)))
+            return self._report(vector, exchange, _distances(inbox, measured=_linear(rule)))
 
     def _inbox(self, vector: Tensor, exchange: Exchange, device: torch.device) -> Inbox:
         weights, senders = exchange.weights.to(device)[None], self.senders.to(device)[None]
@@ -127,7 +129,7 @@ class Mixing:
 
         return self.rule.with_losses(loss_of)
 
-    def _report(self, exchange: Exchange, distances: list[float]) -> Mixed:
+    def _report(self, vector: Tensor, exchange: Exchange, distances: list[float]) -> Mixed:
         found = {
             name: distance
             for name, distance in zip(self.names, distances, strict=True)
@@ -142,6 +144,7 @@ class Mixing:
             radius=radius.value if isinstance(radius, Fixed) else None,
             seconds=exchange.seconds,
             deadline=exchange.deadline,
+            finite=tensors.is_finite(vector),
         )
 
 

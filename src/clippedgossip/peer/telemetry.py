@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clippedgossip.decode import from_json
+from clippedgossip.files import to_line
 from clippedgossip.peer.peer_config import Address, Config
 from clippedgossip.peer.peer_folder import in_use
 
@@ -173,7 +174,7 @@ def write_status(folder: Path, status: Mapping[str, Any]) -> None:
     # Not `write_atomic`: it waits for the disk, many times a second, for what is about now.
     try:
         temporary = path.with_name(f".{STATUS_FILE}.tmp")
-        temporary.write_text(json.dumps(content))
+        temporary.write_text(to_line(content))
         temporary.replace(path)
     except OSError as error:
         bounded_logger(__name__).error("status is not written", extra={"why": str(error)})
@@ -240,6 +241,8 @@ def unhealthy(status: Mapping[str, Any] | None, longest: float) -> str:
     round, and without a message of any neighbour."""
     if status is None:
         return "it was never started"
+    if status.get("finite") is False:
+        return "its model is not finite"
     if status.get("finished"):
         return ""
     if not status["running"]:
@@ -264,6 +267,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("peer", "metrics", "metric", "misbehave"), (str,)),
     "records": (str, type(None)),
     "convicted": (list,),
+    "finite": (bool,),
 }
 _VALUES: dict[str, tuple[type, ...]] = {
     "exchanged": (int, float, type(None)),
