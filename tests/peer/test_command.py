@@ -31,7 +31,7 @@ from clippedgossip.peer.local_network import write_network
 from clippedgossip.peer.peer_config import Config, Deadlines, load
 from clippedgossip.peer.peer_folder import take
 from clippedgossip.peer.signed_rounds import signed_file
-from clippedgossip.peer.telemetry import read_status, unhealthy, write_starting
+from clippedgossip.peer.telemetry import read_status, unhealthy, write_starting, write_status
 from clippedgossip.records import RunDirectory
 from clippedgossip.report.terminal import short
 from clippedgossip.settings import DataConfig, ModelConfig, TrainingConfig
@@ -512,6 +512,16 @@ def test_a_hangup_ends_a_peer_with_a_checkpoint(tmp_path: Path) -> None:
 def _status_text(folder: Path) -> str:
     path = folder / "status.json"
     return path.read_text() if path.exists() else '"round": 0'
+
+
+def test_every_folder_has_a_name_and_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = alone(tmp_path)
+    write_status(folder, {"peer": "0", "round": 5, "rounds": 9, "finished": True})
+    monkeypatch.chdir(folder)
+    assert here("health") == "0: healthy\n"
+    shutil.copytree(folder, folder.with_name("0-copy"))
+    lines = here("status", folder.parent).splitlines()
+    assert [line.split()[0] for line in lines[2:]] == ["0", "1", "0-copy"]
 
 
 def test_health_has_an_exit_code(tmp_path: Path) -> None:

@@ -376,7 +376,9 @@ def status(
     if as_json:
         print(json.dumps(rows))
     else:
-        show_peers({str(row["peer"]): row for row in rows})
+        by_name = {str(row["peer"]): row for row in rows}
+        # A copy of a folder has the name of its peer: the folders tell them apart.
+        show_peers(by_name if len(by_name) == len(rows) else dict(zip(found, rows, strict=True)))
 
 
 def health(
@@ -454,7 +456,7 @@ def _statuses(folder: Path) -> dict[str, dict[str, Any] | None]:
     from clippedgossip.peer.peer_folder import peer_folders
     from clippedgossip.peer.telemetry import read_status
 
-    return {path.name: read_status(path) for path in peer_folders(folder)}
+    return {path.name: read_status(path) for path in peer_folders(folder.resolve())}
 
 
 def drill(
