@@ -31,6 +31,8 @@ BYZANTINE = "byzantine"
 EXAMPLES = ("median", "dissensus")
 DEEPEST = 100
 """How deep lists and tables of a file may be nested. Functions that walk through them call themselves."""
+LONGEST = 300
+"""Digits of a whole number in JSON. Those of more than 308 are larger than any float."""
 
 
 class KeyProblem(ConfigError):
@@ -48,8 +50,18 @@ class KeyProblem(ConfigError):
 
 
 def from_json(text: str | bytes) -> Any:
-    """What a file holds that others may have written. Raises ValueError, also for what is nested too deep."""
-    return _parsed(json.loads, text.decode() if isinstance(text, bytes) else text)
+    """What a file holds that others may have written. Raises ValueError, also for what is nested too deep and
+    for whole numbers that are too large for a float."""
+    return _parsed(_JSON, text.decode() if isinstance(text, bytes) else text)
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > LONGEST:
+        raise ValueError(f"a whole number has {len(digits)} digits")
+    return int(digits)
+
+
+_JSON = json.JSONDecoder(parse_int=_whole).decode
 
 
 def from_toml(text: str) -> dict[str, Any]:
@@ -61,7 +73,7 @@ def from_toml(text: str) -> dict[str, Any]:
 def _parsed(parse: Callable[[str], Any], text: str) -> Any:
     try:
         content = parse(text)
-        if parse is json.loads and text.count("[") + text.count("{") <= DEEPEST:  # as most records have
+        if parse is _JSON and text.count("[") + text.count("{") <= DEEPEST:  # as most records have
             return content
         level = [content]
         for _ in range(DEEPEST):

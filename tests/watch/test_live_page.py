@@ -208,8 +208,8 @@ def test_a_tail_follows_what_is_written_cut_back_and_damaged(tmp_path: Path) -> 
     assert curve(": 2}\n") == [(0, 1.0), (1, 2.0)]
     assert curve('{"round": 2, "x": NaN}\n{"round": 3}\n{"round": 4, "x": "5"}\n') == [(0, 1.0), (1, 2.0)]
     assert tail.damaged == 0
-    curve('nonsense\n[]\n{"round": "5"}\n' + "[" * 100_000 + "\n")
-    assert tail.damaged == 4
+    curve('nonsense\n[]\n{"round": "5"}\n' + "[" * 100_000 + '\n{"round": 5, "x": 1' + 400 * "0" + "}\n")
+    assert tail.damaged == 5
     longer = "".join(f'{{"round": {i}, "x": 7}}\n' for i in range(300))
     assert curve(longer, "w") == [(i, 7.0) for i in range(300)], "cut back, and grown beyond what was read"
     assert tail.damaged == 0
@@ -258,6 +258,7 @@ def test_states_links_and_alarms_of_peers(tmp_path: Path) -> None:
         {"round": [1], "reasons": {"1": {"late": "x"}}, "exchanged": {"1": "x"}, "links": 3},
         {"records": "../../..", "convicted": [{"a": 1}], "rounds": True, "time": "x", "score": "high"},
         {"reasons": {"1": 3}, "round_time": None, "records": 7, "equivocations": None, "metric": 3},
+        {"clipped": 10**400, "round_time": 10**400, "exchanged": {"1": -(10**400)}},
     ],
 )
 def test_damaged_files_are_shown_as_far_as_they_are_sound(tmp_path: Path, damage: dict[str, Any]) -> None:
@@ -265,7 +266,7 @@ def test_damaged_files_are_shown_as_far_as_they_are_sound(tmp_path: Path, damage
     written(net / "0", [record(0, reasons=[], distances={"1": {}}, accuracy=3, other_rounds="x")])
     watched = watched_in([net])
     watched.look("0")
-    written(net / "0", [record(1, neighbour_distance="far", clipped=[])], **damage)
+    written(net / "0", [record(1, neighbour_distance="far", clipped=[], reasons={"1": {}})], **damage)
     json.dumps(watched.look("0"), allow_nan=False)
     (net / "0" / "status.json").write_text("{")
     state = watched.look("0")

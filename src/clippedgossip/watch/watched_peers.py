@@ -21,7 +21,7 @@ from clippedgossip.watch.watched import Cell, Watched, chart, places, score_char
 from clippedgossip.watch.words import age, counts, metric_title, number, percent, score_text, text
 
 _LONGEST_SILENCE = 120.0
-_REFUSED = {reason.value for reason in VIOLATIONS} | {Rejection.BACKED_OFF.value, Rejection.CONVICTED.value}
+_REFUSED = [*VIOLATIONS, Rejection.BACKED_OFF, Rejection.CONVICTED]
 _FILES = 20
 _HEALTH = {
     "good": "used",
