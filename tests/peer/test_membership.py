@@ -228,6 +228,16 @@ def test_a_running_peer_notices_what_changed(folder: Path) -> None:
     assert not (folder / membership.NEXT_KEY).exists()
 
 
+def test_the_key_of_a_neighbour_is_no_key_of_ones_own(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    files = watched(folder)
+    for name in ("key.pem", "certificate.pem"):
+        shutil.copy(folder.with_name("1") / name, folder / name)
+    assert files.changed() is None
+    assert "is that of 1, a neighbour" in caplog.records[-1].__dict__["why"]
+    with pytest.raises(PeerError, match=r"is that of 1, a neighbour of this peer\nrestore key\.pem"):
+        watched(folder)
+
+
 def test_what_its_owner_wrote_stays(folder: Path) -> None:
     path = folder / "peer.toml"
     head, near = path.read_text().split("[[neighbours]]", 1)

@@ -162,6 +162,7 @@ class Membership:
     """Watches the files of one peer's folder."""
 
     def __init__(self, config: Config, identity: Identity) -> None:
+        _refuse_key_of_neighbour(config, identity)
         self._now = Change(config, identity)
         self._seen = self._look()
 
@@ -179,6 +180,7 @@ class Membership:
             config = replace(self._now.config, neighbours=said.neighbours, network=said.network)
             configs.check(config)
             check_while_running(config)
+            _refuse_key_of_neighbour(config, me)
         except UserError as error:
             log.error(
                 "change is not taken; the neighbours and the key stay as they were", extra={"why": str(error)}
@@ -195,6 +197,15 @@ class Membership:
     def _look(self) -> tuple[tuple[int, int, int] | None, ...]:
         folder = self._now.config.folder
         return tuple(_mark(folder / name) for name in (CONFIG_FILE, CERTIFICATE_FILE))
+
+
+def _refuse_key_of_neighbour(config: Config, identity: Identity) -> None:
+    for neighbour in config.neighbours:
+        if identity.fingerprint in neighbour.fingerprints:
+            raise PeerError(
+                f"the key in {config.folder} is that of {neighbour.name}, a neighbour of this peer\n"
+                f"restore {KEY_FILE} and {CERTIFICATE_FILE} of {config.name} from a backup"
+            )
 
 
 def _mark(path: Path) -> tuple[int, int, int] | None:
