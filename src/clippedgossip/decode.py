@@ -154,7 +154,7 @@ def describe(hint: Any) -> str:
         return " or ".join(repr(choice) for choice in arguments)
     if origin in (Union, types.UnionType):
         return " or ".join(describe(kind) for kind in arguments if kind is not types.NoneType)
-    if origin is tuple:
+    if origin in (tuple, list, Sequence):
         return f"a list, each entry {describe(arguments[0])}"
     if hint in WORDS:
         return WORDS[hint]
@@ -582,15 +582,19 @@ def _try(hint: Any, raw: Any, path: Path, *, text: bool = True) -> tuple[Any, bo
         passes = (False, True) if text else (False,)
         tries = (_try(kind, raw, path, text=freely) for freely in passes for kind in arguments)
         return next((found for found in tries if found[1]), (None, False))
-    if origin is tuple:
+    if origin in (tuple, list, Sequence):
         if text and isinstance(raw, str) and "," in raw and not dataclasses.is_dataclass(arguments[0]):
             raw = [part.strip() for part in raw.split(",")]
         if not isinstance(raw, list | tuple):
             return None, False
         entries = [_try(arguments[0], said, (*path, str(i)), text=text) for i, said in enumerate(raw)]
-        return tuple(entry for entry, _ in entries), all(fits for _, fits in entries)
+        kind = list if origin is list else tuple
+        return kind(entry for entry, _ in entries), all(fits for _, fits in entries)
     if origin is Mapping:
-        return (dict(raw), True) if isinstance(raw, Mapping) else (None, False)
+        if not isinstance(raw, Mapping):
+            return None, False
+        tried = {key: _try(arguments[1], said, (*path, str(key)), text=text) for key, said in raw.items()}
+        return {key: entry for key, (entry, _) in tried.items()}, all(fits for _, fits in tried.values())
     if hasattr(hint, "parse"):
         return (hint.parse(raw), True) if isinstance(raw, str) else (raw, isinstance(raw, hint))
     if dataclasses.is_dataclass(hint):

@@ -29,10 +29,9 @@ from clippedgossip.paper import base as base_module
 from clippedgossip.paper import cifar, delta_max, dumbbell, no_honest_majority, page_parts
 from clippedgossip.paper.base import EXPERIMENTS, SETS, Options, load, prepare
 from clippedgossip.paper.deviations import DEVIATIONS, AsReleased
-from clippedgossip.paper.kept import read_json
 from clippedgossip.paper.overview import write_overview
 from clippedgossip.paper.page_parts import tuning
-from clippedgossip.paper.results import DISTANCE, Known, Line, Results, RunResult, run_all
+from clippedgossip.paper.results import DISTANCE, Known, Line, Results, RunResult, read_json, run_all
 from clippedgossip.paper.training_figure import (
     CIFAR,
     MNIST,
@@ -650,27 +649,20 @@ def edited(raw: Any, path: tuple[Any, ...], value: Any) -> Any:
     return copied
 
 
-def test_a_damaged_file_of_results_gives_two_lines_or_a_page(tiny: str, tmp_path: Path) -> None:
-    """Every value of the file is replaced by values of other types and sizes; both who read it refuse it, or
-    draw from it."""
+def test_a_damaged_file_of_results_is_refused(tiny: str, tmp_path: Path) -> None:
+    """Every value of the file, but for what a config holds, is replaced by one of another type."""
     raw, path = written(tmp_path / "first", tiny), tmp_path / "results.json"
-    wrong: tuple[Any, ...] = (None, "x", -1, 1.5, True, [], {}, [None], 10**400, math.nan, math.inf, 1e308)
-    texts = [json.dumps(edited(raw, place, value)) for place in places(raw) for value in wrong]
-    refused: list[str] = []
+    found = [place for place in places(raw) if "config" not in place[:-1] and "environments" not in place]
+    texts = [json.dumps(edited(raw, place, [{"y": {}}])) for place in found]
     for text in [*texts, "", "[]", "[" * 100_000, json.dumps(raw)[:-200]]:
         path.write_text(text)
-        experiment = load(tiny)
-        try:
-            result = experiment.needs(Options(source=path)).read(lambda label, done, total: None)
-            experiment.rows(result)
-            experiment.claims(result)
-            experiment.page(result, experiment.claims(result), {})
-            Known.load(path, tiny)
-        except RunError as error:
-            refused.append(str(error))
-    assert len(refused) > len(texts) / 2
-    assert {len(said.splitlines()) for said in refused} == {2}
-    assert any("it is []; it must be a table" in said for said in refused)
+        for read in (
+            lambda: Known.load(path, tiny),
+            lambda: reproduce(tiny, Options(source=path, out=tmp_path)),
+        ):
+            with pytest.raises(RunError) as refused:
+                read()
+            assert len(str(refused.value).splitlines()) == 2
 
 
 def test_a_figure_s_own_file_comes_before_others_that_share_its_runs(tiny: str, tmp_path: Path) -> None:
@@ -695,33 +687,6 @@ def test_one_damaged_file_among_several_is_refused(tiny: str, tmp_path: Path) ->
     (tmp_path / "tiny.json").write_text('{"format": 1')
     with pytest.raises(RunError, match="cannot read results from"):
         reproduce(tiny, lenient)
-
-
-def test_contradictions_in_a_file_of_results_are_refused(tiny: str, tmp_path: Path) -> None:
-    raw, path = written(tmp_path / "first", tiny), tmp_path / "results.json"
-    line = raw["lines"][0]
-    run = line["runs"][0]
-    longer = {**run, "rounds": [*run["rounds"], run["rounds"][-1] + 1]}
-    for changed, says in (
-        ({"lines": [line, *raw["lines"]]}, "two lines of one setting"),
-        ({"lines": [{**line, "runs": [run, run]}]}, "each must be there once"),
-        ({"lines": [{**line, "runs": [{**run, "seed": 2}]}]}, "seed above 1"),
-        ({"lines": [{**line, "runs": [longer]}]}, "curves of other lengths"),
-        ({"lines": [{**line, "runs": [{**run, "final": {**run["final"], "all": None}}]}]}, "did not diverge"),
-        (
-            {"lines": [{**line, "runs": [{**run, "final": {**run["final"], "all": 0.5}}]}]},
-            "in its curve",
-        ),
-        ({"seeds": 0}, "0 seeds"),
-        ({"scale": "large"}, "scale 'large'"),
-    ):
-        path.write_text(json.dumps(raw | changed))
-        for read in (
-            lambda: Known.load(path, tiny),
-            lambda: reproduce(tiny, Options(source=path, out=tmp_path)),
-        ):
-            with pytest.raises(RunError, match=says):
-                read()
 
 
 def test_results_of_other_settings_are_refused(tiny: str, tmp_path: Path) -> None:

@@ -63,7 +63,6 @@ def test_seeds_are_kept_and_the_page_is_drawn_again(tmp_path: Path, monkeypatch:
     """Finished seeds are not computed again; --from reads what was saved."""
     experiment, folder = blocked_components.BlockedComponents(), tmp_path / "components"
     monkeypatch.setattr(blocked_components, "ROUNDS", 20)
-    monkeypatch.setattr(blocked_components.BlockedComponents, "each", {"any kind": 4})
     for seed in (FIRST_SEED, FIRST_SEED + 1):
         experiment.write(blocked_components.simulate(seed, 4), folder / "seeds" / f"{seed}.json")
     monkeypatch.setattr(ManyNetworks, "_one_seed", None)  # no process is started
@@ -74,46 +73,17 @@ def test_seeds_are_kept_and_the_page_is_drawn_again(tmp_path: Path, monkeypatch:
     assert (tmp_path / "again" / "components" / "index.html").read_text() == done.path.read_text()
     with pytest.raises(RunError, match="results of 'components'"):
         reproduce("average-delta", Options(source=folder / "results.json", out=tmp_path))
-    started: list[int] = []
-    monkeypatch.setattr(ManyNetworks, "_one_seed", lambda self, seed, path: started.append(seed))
-    experiment.write(done.result[:3], folder / "seeds" / f"{FIRST_SEED}.json")
-    part = reproduce("components", Options(seeds=2, out=tmp_path))
-    assert started == [FIRST_SEED], "a seed without some of its networks is not finished"
-    assert [case.seed for case in part.result] == [FIRST_SEED + 1] * 4
-    assert part.result.troubles == [f"seed {FIRST_SEED} is missing: only 3 of its 4 networks are here"]
-    assert all(claim.note.endswith("; 1 of 2 seeds") for claim in part.claims.claims)
-    rows = json.loads((folder / "results.json").read_text())["cases"]
-    assert len(rows) == 7, "what there is stays in the file"
 
 
 QUICK = Path(__file__).parents[2] / "docs" / "results" / "quick"
 
 
 @pytest.mark.parametrize("name", ["components", "average-delta"])
-@pytest.mark.parametrize(
-    "fault", ["a key less", "a number less", "a huge number", "a seed twice", "another graph"]
-)
-def test_cases_that_cannot_be_are_refused(name: str, fault: str, tmp_path: Path) -> None:
+def test_cases_of_another_form_are_refused(name: str, tmp_path: Path) -> None:
     raw = json.loads((QUICK / f"{name}.json").read_text())
-    case = raw["cases"][3]
-    match fault:
-        case "a key less" if name == "average-delta":
-            del case["error"]["training"]
-        case "a key less":
-            del case["seen"]
-        case "a number less" if name == "average-delta":
-            case["error"]["local"] = 0
-        case "a number less":
-            case["seen"] = case["seen"][1:]
-        case "a huge number":
-            case["gamma"] = 1e300
-        case "another graph":
-            others = [row for row in raw["cases"] if row["seed"] == 2000]
-            others[0] |= {"base": "torus"} if name == "average-delta" else {"attack": 3}
-        case "a seed twice":
-            raw["cases"] += raw["cases"][:3]
+    del raw["cases"][3]["gamma"]
     (tmp_path / f"{name}.json").write_text(json.dumps(raw))
-    with pytest.raises(RunError, match=r"cannot read results from .*(cases\[[03]\]|seed 2000 has)"):
+    with pytest.raises(RunError, match=r"cannot read results from .* needs a value for gamma"):
         load(name).needs(Options(source=tmp_path)).read(lambda *_: None)
 
 
@@ -132,11 +102,7 @@ def test_without_cases_there_is_no_verdict(
 
 
 @pytest.mark.slow
-def test_average_delta_is_held_against_consensus_and_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    few = dict.fromkeys(average_delta.AverageDelta.each, 2)
-    monkeypatch.setattr(average_delta.AverageDelta, "each", few)
+def test_average_delta_is_held_against_consensus_and_training(tmp_path: Path) -> None:
     cases = average_delta.simulate(0, 2)
     assert {case.base for case in cases} == set(average_delta.BASES)
     assert all(0 <= case.error["training"] <= 1 for case in cases)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import ceil
-from typing import Any, ClassVar
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -18,7 +18,6 @@ from clippedgossip.graphs.generators import Graph
 from clippedgossip.mixing.kernels import squared_distances
 from clippedgossip.network import Network
 from clippedgossip.paper.many_networks import Cases, ManyNetworks, NetworkCase, by_seed, worst
-from clippedgossip.paper.results import LARGEST
 from clippedgossip.report.claims import Claim, Floats, check
 from clippedgossip.report.figures import Points, scatter
 from clippedgossip.report.page import PagePart, Panels, Table
@@ -66,19 +65,6 @@ class DeltaCase(NetworkCase):
     under "training" the share of test images that the averaged model gets wrong, with the oracle radius."""
     attack: str
 
-    @property
-    def kind(self) -> str:
-        return f"{self.base}, {self.family}"
-
-    def check(self) -> None:
-        if {*self.measures} != {*MEASURES} or {*self.error} != {*RULES, "training"}:
-            raise ValueError(f"must have measures of {[*MEASURES]} and errors of {[*RULES, 'training']}")
-        shares = [self.gamma, *self.measures.values(), self.error["training"]]
-        if not all(0 <= share <= 1 for share in shares) or not all(
-            0 < self.error[rule] <= LARGEST for rule in RULES
-        ):
-            raise ValueError("has a number that cannot be")
-
 
 def correlation(
     cases: Sequence[DeltaCase], measure: str, family: str | None = None, damage: str = "oracle"
@@ -104,7 +90,6 @@ class AverageDelta(ManyNetworks[DeltaCase]):
     section = "Average δ"
     source = "The paper believes that an average can replace δ_max; the bound is ours."
     case = DeltaCase
-    each: ClassVar = {f"{base}, {family}": EACH for base in BASES for family in FAMILIES}
 
     def simulate(self, seed: int) -> list[DeltaCase]:
         return simulate(seed, EACH)

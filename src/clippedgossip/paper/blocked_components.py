@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar
 
 import networkx as nx
 import numpy as np
@@ -16,7 +15,6 @@ from clippedgossip.metrics import components, pair_distances
 from clippedgossip.mixing.kernels import squared_distances
 from clippedgossip.network import Network
 from clippedgossip.paper.many_networks import Cases, ManyNetworks, NetworkCase, by_seed, worst
-from clippedgossip.paper.results import LARGEST
 from clippedgossip.report.claims import Claim, Floats, check
 from clippedgossip.report.figures import Points, scatter
 from clippedgossip.report.page import Cell, Figure, PagePart, Table
@@ -42,14 +40,6 @@ class ComponentCase(NetworkCase):
     """Ξ after the last round by Ξ at the start."""
     attack: str
 
-    def check(self) -> None:
-        count = len(self.seen)
-        for numbers in (self.guaranteed, self.expected, self.seen):
-            if len(numbers) != count or not all(0 <= number < count for number in numbers) or not numbers:
-                raise ValueError(f"must have numbers of components below {count}, one for each regular node")
-        if not (0 <= self.gamma <= 1 and 0 <= self.delta_max <= 1 and 0 <= self.left <= LARGEST):
-            raise ValueError("has a γ, δ_max or rest that cannot be")
-
     @property
     def ratio(self) -> float:
         """δ_max/γ²."""
@@ -70,7 +60,6 @@ class BlockedComponents(ManyNetworks[ComponentCase]):
     section = "Components"
     source = "The conjecture is the paper's; the criterion and the bound are ours."
     case = ComponentCase
-    each: ClassVar = {"any kind": NETWORKS}
 
     def simulate(self, seed: int) -> list[ComponentCase]:
         return simulate(seed, NETWORKS)

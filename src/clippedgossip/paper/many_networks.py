@@ -9,10 +9,9 @@ import json
 import subprocess
 import sys
 from abc import abstractmethod
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -27,9 +26,8 @@ from clippedgossip.errors import RunError
 from clippedgossip.files import write
 from clippedgossip.network import Network
 from clippedgossip.paper.base import Experiment, Needs, Options, Progress, load
-from clippedgossip.paper.kept import checked, read_json, unreadable, value
-from clippedgossip.paper.results import found, rounded
-from clippedgossip.report.claims import Claims, Floats
+from clippedgossip.paper.results import decoded, found, read_json, rounded, unreadable
+from clippedgossip.report.claims import Floats
 from clippedgossip.rules import Rule
 from clippedgossip.simulate.consensus import trajectory
 
@@ -50,22 +48,13 @@ class NetworkCase:
 
     seed: int
 
-    @property
-    def kind(self) -> str:
-        """Each seed has so many networks of each kind."""
-        return "any kind"
-
-    def check(self) -> None:
-        """Raise ValueError where it cannot be a case of its experiment."""
-
 
 Case = TypeVar("Case", bound=NetworkCase)
 
 
 class Cases(list[Case]):
-    """The cases of whole seeds. A seed without some of its cases counts as not run; `partial` has them."""
+    """The cases of all seeds, and why there are none."""
 
-    partial: Sequence[Case] = ()
     troubles: Sequence[str] = ()
 
 
@@ -74,8 +63,6 @@ class ManyNetworks(Experiment[Cases[Case]], Generic[Case]):
     so that a stopped experiment resumes."""
 
     case: ClassVar[type[NetworkCase]]
-    each: ClassVar[Mapping[str, int]]
-    """Networks of a seed, by kind."""
 
     @abstractmethod
     def simulate(self, seed: int) -> list[Case]:
@@ -94,17 +81,11 @@ class ManyNetworks(Experiment[Cases[Case]], Generic[Case]):
             return Needs(lambda progress: none)
         return Needs(lambda progress: self.read(path))
 
-    def claims(self, result: Cases[Case]) -> Claims:
-        """All findings; with seeds that are missing, they say so."""
-        claims, lost = super().claims(result), len(by_seed(result.partial))
-        said = f"; {len(by_seed(result))} of {len(by_seed(result)) + lost} seeds" if lost else ""
-        return replace(claims, claims=[replace(claim, note=claim.note + said) for claim in claims.claims])
-
     def rows(self, result: Cases[Case]) -> list[dict[str, Any]]:
         return [asdict(case) for case in result]
 
     def save(self, result: Cases[Case], folder: Path) -> None:
-        self.write([*result, *result.partial], folder / "results.json")
+        self.write(result, folder / "results.json")
 
     def write(self, cases: Iterable[Case], path: Path) -> None:
         """The file that `--from` reads."""
@@ -113,52 +94,24 @@ class ManyNetworks(Experiment[Cases[Case]], Generic[Case]):
         write(path, json.dumps(content, ensure_ascii=False, allow_nan=False) + "\n")
 
     def read(self, path: Path) -> Cases[Case]:
-        """What `write` wrote, checked."""
+        """What `write` wrote."""
         raw = read_json(path)
-        try:
-            if raw["format"] != FORMAT or raw["experiment"] != self.name:
-                raise ValueError(f"it holds results of {raw['experiment']!r}, not of {self.name!r}")
-            rows, cases = value(list[Any], raw["cases"], "cases"), list[Any]()
-            for i, row in enumerate(rows):
-                cases.append(checked(self.case, row, f"cases[{i}]"))
-                try:
-                    cases[i].check()
-                except ValueError as error:
-                    raise ValueError(f"cases[{i}] {error}") from error
-            return self._whole(cases)
-        except (ValueError, KeyError) as error:
-            raise unreadable(path, error) from error
-
-    def _whole(self, cases: Sequence[Case]) -> Cases[Case]:
-        """The cases, without the seeds that lack some."""
-        seeds, whole = by_seed(cases), Cases[Case]()
-        count = sum(self.each.values())
-        for some in seeds:
-            for kind, seen in Counter(case.kind for case in some).items():
-                if seen > (most := self.each.get(kind, 0)):
-                    raise ValueError(f"seed {some[0].seed} has {seen} networks of {kind}; it can have {most}")
-        lost = [some for some in seeds if len(some) < count]
-        whole += [case for some in seeds if len(some) == count for case in some]
-        whole.partial = [case for some in lost for case in some]
-        whole.troubles = [
-            f"seed {some[0].seed} is missing: only {len(some)} of its {count} networks are here"
-            for some in lost
-        ]
-        return whole
+        if raw["format"] != FORMAT or raw.get("experiment") != self.name:
+            raise unreadable(path, f"it holds results of {raw.get('experiment')!r}, not of {self.name!r}")
+        return Cases[Any](decoded(self.case, row, path) for row in raw.get("cases", ()))
 
     def _done(self, options: Options, progress: Progress) -> Cases[Case]:
         """Each seed in a process of its own, as many at a time as there are cores."""
         folder = options.out / self.name / "seeds"
         seeds = range(FIRST_SEED, FIRST_SEED + options.seed_count)
         paths = {seed: folder / f"{seed}.json" for seed in seeds}
-        open_ = [seed for seed in seeds if not paths[seed].exists() or not self.read(paths[seed])]
+        open_ = [seed for seed in seeds if not paths[seed].exists()]
         with ThreadPoolExecutor(min(options.workers or usable_cores(), len(seeds))) as pool:
             running = [pool.submit(self._one_seed, seed, paths[seed]) for seed in open_]
             for done, future in enumerate(as_completed(running), 1):
                 future.result()
                 progress(f"{self.name}, {len(seeds)} seeds", len(seeds) - len(open_) + done, len(seeds))
-        kept = [self.read(paths[seed]) for seed in seeds]
-        return self._whole([case for cases in kept for case in (*cases, *cases.partial)])
+        return Cases[Case](case for seed in seeds for case in self.read(paths[seed]))
 
     def _one_seed(self, seed: int, path: Path) -> None:
         command = [sys.executable, "-m", __name__, self.name, str(seed), str(path)]

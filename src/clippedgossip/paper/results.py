@@ -17,29 +17,26 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
 
-from clippedgossip.decode import from_json
+from clippedgossip.decode import KeyProblem, from_json, section
 from clippedgossip.devices import find_device, usable_cores
 from clippedgossip.errors import RunError, UserError
 from clippedgossip.files import canonical, write
 from clippedgossip.paper.base import Progress
-from clippedgossip.paper.kept import checked, read_json, unreadable, value
 from clippedgossip.records import RunDirectory
 from clippedgossip.report.claims import Floats
 from clippedgossip.report.statistics import Estimate, Series, estimate, over_seeds
 from clippedgossip.runs.config import RunConfig
 from clippedgossip.runs.fill import run_unfinished
 
+T = TypeVar("T")
 FORMAT = 1
 DIGITS = 5  # significant ones in the file
 DISTANCE = "consensus_distance"
-LARGEST = 1e150  # of a Ξ: its square is a number too. That of float32 models is below 1e90
-SCALES = ("quick", "paper")
-MOST_SEEDS = 100_000  # of a file, whose pages have room for all of them
 TABLES = ("network", "data", "rule", "training")
 """Of a run's config, those that pages read."""
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -89,29 +86,6 @@ class RunResult:
             diverged=diverged,
         )
 
-    def check(self, where: str, rounds: int, averaged: int) -> None:
-        """Raise ValueError where numbers cannot be those of a run of so many rounds, the last of which are
-        averaged."""
-        if not self.diverged and (lost := [name for name, end in self.final.items() if end is None]):
-            raise ValueError(f"{where} has no {lost[0]}, but did not diverge")
-        if DISTANCE not in self.final or any(
-            len(curve) != len(self.rounds) for curve in self.curves.values()
-        ):
-            raise ValueError(f"{where} has no {DISTANCE}, or curves of other lengths than its rounds")
-        if list(self.rounds) != sorted({at for at in self.rounds if 0 <= at <= rounds}):
-            raise ValueError(f"the rounds of {where} do not grow, or are not within {rounds}")
-        for name, curve in [*self.curves.items(), *((name, [end]) for name, end in self.final.items())]:
-            most = LARGEST if name == DISTANCE else 1
-            if wrong := [held for held in curve if held is not None and not 0 <= held <= most]:
-                raise ValueError(f"{where} has {wrong[0]} as {name}; it must be from 0 to {most}")
-        for name, end in self.final.items():
-            points = zip(self.rounds, self.curves.get(name, ()), strict=False)
-            last = [held for at, held in points if at > rounds - averaged and held is not None]
-            if self.diverged or end is None or not last:
-                continue
-            if not math.isclose(mean := float(np.mean(last)), end, rel_tol=10.0 ** (1 - DIGITS)):
-                raise ValueError(f"{where} has {end} as {name} at its end, but {mean:.5g} in its curve")
-
     def end(self, measure: str) -> float:
         """The mean over the last rounds. A run that diverged ends with accuracy 0 and an infinite Ξ."""
         if self.diverged:
@@ -158,26 +132,6 @@ class Line:
     def tuned(self) -> tuple[str, str]:
         """One value of the parameter is chosen for each network and rule."""
         return json.dumps(self.config["network"], sort_keys=True), self.rule
-
-    def check(self) -> None:
-        """Raise ValueError where it is no line of a figure."""
-        where = f"{self.rule} in {self.setting}"
-        if not all(isinstance(self.config.get(name), Mapping) for name in TABLES):
-            raise ValueError(f"the config of {where} lacks one of {', '.join(TABLES)}")
-        for name, held in self.config.items():
-            if name != "training" and type(value(Mapping[str, Any], held, name).get("name")) is not str:
-                raise ValueError(f"the config of {where} has no {name}.name")
-        seeds = [run.seed for run in self.runs]
-        if len(set(seeds)) < len(seeds) or any(seed < 0 for seed in seeds):
-            raise ValueError(f"the seeds of {where} are {seeds}; each must be there once, and at least 0")
-        training = self.config["training"]
-        rounds, averaged = training.get("rounds"), training.get("evaluate_last")
-        if not (type(rounds) is type(averaged) is int and rounds > 0):
-            raise ValueError(f"the config of {where} has {rounds!r} rounds, the last {averaged!r} averaged")
-        if type(training.get("precision", "")) is not str:
-            raise ValueError(f"the config of {where} has {training['precision']!r} as precision")
-        for run in self.runs:
-            run.check(f"{where}, seed {run.seed}", rounds, averaged)
 
     def read(self, seeds: Iterable[int], root: Path, known: "Known") -> "tuple[Line, list[RunDirectory]]":
         """The line with its known runs and the finished ones under `root`, and the folders of all of them."""
@@ -233,7 +187,7 @@ class Results:
     """All lines of a figure."""
 
     experiment: str
-    scale: str
+    scale: Literal["quick", "paper"]
     seeds: int
     lines: Sequence[Line]
     environments: Sequence[Mapping[str, Any]] = ()
@@ -364,26 +318,39 @@ class Results:
     @classmethod
     def from_json(cls, raw: Mapping[str, Any], path: Path) -> "Results":
         """The content of a file, checked."""
-        if type(raw["format"]) is not int or raw["format"] != FORMAT:
+        if raw["format"] != FORMAT:
             raise RunError(f"{path} has format {raw['format']}; known is {FORMAT}\ngive another file")
-        try:
-            results = checked(cls, {name: held for name, held in raw.items() if name != "format"}, "it")
-            results.check()
-        except ValueError as error:
-            raise unreadable(path, error) from error
+        results = decoded(cls, {name: held for name, held in raw.items() if name != "format"}, path)
+        for line in (*results.lines, *results.tuning):
+            if not all(isinstance(line.config.get(name), Mapping) for name in TABLES):
+                raise unreadable(path, f"{line.rule} in {line.setting} lacks one of {', '.join(TABLES)}")
         return results
 
-    def check(self) -> None:
-        """Raise ValueError where numbers cannot be those of a figure."""
-        if self.scale not in SCALES or not 1 <= self.seeds <= MOST_SEEDS or not 0 < self.length <= 1:
-            raise ValueError(f"scale {self.scale!r}, {self.seeds} seeds and length {self.length} cannot be")
-        if len(self._index) < len(self.lines):
-            raise ValueError("it has two lines of one setting and rule")
-        for line in (*self.lines, *self.tuning):
-            line.check()
-        for line in self.lines:
-            if any(run.seed >= self.seeds for run in line.runs):
-                raise ValueError(f"{line.rule} in {line.setting} has a seed above {self.seeds - 1}")
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The content of a file of results."""
+    try:
+        raw: dict[str, Any] = from_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise unreadable(path, str(error)) from error
+    if not isinstance(raw, dict) or "format" not in raw:
+        raise unreadable(path, "it is no table with a format")
+    return raw
+
+
+def decoded(kind: type[T], raw: Any, path: Path) -> T:
+    """A dataclass from its table in a file of results: nothing unknown, missing or mistyped gets in."""
+    try:
+        return section(kind, raw, ())
+    except KeyProblem as problem:
+        raise unreadable(path, str(problem)) from problem
+
+
+def unreadable(path: Path, why: str) -> RunError:
+    """The error of a file that cannot be read."""
+    return RunError(
+        f"cannot read results from {path}: {why.splitlines()[0]}\ngive a results.json of reproduce"
+    )
 
 
 def _to_json(line: Line) -> dict[str, Any]:
