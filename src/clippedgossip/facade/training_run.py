@@ -343,11 +343,7 @@ def new_axes() -> "Axes":
     """The axes of a new figure, which a notebook shows."""
     from matplotlib import pyplot
 
-    try:
-        return pyplot.subplots(figsize=(5.6, 3.6), layout="constrained")[1]
-    except ImportError:  # MPLBACKEND names one that needs a screen
-        pyplot.switch_backend("agg")
-        return pyplot.subplots(figsize=(5.6, 3.6), layout="constrained")[1]
+    return pyplot.subplots(figsize=(5.6, 3.6), layout="constrained")[1]
 
 
 def shown_progress(wanted: bool) -> AbstractContextManager[Callable[[str, int, int], None]]:
