@@ -4,7 +4,7 @@ import errno
 import os
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Annotated, Any, NoReturn
 
@@ -189,21 +189,6 @@ def _explain(error: Any, arguments: Sequence[str]) -> str:
     if hasattr(cause, "errors"):  # of pydantic: a value that does not fit its option
         found = cause.errors()[0]
         name = error.param.opts[0] if error.param.opts[0].startswith("-") else error.param.metavar
-        return f"error: {name} is {found['input']!r}\n{_bound(found)}"
+        return f"error: {name} is {found['input']!r}\n{found['msg']}"
     where = context.command_path if context else f"clippedgossip {arguments[0]}"
     return f"error: {message}\n`{where} --help` lists arguments and options"
-
-
-def _bound(found: Mapping[str, Any]) -> str:
-    """What pydantic says of a value, in our words."""
-    limit = found.get("ctx", {})
-    known = {
-        "greater_than_equal": f"it must be at least {limit.get('ge', 0):g}",
-        "less_than_equal": f"it must be at most {limit.get('le', 0):g}",
-        "int_parsing": "it must be a whole number",
-        "int_from_float": "it must be a whole number",
-        "float_parsing": "it must be a number",
-        "value_error": str(limit.get("error")).partition(" is not one of ")[2].replace("'", "").rstrip("."),
-    }
-    said = known.get(found["type"])
-    return f"choose one of {said}" if found["type"] == "value_error" and said else said or found["msg"]
