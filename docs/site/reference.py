@@ -245,7 +245,7 @@ def _parameters(thing: Any) -> str:
     return ", ".join(f"`{word}`" for word in said)
 
 
-NOT_IN_A_FILE = {"folder", "parameters", "former_task", "loss", "loss_of", "shape", "classes"}
+NOT_IN_A_FILE = {"folder", "parameters", "loss", "loss_of", "shape", "classes"}
 """Fields and parameters that a program sets, not a file."""
 
 

@@ -278,20 +278,12 @@ def _entries(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, A
 
 def _facts(config: Config) -> dict[str, Any]:
     """What identifies a run of a peer: no paths, no addresses."""
-    training = config.training.to_mapping()
     facts = {key: getattr(config, key) for key in ("name", "run", "seed", "misbehave")} | {
         "rule": dict(config.rule),
         "wire": asdict(config.wire),
         "neighbours": [neighbour.name for neighbour in config.neighbours],
     }
-    if config.former_task:  # the words of version 0.1, so that its records are found
-        top = {key: training[key] for key in ("rounds", "evaluate_every")}
-        step = {key: training[key] for key in _FORMER_TRAINING}
-        return facts | top | {"task": dict(config.former_task), "training": step}
     places = {key: getattr(config, key) for key in ("node", "nodes", "groups") if getattr(config, key)}
     learner = {"learner": dict(config.learner)} if config.learner else {}
     named = {"data": config.data.to_mapping(), "model": config.model.to_mapping()}
-    return facts | places | learner | named | {"training": training}
-
-
-_FORMER_TRAINING = ("batch", "lr", "lr_drops", "lr_factor", "momentum", "momentum_form")
+    return facts | places | learner | named | {"training": config.training.to_mapping()}

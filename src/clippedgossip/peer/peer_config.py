@@ -168,8 +168,6 @@ class Config:
     wire: Wire = Wire()  # how models travel
     neighbours: tuple[Neighbour, ...] = ()  # who they are, one table each
     folder: Path = Path()
-    former_task: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
-    """The `[task]` of a file of version 0.1, by which its records are still found."""
 
     @property
     def degree(self) -> int:
@@ -227,11 +225,7 @@ def parse(raw: bytes, *, folder: Path = Path(), source: str = CONFIG_FILE, look_
         if look_up:
             _look_up(config)
     except KeyProblem as problem:
-        path = problem.path
-        formerly = [(*old, *path[len(now) :]) for old, now in _FORMER.items() if path[: len(now)] == now]
-        places = (decode.place(there, source, text) for there in (path, *formerly))
-        where = next((place for place in places if place != source), source)
-        raise ConfigError(f"{where}: {problem}") from None
+        raise ConfigError(f"{decode.place(problem.path, source, text)}: {problem}") from None
     except ConfigError as error:
         raise ConfigError(f"{source}: {error}") from None
     return config
@@ -278,24 +272,14 @@ def _read(said: dict[str, Any], folder: Path) -> Config:
         "data": DataConfig.from_value(said.pop("data", {}), folder),
         "model": ModelConfig.from_value(said.pop("model", "mlp"), folder),
         "training": decode.section(TrainingConfig, said.pop("training", {}), ("training",), folder=folder),
-        "former_task": said.pop("former_task", {}),
     }
     return decode.section(Config, said, (), folder=folder, **sections)
-
-
-_FORMER: Mapping[tuple[str, ...], tuple[str, ...]] = {
-    ("rounds",): ("training", "rounds"),
-    ("evaluate_every",): ("training", "evaluate_every"),
-    ("task", "model"): ("model",),
-    ("task",): ("data",),
-}
-"""Keys of version 0.1, and what they are called now."""
 
 
 def _modern(said: dict[str, Any]) -> dict[str, Any]:
     """What a file of version 0.1 says, in today's form."""
     now = dict(said)
-    decode.known_keys(said, (*(f.name for f in fields(Config) if f.name not in _UNWRITTEN), *_OLD_KEYS), ())
+    decode.known_keys(said, (*(f.name for f in fields(Config) if f.name != "folder"), *_OLD_KEYS), ())
     task = dict(decode.table(now.pop("task", {}), ("task",)))
     training = dict(decode.table(now.get("training", {}), ("training",)))
     for key, default in (("rounds", 100), ("evaluate_every", 10)):
@@ -303,7 +287,6 @@ def _modern(said: dict[str, Any]) -> dict[str, Any]:
     now["training"] = training
     if not task:
         return now
-    now["former_task"] = dict(task)
     if "entry" in task:
         now["learner"] = {"name": task.pop("entry"), **task}
         node = task.get("node")
@@ -320,7 +303,6 @@ def _modern(said: dict[str, Any]) -> dict[str, Any]:
 
 
 _OLD_KEYS = ("rounds", "evaluate_every", "task")
-_UNWRITTEN = ("folder", "former_task")
 
 
 def dump(config: Config) -> str:
