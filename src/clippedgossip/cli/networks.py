@@ -169,8 +169,6 @@ def build_network(
             "--weights own takes the weights of a file's edges, and this network has none\n"
             "leave it out, or give a file with a weight on every edge"
         )
-    if weights is not None and "=" in weights and "{" not in weights:
-        weights = f"{{{weights}}}"  # robust=2,cap=0.2
     said: dict[str, Any] = {"weights": weights, "schedule": schedule, "delay": delay}
     if any(said.values()):
         from clippedgossip.runs.config import toml_value

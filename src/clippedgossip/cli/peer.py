@@ -73,7 +73,7 @@ def network(
     from clippedgossip.runs.config import from_raw, read
 
     source, text, raw = Path("peer network"), "", _first_run(kind)
-    if _is_config(kind):
+    if kind.endswith(".toml"):
         source = Path(kind)
         text, raw = read(source)
     if rule is not None:
@@ -105,21 +105,6 @@ def _of_run(change: str) -> str:
 
     key = change.partition("=")[0]
     return change if "." in key or key in RunConfig.__dataclass_fields__ else f"network.{change}"
-
-
-def _is_config(kind: str) -> bool:
-    """A run's config, and no graph: both can be JSON."""
-    if kind.endswith(".toml"):
-        return True
-    if not kind.endswith(".json"):
-        return False
-    from clippedgossip.decode import from_json
-
-    try:
-        found = from_json(Path(kind).read_text())
-    except (OSError, ValueError):
-        return True  # whose reader says what is wrong
-    return isinstance(found, dict) and "network" in found
 
 
 def _try_model(config: "RunConfig") -> None:
