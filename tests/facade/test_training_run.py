@@ -25,7 +25,6 @@ from clippedgossip.tasks import DataSet, flatten
 from tests.facade.interrupting import Interrupting
 from tests.rounding import assert_near, near
 
-OLD_STYLE: Any = cg.train
 SHORT: dict[str, Any] = {"rounds": 6, "evaluate_every": 2, "lr": 0.3, "device": "cpu"}
 
 
@@ -455,7 +454,6 @@ def test_what_only_the_whole_test_shows_is_told(
     ("wrong", "message"),
     [
         (lambda n, d, m: start(nx.petersen_graph(), d, m), "network is a Graph; give cg.Network"),
-        (lambda n, d, m: OLD_STYLE(start(n, d, m).setup), r"cg.simulate.train\(setup\)"),
         (lambda n, d, m: start(n, (d.train_x, d.train_y), m), "data is a tuple of 2"),
         (lambda n, d, m: start(n, "digit", m), "did you mean 'digits'"),
         (lambda n, d, m: start(n, {"name": "digits", "sample": 9}, m), "did you mean 'samples'"),

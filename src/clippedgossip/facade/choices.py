@@ -90,11 +90,6 @@ class Choices:
         **given: Any,
     ) -> "Choices":
         """From the arguments of a call, those of [training] in `given`. Rules and seeds are for `setup`."""
-        if isinstance(network, Setup):
-            raise ConfigError(
-                "network is a Setup; cg.train takes a network, data and a model\n"
-                "to run a Setup, call cg.simulate.train(setup)"
-            )
         if not isinstance(network, Network):
             raise ConfigError(f"network is {kind_of(network)}; give cg.Network(graph, byzantine=[…])")
         said_training, made = _training({**training, **{key: given[key] for key in TRAINING if key in given}})

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from clippedgossip.errors import RunError, kind_of, warn_user
 from clippedgossip.files import write_atomic
-from clippedgossip.network import Network
+from clippedgossip.network.network import DRAWN, Network
 from clippedgossip.records import ACCURACY, Round, RunDirectory
 from clippedgossip.report.figures import Scale
 from clippedgossip.report.figures.canvas import draw_line, finish
 from clippedgossip.report.palette import styles
 from clippedgossip.report.statistics import Series
-from clippedgossip.runs.execute import DRAWN, divergence, drawing
+from clippedgossip.runs.execute import divergence, drawing
 from clippedgossip.simulate.setup import Setup
 from clippedgossip.simulate.state import Moment
 

@@ -278,7 +278,7 @@ class Network:
         """γ of W̃ with its eigenvectors and whether it is exact."""
         if self.everyone:  # W̃ is 1/n off its diagonal, and δ + 1/n on it
             rest = len(self.byzantine) / self.n
-            return spectrum.Gap(value=1 - rest, lambda2=rest, fiedler=None, method="trivial")
+            return spectrum.Gap(value=1 - rest, lambda2=rest, fiedler=None)
         return spectrum.spectral_gap(spectrum.matrix(*self.regular_csr), guess=self._guess)
 
     @cached_property

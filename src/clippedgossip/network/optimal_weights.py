@@ -25,8 +25,6 @@ The bound. For Y₁, Y₂ ⪰ 0 on 1⊥ with tr Y₁ + tr Y₂ = 1, all allowed 
 The largest right-hand side is a linear program. It holds however Y₁ and Y₂ were found.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
@@ -124,18 +122,12 @@ def _optimum(indptr: bytes, indices: bytes, robust: Robust | None) -> Optimum:
     if n == 1:
         return Optimum(values=np.empty(0), gamma=1.0, bound=1.0)
     problem = _Problem(starts, columns, robust)
-    with _threads(n):
+    with threadpool_limits(1 if n < THREADS_FROM else None):
         w, top, bottom = _barrier(problem) if problem.m <= EXACT else _admm(problem)
         gamma, bound = problem.gamma(w), problem.bound(top, bottom)
     values = w[problem.edge_of_entry]
     values.flags.writeable = False
     return Optimum(values=values, gamma=gamma, bound=min(max(bound, gamma), 1.0))
-
-
-@contextmanager
-def _threads(n: int) -> Iterator[None]:
-    with threadpool_limits(1 if n < THREADS_FROM else None):
-        yield
 
 
 class _Problem:

@@ -49,7 +49,6 @@ class GraphSchedule:
     may hear j while j does not hear i."""
 
     directed: ClassVar[bool] = False
-    drawn: ClassVar[bool] = False  # whether rounds are drawn from the run's seed
 
     @property
     def period(self) -> int | None:
@@ -92,7 +91,6 @@ class RandomNeighbours(GraphSchedule):
 
     neighbours: Annotated[int, "how many each node hears in a round"] = 3
     directed: ClassVar[bool] = True
-    drawn: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.neighbours < 1:
@@ -138,8 +136,6 @@ class RandomNeighbours(GraphSchedule):
 class RandomMatching(GraphSchedule):
     """Every node has one partner or none: a matching of the network, drawn anew in each round. On a complete
     network only one node of an odd number has none."""
-
-    drawn: ClassVar[bool] = True
 
     def links(self, network: "Network", round: int, seed: int) -> Links:
         from clippedgossip.randomness import hash_bits
@@ -188,7 +184,6 @@ class Churn(GraphSchedule):
 
     leave: Annotated[float, "probability of leaving, in a round"] = 0.05
     join: Annotated[float, "probability of coming back, in a round"] = 0.2
-    drawn: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for name, value in (("leave", self.leave), ("join", self.join)):

@@ -9,7 +9,7 @@ bound.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,6 @@ RELATIVE = 1e-6  # accuracy asked of γ
 BUDGET = 2e9  # multiplications that one Lanczos run may cost
 BAND = 600  # widest profile that is still worth a factorisation
 SEED = 20_220_202
-Method = Literal["dense", "lanczos", "inverse", "components", "trivial"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +42,6 @@ class Gap:
     eigenvalues: Floats | None = None  # all of them, ascending, where they were computed
     slowest: Floats | None = None  # (n, r) all eigenvectors of λ₂ as columns, where it is known to be r-fold
     exact: bool = True  # False if `value` is only an upper bound on γ
-    method: Method
 
 
 def matrix(indptr: Ints, indices: Ints, values: Floats, selves: Floats) -> Csr:
@@ -57,9 +55,9 @@ def spectral_gap(w: Csr, *, guess: Floats | None = None) -> Gap:
     """γ of a symmetric stochastic matrix; `guess` may be a vector close to the eigenvector of λ₂."""
     n = w.shape[0]
     if n == 1:
-        return Gap(value=1.0, lambda2=0.0, fiedler=None, method="trivial")
+        return Gap(value=1.0, lambda2=0.0, fiedler=None)
     if csgraph.connected_components(w, directed=False)[0] > 1:
-        return Gap(value=0.0, lambda2=1.0, fiedler=None, method="components")
+        return Gap(value=0.0, lambda2=1.0, fiedler=None)
     if n <= DENSE:
         return dense_gap(w.toarray())
     start = _unit(np.random.default_rng(SEED).standard_normal(n))
@@ -82,7 +80,6 @@ def dense_gap(w: Floats) -> Gap:
         fiedler=_representative(slowest),
         eigenvalues=values,
         slowest=slowest,
-        method="dense",
     )
 
 
@@ -101,7 +98,7 @@ def asymmetric_gap(w: Csr) -> Gap:
     """γ by moduli, where Byzantine rows differ from their columns; NaN (unknown) above 2000 nodes."""
     sizes = np.sort(np.abs(np.linalg.eigvals(w.toarray()))) if w.shape[0] <= 2000 else np.full(2, np.nan)
     value = float(1 - sizes[-2])
-    return Gap(value=value, lambda2=1 - value, fiedler=None, exact=bool(np.isfinite(value)), method="dense")
+    return Gap(value=value, lambda2=1 - value, fiedler=None, exact=bool(np.isfinite(value)))
 
 
 def edge_form(w: Csr, v: Floats) -> float:
@@ -150,13 +147,13 @@ def _lanczos(w: Csr, start: Floats) -> Gap:
     first = _unit(start)
     alphas, betas, exact = _tridiagonal(w, first, _converged)
     vector = _ritz_vector(w, first, alphas, betas)
-    return _gap(vector, edge_form(w, vector), _smallest(alphas, betas), exact, "lanczos")
+    return _gap(vector, edge_form(w, vector), _smallest(alphas, betas), exact)
 
 
-def _gap(vector: Floats, low: float, lambda_n: float, exact: bool, method: Method) -> Gap:
+def _gap(vector: Floats, low: float, lambda_n: float, exact: bool) -> Gap:
     """γ from 1 − λ₂, with the vector of λ₂, and λ_n."""
     value = _clamp(min(low, 1 + lambda_n))
-    return Gap(value=value, lambda2=1 - low, fiedler=vector, exact=exact, method=method)
+    return Gap(value=value, lambda2=1 - low, fiedler=vector, exact=exact)
 
 
 def _smallest(alphas: Floats, betas: Floats) -> float:
@@ -265,7 +262,7 @@ def _inverse(w: Csr, start: Floats) -> Gap:
         first = _unit(np.random.default_rng(SEED).standard_normal(n))
         alphas, betas, exact = _tridiagonal(w, first, _lowest(1 - low))
         theta_n = _smallest(alphas, betas)
-    return _gap(vector, low, theta_n, exact, "inverse")
+    return _gap(vector, low, theta_n, exact)
 
 
 def _lowest(lambda2: float) -> Callable[[Floats, Floats, float], bool]:

@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from clippedgossip.devices import find_device
 from clippedgossip.errors import MiscompiledError, RunError, UserError, warn_user
 from clippedgossip.files import canonical
-from clippedgossip.network import Network
+from clippedgossip.network.network import DRAWN, Network
 from clippedgossip.own import blamed
 from clippedgossip.records import ACCURACY, Round, RunDirectory
 from clippedgossip.runs.config import RunConfig
@@ -29,7 +29,6 @@ from clippedgossip.simulate.setup import Setup, kept_bytes
 from clippedgossip.simulate.state import Moment, State
 
 DISK = 5e8  # bytes of checkpoints that are written in a second, until it is known
-DRAWN = 200  # nodes of the largest network that is drawn
 OnRound = Callable[[RunConfig, Moment], None]
 Engine = Callable[..., Iterator[list[Moment]]]
 

@@ -8,12 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from clippedgossip.network import Network
+from clippedgossip.network.network import DRAWN, Network
 from clippedgossip.records import ACCURACY
 from clippedgossip.watch.words import metric_title, text
 
-DRAWN = 200
-"""Nodes of the largest network that is drawn."""
 _FRESH = 0.5
 Cell = str | tuple[str, str]
 """A text, or a text and its tone: good, warn or bad."""
