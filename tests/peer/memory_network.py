@@ -10,7 +10,7 @@ from clippedgossip.peer import wire_pb2 as pb
 from clippedgossip.peer.identity import Certificate, Identity
 from clippedgossip.peer.peer_config import Neighbour
 from clippedgossip.peer.rejection import Rejected, Rejection
-from clippedgossip.peer.transport.base import Parts, Service
+from clippedgossip.peer.transport.base import Service
 
 _T = TypeVar("_T")
 
@@ -106,7 +106,7 @@ class MemoryLink:
         """There is nothing to throw away."""
 
     @asynccontextmanager
-    async def pull(self, request: pb.PullRequest) -> AsyncIterator[Parts]:
+    async def pull(self, request: pb.PullRequest) -> AsyncIterator[AsyncIterator[bytes]]:
         self._reach()
         if delay := self.here.network.delay():
             await asyncio.sleep(delay)
@@ -128,13 +128,10 @@ class MemoryLink:
             await asyncio.gather(task, return_exceptions=True)  # raises if this task is cancelled too
 
 
-class _QueueParts:
+class _QueueParts(AsyncIterator[bytes]):
     def __init__(self, queue: asyncio.Queue[bytes | Rejected | None], link: MemoryLink) -> None:
         self._queue = queue
         self._link = link
-
-    def __aiter__(self) -> Parts:
-        return self
 
     async def __anext__(self) -> bytes:
         item = await self._queue.get()

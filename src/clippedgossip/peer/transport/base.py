@@ -1,6 +1,6 @@
 """The seam between a node and its network: a real one, and in tests one in memory, stand behind it."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
@@ -24,14 +24,6 @@ class Service(Protocol):
     async def witness(self, name: str, request: pb.WitnessRequest) -> pb.WitnessReply: ...
 
 
-class Parts(Protocol):
-    """The Parts of one message, as they come."""
-
-    def __aiter__(self) -> "Parts": ...
-
-    async def __anext__(self) -> bytes: ...
-
-
 class NeighbourLink(Protocol):
     """The way to one neighbour. Whatever goes wrong is raised as `Rejected`; timeouts are the caller's."""
 
@@ -41,8 +33,8 @@ class NeighbourLink(Protocol):
 
     async def hello(self, request: pb.HelloRequest) -> pb.HelloReply: ...
 
-    def pull(self, request: pb.PullRequest) -> AbstractAsyncContextManager[Parts]:
-        """Leaving the context cancels whatever is still on its way."""
+    def pull(self, request: pb.PullRequest) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        """The Parts of one message, as they come. Leaving the context cancels those on their way."""
 
     async def witness(self, request: pb.WitnessRequest) -> pb.WitnessReply: ...
 

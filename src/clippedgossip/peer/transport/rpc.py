@@ -23,7 +23,7 @@ from clippedgossip.peer import wire_pb2 as pb
 from clippedgossip.peer.identity import HOST, Certificate, Identity
 from clippedgossip.peer.peer_config import Address, Limits, Neighbour
 from clippedgossip.peer.rejection import Rejected, Rejection
-from clippedgossip.peer.transport.base import Parts, Service
+from clippedgossip.peer.transport.base import Service
 from clippedgossip.peer.transport.pins import Pins
 from clippedgossip.peer.wire import LARGEST_PART
 
@@ -203,7 +203,7 @@ class RpcLink:
         return await self._unary("Witness", request, pb.WitnessReply)
 
     @asynccontextmanager
-    async def pull(self, request: pb.PullRequest) -> AsyncIterator[Parts]:
+    async def pull(self, request: pb.PullRequest) -> AsyncIterator[AsyncIterator[bytes]]:
         channel = await self._open()
         call = channel.unary_stream(f"/{_SERVICE}/Pull")(request.SerializeToString())
         try:
@@ -244,12 +244,9 @@ class RpcLink:
         return self._channel
 
 
-class _CallParts:
+class _CallParts(AsyncIterator[bytes]):
     def __init__(self, call: Any) -> None:
         self._call = call
-
-    def __aiter__(self) -> Parts:
-        return self
 
     async def __anext__(self) -> bytes:
         with _translated():
