@@ -42,8 +42,6 @@ def audit(
     Examples: `clippedgossip audit dumbbell --clique 10` or `clippedgossip audit mynet.graphml --byzantine
     3,7`.
     """
-    networks.check_source(network)
-    networks.parse_options(context, network)  # before anything is imported
     from clippedgossip.audit import audit as diagnose
     from clippedgossip.audit.text import render
 

@@ -78,8 +78,6 @@ def consensus(
     Examples: `clippedgossip consensus torus --random-byzantine 1 --rule median --attack alie`, or
     `--rule clipped-gossip --rule-option radius={adaptive=0.2}`.
     """
-    networks.check_source(network)
-    networks.parse_options(context, network)  # before anything is imported
 
     from clippedgossip.report.terminal import progress, table
     from clippedgossip.settings import AttackConfig, RuleConfig

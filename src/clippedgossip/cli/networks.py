@@ -118,7 +118,6 @@ def load_graph(
     for a schedule lists no links."""
     from clippedgossip.graphs import build, parameters, read_graph
 
-    check_source(source)
     if is_file(source):
         return read_graph(source)
     nodes = options.get("nodes", "")
@@ -134,6 +133,7 @@ def network_asked_for(context: typer.Context) -> "Network":
     """The network that the options of a command describe; see `build_network` for them."""
     said = {key: context.params[key] for key in inspect.signature(build_network).parameters if key != "graph"}
     source, scheduled = context.params["network"], said["schedule"] is not None
+    check_source(source)
     options = parse_options(context, source)
     return build_network(load_graph(source, options, seed=said["seed"], scheduled=scheduled), **said)
 
