@@ -82,9 +82,9 @@ def counted(count: int, noun: str) -> str:
 
 
 def some(names: Iterable[object], most: int = 12) -> str:
-    """The first few."""
+    """The first few, and how many more there are."""
     listed = list(map(str, names))
-    return ", ".join(listed[:most]) + (", …" if len(listed) > most else "")
+    return ", ".join(listed[:most]) + (f" and {len(listed) - most} more" if len(listed) > most else "")
 
 
 def first_line(error: BaseException) -> str:

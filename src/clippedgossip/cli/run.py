@@ -161,6 +161,8 @@ def _follow(load: Callable[[], "RunConfig"], together: "Ranks") -> None:
 @contextmanager
 def _progress(config: "RunConfig") -> Iterator[Callable[["RunConfig", Any], None]]:
     """A progress bar with the latest accuracy; where there is no terminal, a line now and then."""
+    from clippedgossip.report.terminal import progress, score_text
+
     show: Callable[[str, int, int], None] | None = None
     label, began = config.label, time.monotonic()
     with ExitStack() as stack:
@@ -169,10 +171,8 @@ def _progress(config: "RunConfig") -> Iterator[Callable[["RunConfig", Any], None
             nonlocal label, show
             if moment.record is not None and moment.record.score:
                 metric, score = moment.record.metric, moment.record.score["all"]
-                label = f"{config.label}: {metric} {_score(metric, score)}"
+                label = f"{config.label}: {metric} {score_text(metric, score)}"
             if show is None and (sys.stderr.isatty() or time.monotonic() - began > 5):
-                from clippedgossip.report.terminal import progress
-
                 show = stack.enter_context(progress())
             if show is not None:
                 show(label, moment.round, config.training.rounds)
@@ -215,25 +215,19 @@ def _show(summary: dict[str, Any], config: "RunConfig", found: bool) -> None:
 
 def _column(measured: dict[str, Any]) -> dict[str, str]:
     """What the table shows, by the name of its row."""
+    from clippedgossip.report.terminal import percent, score_text
+
     distance = measured["consensus_distance"]
     metric, groups = measured.get("metric", "accuracy"), measured["groups"]
     rows = {
-        metric: _score(metric, measured[metric]),
-        **{f"  {name}": _score(metric, value) for name, value in groups.items() if name != "all"},
-        "single nodes": _score(metric, measured[f"mean_{metric}"]),
-        "worst node": _score(metric, measured[f"worst_{metric}"]),
-        "consensus distance": "-" if distance is None else f"{distance:.3g}",
+        metric: score_text(metric, measured[metric]),
+        **{f"  {name}": score_text(metric, value) for name, value in groups.items() if name != "all"},
+        "single nodes": score_text(metric, measured[f"mean_{metric}"]),
+        "worst node": score_text(metric, measured[f"worst_{metric}"]),
+        "consensus distance": "–" if distance is None else f"{distance:.3g}",
     }
     clipped = measured["clipped"]
-    return rows if clipped is None else rows | {"messages clipped": _percent(clipped)}
-
-
-def _score(metric: str, value: float | None) -> str:
-    return _percent(value) if metric == "accuracy" or value is None else f"{value:.4g}"
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1%}"
+    return rows if clipped is None else rows | {"messages clipped": percent(clipped)}
 
 
 def _plan(config: "RunConfig", ranks: int, as_json: bool) -> None:

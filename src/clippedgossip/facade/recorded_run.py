@@ -82,11 +82,6 @@ class RecordedRun:
         self.records, self.diverged = [], None
 
 
-def shown(metric: str, score: float) -> str:
-    """`accuracy 97.0%`, `r2 0.487`."""
-    return f"{metric} {score:.1%}" if metric == ACCURACY else f"{metric} {score:.4g}"
-
-
 def draw_scores(
     axes: "Axes", lines: Sequence[Series], metric: str, *, title: str = "", legend: bool = True
 ) -> "Axes":

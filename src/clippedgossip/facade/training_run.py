@@ -24,13 +24,14 @@ from clippedgossip.facade.choices import (
     Partition,
     RuleLike,
 )
-from clippedgossip.facade.recorded_run import RecordedRun, draw_scores, shown, write_report
+from clippedgossip.facade.recorded_run import RecordedRun, draw_scores, write_report
 from clippedgossip.facade.run_folder import run_folder
 from clippedgossip.mixing.kernels import mean_model
 from clippedgossip.network import Network
 from clippedgossip.records import Round
 from clippedgossip.report.statistics import over_seeds
 from clippedgossip.report.terminal import progress as progress_line
+from clippedgossip.report.terminal import score_text
 from clippedgossip.runs.execute import Attempt, rounds_in_folder
 from clippedgossip.settings import Precision
 from clippedgossip.simulate.setup import refuse_what_does_not_fit
@@ -205,7 +206,8 @@ class TrainingRun:
 
             def show(done: int) -> None:
                 score = self._recorded.score
-                label = "training" if score is None else shown(self._recorded.metric, score)
+                metric = self._recorded.metric
+                label = "training" if score is None else f"{metric} {score_text(metric, score)}"
                 tell(label, done, self.setup.training.rounds)
 
             while self._advance(show):
@@ -271,7 +273,7 @@ class TrainingRun:
     def __repr__(self) -> str:
         held = self._recorded
         against = "" if held.attack == "none" else f" against {held.attack}"
-        score = "" if held.score is None else f", {shown(held.metric, held.score)}"
+        score = "" if held.score is None else f", {held.metric} {score_text(held.metric, held.score)}"
         where = f"{self.network.n} nodes, round {held.round} of {self.setup.training.rounds}"
         return f"TrainingRun({held.rule}{against} on {where}{score})"
 

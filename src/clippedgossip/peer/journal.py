@@ -17,6 +17,7 @@ from clippedgossip.peer.peer_config import Config
 from clippedgossip.peer.peer_mixing import Mixed
 from clippedgossip.peer.telemetry import Metrics, bounded_logger, write_starting, write_status
 from clippedgossip.records import ACCURACY, Round, RunDirectory, scored
+from clippedgossip.report.grouping import flattened
 
 log = bounded_logger(__name__)
 _STATUS_EVERY = 0.25
@@ -251,11 +252,11 @@ def _begun(runs: Path, facts: dict[str, Any]) -> dict[str, Any]:
 
 def _changes(config: Config) -> list[str]:
     """What differs from the config by which the last records of the run were written."""
-    now = dict(_entries(json.loads(canonical(_facts(config)))))
+    now = flattened(json.loads(canonical(_facts(config))))
     found = []
     for path in (config.folder / "runs").glob("*/records.jsonl"):
         with contextlib.suppress(OSError, ValueError, AttributeError):
-            before = dict(_entries(from_json(path.with_name("config.json").read_text())))
+            before = flattened(from_json(path.with_name("config.json").read_text()))
             if before.get("run") == config.run:
                 found.append((path.stat().st_mtime_ns, before))
     before = max(found, key=lambda one: one[0], default=(0, now))[1]
@@ -265,15 +266,6 @@ def _changes(config: Config) -> list[str]:
         for key in keys
         if before.get(key) != now.get(key)
     ]
-
-
-def _entries(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted keys and their values."""
-    for key, value in table.items():
-        if isinstance(value, dict):
-            yield from _entries(value, f"{above}{key}.")
-        else:
-            yield above + key, value
 
 
 def _facts(config: Config) -> dict[str, Any]:

@@ -27,7 +27,6 @@ class RoundNeighbours:
 
     def __init__(self, config: Config) -> None:
         self.network, self.seed, self.node = network_of(config), config.seed, config.node
-        self.names = {str(node): node for node in range(self.network.n)}
 
     def weights(self, round: int) -> dict[str, float]:
         """The weight of each peer that this one hears in a round, by name."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clippedgossip.errors import counted
+from clippedgossip.errors import counted, some
 from clippedgossip.files import canonical
 from clippedgossip.records import ACCURACY, RunDirectory
 from clippedgossip.report.figures import Scale, curve_panels
@@ -233,24 +233,18 @@ def _troubles(runs: Sequence[Run], empty: Sequence[Path]) -> list[str]:
     for path in empty:
         why = RunDirectory(path).failure
         failures.setdefault(why, []).append(path.name) if why else waiting.append(path.name)
-    lines = [f"Failed: {some(names)}. {why}" for why, names in failures.items()]
+    lines = [f"Failed: {some(names, NAMED)}. {why}" for why, names in failures.items()]
     if gone := [path.name for path in diverged(runs)]:
-        lines.append(f"Diverged; the last record stands for the end: {some(gone)}.")
+        lines.append(f"Diverged; the last record stands for the end: {some(gone, NAMED)}.")
     if unfinished := [
         f"{run.directory.path.name} ({run.directory.state} after round {run.rounds[-1].round})"
         for run in runs
         if run.peer is None and run.directory.state in ("running", "stopped")
     ]:
-        lines.append(f"Not finished; the last records stand for the end: {some(unfinished)}.")
+        lines.append(f"Not finished; the last records stand for the end: {some(unfinished, NAMED)}.")
     if waiting:
-        lines.append(f"No records yet: {some(waiting)}.")
+        lines.append(f"No records yet: {some(waiting, NAMED)}.")
     return lines
-
-
-def some(names: Sequence[str]) -> str:
-    """The first few."""
-    more = len(names) - NAMED
-    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _drawings(groups: Sequence[Group]) -> list[Section]:

@@ -240,16 +240,14 @@ def _peers_table(rows: Mapping[str, Mapping[str, Any]]) -> str:
     return table(Table(header, cells, keys=2))
 
 
-def score_text(metric: object, score: object) -> str | None:
-    """A metric's value: accuracy in percent, others as they are."""
-    if not isinstance(score, int | float):
-        return None
-    return percent(score) if metric == ACCURACY else f"{score:.4g}"
+def score_text(metric: object, score: object) -> str:
+    """A metric's value: accuracy in percent, others as they are; a dash for what is no number."""
+    return percent(score) if metric == ACCURACY or not isinstance(score, int | float) else f"{score:.4g}"
 
 
-def percent(share: object) -> str | None:
-    """A share in percent, as `run` prints it."""
-    return f"{share:.1%}" if isinstance(share, int | float) else None
+def percent(share: object) -> str:
+    """A share in percent; a dash for what is no number."""
+    return f"{share:.1%}" if isinstance(share, int | float) else "–"
 
 
 def short(value: object) -> str:

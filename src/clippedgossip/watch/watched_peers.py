@@ -16,9 +16,10 @@ from clippedgossip.peer.peer_folder import peer_folders
 from clippedgossip.peer.rejection import VIOLATIONS, Rejection
 from clippedgossip.peer.telemetry import STATUS_FILE, read_status, unhealthy
 from clippedgossip.records import ACCURACY, RunDirectory
+from clippedgossip.report.terminal import percent, score_text
 from clippedgossip.watch.records_tail import Tail, is_number, metric_of, score_of
 from clippedgossip.watch.watched import Cell, Watched, chart, places, score_chart, table
-from clippedgossip.watch.words import age, counts, metric_title, number, percent, score_text, text
+from clippedgossip.watch.words import age, counts, metric_title, number, text
 
 _LONGEST_SILENCE = 120.0
 _REFUSED = [*VIOLATIONS, Rejection.BACKED_OFF, Rejection.CONVICTED]

@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 from clippedgossip.errors import UserError
 from clippedgossip.records import RunDirectory
+from clippedgossip.report.terminal import percent, score_text
 from clippedgossip.watch.records_tail import Tail, is_number, metric_of, score_of
 from clippedgossip.watch.watched import Cell, Watched, chart, places, score_chart, table
-from clippedgossip.watch.words import metric_title, number, percent, score_text, text
+from clippedgossip.watch.words import metric_title, number, text
 
 if TYPE_CHECKING:
     from clippedgossip.runs.config import RunConfig

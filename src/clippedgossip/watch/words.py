@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 
-from clippedgossip.records import ACCURACY
 from clippedgossip.watch.records_tail import is_number
 
 _LONGEST = 200
@@ -16,15 +15,6 @@ def text(value: object) -> str:
 
 def number(value: object, digits: int = 3) -> str:
     return f"{value:.{digits}g}" if is_number(value) else "–"
-
-
-def percent(value: object) -> str:
-    return f"{value:.1%}" if is_number(value) else "–"
-
-
-def score_text(metric: str, value: object) -> str:
-    """A metric's value: accuracy in percent, others as they are."""
-    return percent(value) if metric == ACCURACY else number(value, 4)
 
 
 def metric_title(metric: str) -> str:
