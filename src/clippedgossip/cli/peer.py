@@ -17,7 +17,6 @@ from clippedgossip.errors import tell
 if TYPE_CHECKING:
     from clippedgossip.peer.local_network import LocalNetwork
     from clippedgossip.peer.peer_config import Config
-    from clippedgossip.runs.config import RunConfig
 
 Folder = Annotated[Path, typer.Argument(help="The peer's folder.")]
 
@@ -70,6 +69,7 @@ def network(
     """
     from clippedgossip.peer.from_run import peers_of
     from clippedgossip.peer.local_network import write_network
+    from clippedgossip.runs.budget import check
     from clippedgossip.runs.config import from_raw, read
 
     source, text, raw = Path("peer network"), "", _first_run(kind)
@@ -90,7 +90,7 @@ def network(
     typed = {f"{key}={value}": f"{flag} {value}" for key, flag, value in chosen if value is not None}
     changes = [*typed, *(_of_run(change) for change in [*(overrides or []), *option])]
     config = from_raw(raw, source=source, text=text, overrides=changes, typed=typed)
-    _try_model(config)
+    check(config)  # a model that does not fit its data is refused here, and not by every peer
     edges, count, template = peers_of(config, run=f"{config.network.label}-{secrets.token_hex(4)}")
     folders = write_network(edges, count, out, template)
     if config.attack is not None:
@@ -105,20 +105,6 @@ def _of_run(change: str) -> str:
 
     key = change.partition("=")[0]
     return change if "." in key or key in RunConfig.__dataclass_fields__ else f"network.{change}"
-
-
-def _try_model(config: "RunConfig") -> None:
-    """Makes the task once, so that a model that does not fit its data is refused here, and not by every peer.
-    Where the data are not on this machine yet, there is nothing to try."""
-    from clippedgossip.errors import DataError
-    from clippedgossip.tasks.datasets import load_part
-
-    data = config.data
-    try:
-        load_part(data.name, data.root, data.samples, data.test_samples)
-    except DataError:
-        return
-    config.build()
 
 
 def _first_run(kind: str) -> dict[str, Any]:
