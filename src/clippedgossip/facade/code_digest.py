@@ -132,9 +132,7 @@ class Description:
 
     def _array(self, array: np.ndarray) -> Iterator[str]:
         yield f"{array.shape} {array.dtype}"
-        if array.dtype.names:  # there may be anything between the fields
-            yield from (self.of(array[name]) for name in array.dtype.names)
-        elif array.dtype.hasobject:
+        if array.dtype.names or array.dtype.hasobject:  # there may be anything between the fields
             yield self.of(array.tolist())
         else:
             yield digest(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
@@ -177,7 +175,7 @@ class Description:
         """What names stand for; of a module of the user's own, what code with these names may take of it."""
         for name, value in found.items():
             if isinstance(value, ModuleType):
-                if id(value) not in self.inside and _is_own_module(value):
+                if id(value) not in self.inside and _is_own(value):
                     self.inside.add(id(value))
                     held = {key: vars(value)[key] for key in sorted(names) if key in vars(value)}
                     yield from (f"{name}.{text}" for text in self._named(held, names))
@@ -244,6 +242,8 @@ def _home(thing: Any) -> str:
     """The module that a thing is from; functools.wraps gives a function the `__module__` of another one."""
     if isinstance(thing, FunctionType):
         return str(thing.__globals__.get("__name__"))
+    if isinstance(thing, ModuleType):
+        return thing.__name__
     return str(getattr(thing, "__module__", None))
 
 
@@ -257,12 +257,6 @@ def _is_own(thing: Any) -> bool:
         return False
     file = getattr(sys.modules.get(_home(thing)), "__file__", None)
     return file is None or not file.startswith(_INSTALLED)
-
-
-def _is_own_module(module: ModuleType) -> bool:
-    top = module.__name__.partition(".")[0]
-    file = getattr(module, "__file__", None) or ""
-    return top not in (*OURS, *sys.stdlib_module_names) and not file.startswith(_INSTALLED)
 
 
 def _names_in(code: CodeType) -> set[str]:

@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -150,13 +150,13 @@ class Mixing:
 
 def rule_of(config: Config) -> Rule:
     """The rule a config names."""
-    rule = _asked(config).build()
-    for part in _parts(rule):
-        if isinstance(part, ClippedGossip) and isinstance(part.radius, Oracle):
-            raise ConfigError(
-                'rule.radius = "oracle" must be told who is Byzantine, and no peer can be; '
-                "give a number, or {adaptive = 0.25} with a bound on the Byzantine weight"
-            )
+    rule: Rule = _asked(config).build()
+    inner = _innermost(rule)
+    if isinstance(inner, ClippedGossip) and isinstance(inner.radius, Oracle):
+        raise ConfigError(
+            'rule.radius = "oracle" must be told who is Byzantine, and no peer can be; '
+            "give a number, or {adaptive = 0.25} with a bound on the Byzantine weight"
+        )
     return rule
 
 
@@ -219,18 +219,16 @@ def _mixer(rule: Rule, inbox: Inbox) -> Callable[[Inbox], Tensor]:
 
 
 def _linear(rule: Rule) -> bool:
-    return isinstance(rule.innermost if isinstance(rule, Premix) else rule, LinearRule)
+    return isinstance(_innermost(rule), LinearRule)
+
+
+def _innermost(rule: Rule) -> Rule:
+    return rule.innermost if isinstance(rule, Premix) else rule
 
 
 def _current(device: torch.device) -> AbstractContextManager[object]:
     """Makes the GPU the current device: kernels start there, wherever their tensors are."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
-
-
-def _parts(rule: Rule) -> Iterator[Rule]:
-    yield rule
-    if isinstance(rule, Premix):
-        yield from _parts(rule.rule)
 
 
 def _words(table: Mapping[str, object]) -> str:
