@@ -18,7 +18,7 @@ from clippedgossip.records import Round, RunDirectory
 from clippedgossip.runs import budget as plan
 from clippedgossip.runs import execute as runs
 from clippedgossip.runs.config import RunConfig
-from clippedgossip.runs.execute import Attempt, Cadence, Diverged, divergence, execute, run_together
+from clippedgossip.runs.execute import Attempt, Diverged, Recorder, divergence, execute, run_together
 from clippedgossip.simulate import setup as setups
 from clippedgossip.simulate.state import Moment, State
 from clippedgossip.tasks import load
@@ -135,13 +135,13 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
 @pytest.mark.parametrize("stopped", [1, 6, 11])
 @pytest.mark.parametrize("every", [1, 4, None])
 def test_a_stopped_run_goes_on_to_the_same_bytes(
-    tmp_path: Path, whole: RunDirectory, stopped: int, every: int | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: RunDirectory, stopped: int, every: int | None
 ) -> None:
-    cadence = Cadence(rounds=every)
+    monkeypatch.setattr(Recorder, "_checkpoint_due", lambda _, round: every and round % every == 0)
     with pytest.raises(Stop):
-        execute(tiny(), tmp_path / "cut", on_round=stop_at(stopped), cadence=cadence)
+        execute(tiny(), tmp_path / "cut", on_round=stop_at(stopped))
     seen: list[int] = []
-    run = execute(tiny(), tmp_path / "cut", on_round=lambda _, m: seen.append(m.round), cadence=cadence)
+    run = execute(tiny(), tmp_path / "cut", on_round=lambda _, m: seen.append(m.round))
     assert run.records_path.read_bytes() == whole.records_path.read_bytes()
     assert run.failure is None
     saved = 0 if every is None else (stopped - 1) // every * every
@@ -163,16 +163,17 @@ def test_the_first_checkpoint_too_waits_until_it_costs_little(
         save(self, path)
 
     monkeypatch.setattr(State, "save", noted)
-    execute(tiny(), tmp_path, cadence=Cadence(seconds=0))
+    execute(tiny(), tmp_path, checkpoint_every=0)
     assert bool(seen) == written
 
 
 @pytest.mark.parametrize("damage", ["garbage", "empty", "records", "both"])
 def test_whatever_the_disk_spoilt_the_end_is_the_same(
-    tmp_path: Path, whole: RunDirectory, damage: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: RunDirectory, damage: str
 ) -> None:
+    monkeypatch.setattr(Recorder, "_checkpoint_due", lambda _, round: True)
     with pytest.raises(Stop):
-        execute(tiny(), tmp_path / "cut", on_round=stop_at(8), cadence=Cadence(rounds=1))
+        execute(tiny(), tmp_path / "cut", on_round=stop_at(8))
     run = RunDirectory(next((tmp_path / "cut").iterdir()))
     if damage in ("garbage", "both"):
         run.checkpoint_path.write_bytes(os.urandom(1000))
@@ -189,14 +190,15 @@ import os, random, signal, sys, time
 import torch
 torch.set_num_threads(1)
 from clippedgossip.runs.config import RunConfig
-from clippedgossip.runs.execute import Cadence, execute
+from clippedgossip.runs.execute import Recorder, execute
+Recorder._checkpoint_due = lambda _, round: round % 2 == 0
 config = RunConfig.from_mapping(CONFIG)
 config.build()  # what takes long is done once, before the children fork
 draw, kills = random.Random(), 0
 while True:
     child = os.fork()
     if child == 0:
-        execute(config, sys.argv[1], cadence=Cadence(rounds=2))
+        execute(config, sys.argv[1])
         os._exit(0)
     if kills < 8:
         time.sleep(draw.uniform(0.0, 0.12))

@@ -90,7 +90,7 @@ def run(
         if loaded.attack is not None and not as_json and not len(loaded.network.build().byzantine):
             idle = f"no Byzantine nodes, so nobody makes the attack {loaded.attack.name!r}"
             print(f"note: {idle}", file=sys.stderr)
-        from clippedgossip.runs.execute import Attempt, Cadence, Diverged, execute
+        from clippedgossip.runs.execute import Attempt, Diverged, execute
 
         found = not again and Attempt.of(loaded, out).run.finished
         if watch and found:
@@ -104,7 +104,7 @@ def run(
                     out,
                     resume=not again,
                     on_round=on_round,
-                    cadence=Cadence(seconds=checkpoint_every),
+                    checkpoint_every=checkpoint_every,
                     keep=keep,
                     engine=_engine(together),
                 )

@@ -133,12 +133,12 @@ def _said(**options: object) -> str:
 
 def _run(configs: Sequence["RunConfig"], root: Path, wait: bool, checkpoint_every: float) -> dict[str, Any]:
     from clippedgossip.report.terminal import progress
-    from clippedgossip.runs.execute import Cadence
     from clippedgossip.runs.fill import TOGETHER, run_unfinished
 
-    cadence = Cadence(seconds=checkpoint_every)
     with progress() as show:  # few at a time: others may share the runs
-        outcome = run_unfinished(configs, root, together=TOGETHER, wait=wait, progress=show, cadence=cadence)
+        outcome = run_unfinished(
+            configs, root, together=TOGETHER, wait=wait, checkpoint_every=checkpoint_every, progress=show
+        )
     found = {"done": outcome.done, "diverged": outcome.diverged, "failed": outcome.failed}
     return found | {"elsewhere": [str(run.path) for run in outcome.elsewhere]}
 

@@ -28,6 +28,7 @@ from clippedgossip.simulate.engine import train_together
 from clippedgossip.simulate.setup import Setup, kept_bytes
 from clippedgossip.simulate.state import Moment, State
 
+CHECKPOINT_EVERY = 30.0  # seconds
 DISK = 5e8  # bytes of checkpoints that are written in a second, until it is known
 OnRound = Callable[[RunConfig, Moment], None]
 Engine = Callable[..., Iterator[list[Moment]]]
@@ -41,26 +42,13 @@ class Diverged(RunError):
         self.run = run
 
 
-@dataclass(frozen=True, kw_only=True)
-class Cadence:
-    """When to write a checkpoint: after so many rounds or so many seconds, whichever comes first. If writing
-    one takes long, at least twenty times as long passes before it."""
-
-    rounds: int | None = None
-    seconds: float | None = 30.0
-
-    def due(self, rounds: int, seconds: float, cost: float = 0.0) -> bool:
-        late = self.seconds is not None and seconds >= max(self.seconds, 20 * cost)
-        return late or (self.rounds is not None and rounds >= self.rounds)
-
-
 def execute(
     config: RunConfig,
     root: Path | str,
     *,
     resume: bool = True,
     on_round: OnRound | None = None,
-    cadence: Cadence | None = None,
+    checkpoint_every: float = CHECKPOINT_EVERY,
     keep: bool = False,
     engine: Engine | None = None,
 ) -> RunDirectory:
@@ -76,7 +64,9 @@ def execute(
             if not resume:
                 attempt.run.clear()
             if not attempt.run.finished:  # another process may have finished it meanwhile
-                run_together([attempt], on_round=on_round, cadence=cadence, keep=keep, engine=engine)
+                run_together(
+                    [attempt], on_round=on_round, checkpoint_every=checkpoint_every, keep=keep, engine=engine
+                )
     why = attempt.run.diverged
     if why is not None:
         raise Diverged(why, attempt.run)
@@ -87,7 +77,7 @@ def run_together(
     attempts: Sequence["Attempt"],
     *,
     on_round: OnRound | None = None,
-    cadence: Cadence | None = None,
+    checkpoint_every: float = CHECKPOINT_EVERY,
     keep: bool = False,
     engine: Engine | None = None,
 ) -> None:
@@ -99,7 +89,7 @@ def run_together(
     started = time.monotonic()
     with _failures_written(attempts), _out_of_memory(), _interrupts(deferred=engine is None) as interrupted:
         while True:
-            recorder = Recorder(attempts, on_round, cadence or Cadence(), keep)
+            recorder = Recorder(attempts, on_round, checkpoint_every, keep)
             try:
                 # A deque of length 0 keeps nothing: a moment holds the stack, and a second one may not fit.
                 deque(recorder.rounds(started, interrupted, engine or train_together), maxlen=0)
@@ -115,7 +105,7 @@ def run_together(
 def rounds_in_folder(attempt: "Attempt") -> Iterator[Moment]:
     """Train one run in its folder; yields after every round. Whoever stops asking leaves a checkpoint."""
     with attempt.run.lock(), _failures_written([attempt]), _out_of_memory():
-        recorder = Recorder([attempt], None, Cadence(), keep=True)
+        recorder = Recorder([attempt], None, CHECKPOINT_EVERY, keep=True)
         with closing(recorder.rounds(time.monotonic(), [], train_together)) as rounds:
             for (moment,) in rounds:
                 yield moment
@@ -125,10 +115,10 @@ class Recorder:
     """Writes records, and checkpoints when they are due, of runs in one stack."""
 
     def __init__(
-        self, attempts: Sequence["Attempt"], on_round: OnRound | None, cadence: Cadence, keep: bool
+        self, attempts: Sequence["Attempt"], on_round: OnRound | None, checkpoint_every: float, keep: bool
     ) -> None:
-        self.attempts, self.on_round, self.cadence, self.keep = attempts, on_round, cadence, keep
-        self.saved_round: int | None = None
+        self.attempts, self.on_round, self.keep = attempts, on_round, keep
+        self.checkpoint_every = checkpoint_every
         self.saved_at, self.cost = time.monotonic(), 0.0
         for attempt in attempts:
             attempt.run.failure_path.unlink(missing_ok=True)
@@ -180,15 +170,14 @@ class Recorder:
             if attempt.diverged is None:
                 with attempt.run.writing_checkpoint() as path:
                     moment.state().save(path)
-        self.saved_round, self.saved_at = moments[0].round, time.monotonic()
+        self.saved_at = time.monotonic()
         self.cost = self.saved_at - began
 
-    def _checkpoint_due(self, now: int) -> bool:
-        first = self.attempts[0]
-        if now == first.training.rounds:
+    def _checkpoint_due(self, round: int) -> bool:
+        """If writing one takes long, at least twenty times as long passes before it."""
+        if round == self.attempts[0].training.rounds:
             return self.keep
-        since = first.began if self.saved_round is None else self.saved_round
-        return self.cadence.due(now - since, time.monotonic() - self.saved_at, self.cost)
+        return time.monotonic() - self.saved_at >= max(self.checkpoint_every, 20 * self.cost)
 
 
 @dataclass(eq=False)

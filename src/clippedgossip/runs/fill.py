@@ -17,7 +17,7 @@ from clippedgossip.errors import counted
 from clippedgossip.files import canonical
 from clippedgossip.records import RunDirectory
 from clippedgossip.runs.config import RunConfig
-from clippedgossip.runs.execute import Attempt, Cadence, lock, run_together
+from clippedgossip.runs.execute import CHECKPOINT_EVERY, Attempt, lock, run_together
 from clippedgossip.simulate.setup import needed_bytes
 from clippedgossip.simulate.state import Moment
 from clippedgossip.tasks.module_function import SMALL
@@ -52,7 +52,7 @@ def run_unfinished(
     processes: int = 1,
     wait: bool = False,
     progress: Progress | None = None,
-    cadence: Cadence | None = None,
+    checkpoint_every: float = CHECKPOINT_EVERY,
 ) -> SweepOutcome:
     """Run every config that is not finished under `root`. If a run fails, the others continue.
 
@@ -73,7 +73,7 @@ def run_unfinished(
                 with ExitStack() as locks:
                     mine = _claim(waiting, min(most, _share(unfinished, processes)), locks)
                     tried |= {attempt.run.path for attempt in mine}
-                    _run_batch(mine, counter, cadence, outcome)
+                    _run_batch(mine, counter, checkpoint_every, outcome)
         left = [a for a in attempts if a.run.path not in tried and not a.run.finished]
         if not left or not wait:
             break
@@ -87,19 +87,19 @@ def run_unfinished(
 
 
 def _run_batch(
-    attempts: Sequence[Attempt], counter: "_RoundCounter", cadence: Cadence | None, outcome: SweepOutcome
+    attempts: Sequence[Attempt], counter: "_RoundCounter", checkpoint_every: float, outcome: SweepOutcome
 ) -> None:
     """Run a batch: runs that are at the same round in one stack; if that fails, one by one."""
     ordered = sorted(attempts, key=lambda attempt: attempt.checkpoint_round())
     for _, group in groupby(ordered, key=lambda attempt: attempt.checkpoint_round()):
         members = list(group)
         try:
-            run_together(members, on_round=counter.on_round, cadence=cadence)
+            run_together(members, on_round=counter.on_round, checkpoint_every=checkpoint_every)
         except Exception as error:  # one run must not end the others
             if len(members) > 1:
                 for member in members:
                     member.diverged = None
-                    _run_batch([member], counter, cadence, outcome)
+                    _run_batch([member], counter, checkpoint_every, outcome)
                 continue
             outcome.failed[str(members[0].run.path)] = members[0].run.failure or str(error)
         for member in members:

@@ -19,7 +19,7 @@ from clippedgossip.errors import RunError
 from clippedgossip.records import RunDirectory
 from clippedgossip.rules import Mozi
 from clippedgossip.runs.config import load_config
-from clippedgossip.runs.execute import Cadence, execute
+from clippedgossip.runs.execute import Recorder, execute
 from clippedgossip.simulate import State, Training, train
 from clippedgossip.simulate.distributed.rendezvous import find_members
 from clippedgossip.simulate.distributed.same_run import difference
@@ -313,8 +313,10 @@ def begin(config: Path, out: Path) -> RunDirectory:
         if moment.round == 70:
             raise Enough
 
-    with pytest.raises(Enough):
-        execute(load_config(config), out, cadence=Cadence(rounds=60, seconds=None), on_round=stop)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Recorder, "_checkpoint_due", lambda _, round: round % 60 == 0)
+        with pytest.raises(Enough):
+            execute(load_config(config), out, on_round=stop)
     return RunDirectory(next(out.iterdir()))
 
 
