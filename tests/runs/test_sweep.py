@@ -391,9 +391,6 @@ def test_a_launcher_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.Monk
         launch(three(tmp_path), tmp_path / "runs", launcher="slurm")
     with pytest.raises(RunError, match="colour"):
         launch(three(tmp_path), tmp_path / "runs", launcher="local", parameters={"colour": 1})
-    monkeypatch.setitem(sys.modules, "submitit", None)
-    with pytest.raises(RunError, match=r"clippedgossip\[sweep\]"):
-        launch(three(tmp_path), tmp_path / "runs", launcher="local")
 
 
 def test_a_mistake_in_a_grid_is_told_in_two_lines(tmp_path: Path) -> None:

@@ -62,16 +62,11 @@ def equal(indptr: Ints, indices: Ints, max_degree: int | None = None) -> Floats:
     return np.full(len(indices), 1.0 / (bound + 1.0))
 
 
-def lazy(indptr: Ints, indices: Ints) -> Floats:
-    """(I + W) / 2 with Metropolis–Hastings W: no negative eigenvalue."""
-    return metropolis_hastings(indptr, indices) / 2
-
-
 def constructed(name: str, indptr: Ints, indices: Ints, max_degree: int | None = None) -> Floats:
-    """Edge weights by the name of their construction."""
+    """Edge weights by the name of their construction; lazy: (I + W) / 2, with no negative eigenvalue."""
     if name == "equal":
         return equal(indptr, indices, max_degree)
-    return lazy(indptr, indices) if name == "lazy" else metropolis_hastings(indptr, indices)
+    return metropolis_hastings(indptr, indices) / (2 if name == "lazy" else 1)
 
 
 def from_attributes(graph: Graph, labels: Sequence[Hashable], indptr: Ints, indices: Ints) -> Floats:

@@ -26,12 +26,8 @@ def launch(
     `parameters` are submitit's own, such as {"slurm_partition": "gpu", "gpus_per_node": 1}. Logs lie in
     root/jobs. A job that is killed or times out leaves no locks: launch again, and it resumes.
     """
-    try:
-        import submitit
-    except ModuleNotFoundError as error:
-        raise RunError(
-            "--launcher needs submitit, which is not installed\npip install 'clippedgossip[sweep]'"
-        ) from error
+    import submitit
+
     try:
         executor = submitit.AutoExecutor(folder=root / "jobs", cluster=launcher)
         executor.update_parameters(name="clippedgossip", timeout_min=minutes, **(parameters or {}))
