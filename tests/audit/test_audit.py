@@ -24,7 +24,7 @@ from clippedgossip.cli import main
 from clippedgossip.errors import NetworkError
 from clippedgossip.graphs.generators import Graph
 from clippedgossip.network import Network
-from clippedgossip.network.spectrum import dense_gap, matrix
+from clippedgossip.network.spectrum import RELATIVE, dense_gap, matrix
 from clippedgossip.report.network_drawing import draw_audit, draw_network
 from tests.rounding import near
 
@@ -96,6 +96,14 @@ def test_no_placement_is_worse_than_the_worst(graph: Graph, more_byzantine: int)
     if not expected[0]:
         assert worst.ratio == near(expected[1])
     assert harm_of(graph, worst.nodes)[0] == worst.separated
+
+
+def test_a_node_whose_loss_makes_another_mode_the_slowest_is_found() -> None:
+    """On a large network: no solver may settle on the mode that was the slowest before."""
+    found = worst_placement(Network(nx.barabasi_albert_graph(20_000, 4, seed=1)))
+    assert found is not None
+    assert found.nodes == (11_633,)
+    assert found.gamma == pytest.approx(0.0370341745, rel=RELATIVE)  # of scipy's eigsh, to 1e-10
 
 
 def test_greedy_placement_finds_the_obvious(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,16 +70,14 @@ def without(network: Network, turned: Ints) -> tuple[spectrum.Csr, Ints, float]:
     return whole[keep][:, keep], keep, float((network.delta + lost)[keep].max())
 
 
-def _assess(
-    network: Network, turned: Ints, guess: Floats | None, method: Literal["exhaustive", "greedy"]
-) -> Placement:
+def _assess(network: Network, turned: Ints, method: Literal["exhaustive", "greedy"]) -> Placement:
     left, keep, delta_max = without(network, turned)
     count, part = csgraph.connected_components(left, directed=False)
     separated = len(keep) - int(np.bincount(part).max())
     if count > 1:
         gamma, exact = 0.0, True
     else:
-        gap = spectrum.spectral_gap(left, guess=None if guess is None else guess[keep])
+        gap = spectrum.spectral_gap(left)
         gamma, exact = gap.value, gap.exact
     return Placement(
         nodes=tuple(network.regular[turned].tolist()),
@@ -117,7 +115,7 @@ def _exhaustive(network: Network, more_byzantine: int) -> Placement:
     most = np.concatenate(separated)
     ratio = np.where(most == most.max(), np.concatenate(ratios), -1.0)  # nodes cut off come first
     worst = int(np.argmax(ratio >= ratio.max() * (1 - 1e-9)))  # the first of those equal by symmetry
-    return _assess(network, every[worst], None, "exhaustive")
+    return _assess(network, every[worst], "exhaustive")
 
 
 def _cut_off(left: Floats) -> Ints:
@@ -131,7 +129,7 @@ def _cut_off(left: Floats) -> Ints:
 def _greedy(network: Network, more_byzantine: int, start: tuple[int, ...]) -> Placement:
     """One after the other, each where it does most harm; a node that disconnects the network comes first."""
     turned = list(start)
-    guess = network.gap.fiedler
+    fiedler = network.gap.fiedler
     m = len(network.regular)
     while len(turned) < more_byzantine:
         left, keep, _ = without(network, np.array(turned, dtype=np.int64))
@@ -139,18 +137,17 @@ def _greedy(network: Network, more_byzantine: int, start: tuple[int, ...]) -> Pl
         if separated.max() > 0:
             turned.append(int(keep[np.argmax(separated)]))
             continue
-        v = np.zeros(len(keep)) if guess is None else guess[keep]
+        v = np.zeros(len(keep)) if fiedler is None else fiedler[keep]
         harm = _estimate(left, v, network.delta[keep])
         shortlist = keep[np.argsort(-harm, kind="stable")[: _tries(m)]]
         if len(shortlist) == 1:
             turned.append(int(shortlist[0]))
             continue
         tried = [
-            _assess(network, np.array([*turned, extra], dtype=np.int64), guess, "greedy")
-            for extra in shortlist
+            _assess(network, np.array([*turned, extra], dtype=np.int64), "greedy") for extra in shortlist
         ]
         turned.append(int(shortlist[int(np.argmax([placement.ratio for placement in tried]))]))
-    return _assess(network, np.array(sorted(turned), dtype=np.int64), guess, "greedy")
+    return _assess(network, np.array(sorted(turned), dtype=np.int64), "greedy")
 
 
 def _tries(m: int) -> int:

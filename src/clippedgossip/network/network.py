@@ -61,7 +61,6 @@ class Network:
     everyone: bool = False  # complete, without a list of its links
     _values: Floats
     _selves: Floats
-    _guess: Floats | None = None  # a vector near the eigenvector of λ₂
     _memo: dict[Hashable, Any]
 
     def __init__(
@@ -279,7 +278,7 @@ class Network:
         if self.everyone:  # W̃ is 1/n off its diagonal, and δ + 1/n on it
             rest = len(self.byzantine) / self.n
             return spectrum.Gap(value=1 - rest, lambda2=rest, fiedler=None)
-        return spectrum.spectral_gap(spectrum.matrix(*self.regular_csr), guess=self._guess)
+        return spectrum.spectral_gap(spectrum.matrix(*self.regular_csr))
 
     @cached_property
     def spectral_gap_full(self) -> float:
@@ -359,8 +358,7 @@ class Network:
             values = mixing.constructed(self.weighting, indptr, indices, bound)
             selves = 1 - mixing.row_sums(indptr, values)
         weighting = "own" if self.fixed_weights else self.weighting
-        guess = self.gap.fiedler if "gap" in self.__dict__ else None
-        return self._with(indptr, indices, values, selves, weighting=weighting, _guess=guess)
+        return self._with(indptr, indices, values, selves, weighting=weighting)
 
     def to_networkx(self) -> Graph:
         """The network as a new networkx graph: Byzantine nodes marked, W on the edges."""

@@ -51,8 +51,8 @@ def matrix(indptr: Ints, indices: Ints, values: Floats, selves: Floats) -> Csr:
     return (off + sparse.diags_array(selves, format="csr")).tocsr()
 
 
-def spectral_gap(w: Csr, *, guess: Floats | None = None) -> Gap:
-    """γ of a symmetric stochastic matrix; `guess` may be a vector close to the eigenvector of λ₂."""
+def spectral_gap(w: Csr) -> Gap:
+    """γ of a symmetric stochastic matrix."""
     n = w.shape[0]
     if n == 1:
         return Gap(value=1.0, lambda2=0.0, fiedler=None)
@@ -61,12 +61,7 @@ def spectral_gap(w: Csr, *, guess: Floats | None = None) -> Gap:
     if n <= DENSE:
         return dense_gap(w.toarray())
     start = _unit(np.random.default_rng(SEED).standard_normal(n))
-    if guess is not None:
-        # Never the guess alone: it may be an eigenvector, but not the right one.
-        start = 0.1 * start + _unit(guess)
-    if narrow(w):
-        return _inverse(w, start)
-    return _lanczos(w, start)
+    return _inverse(w, start) if narrow(w) else _lanczos(w, start)
 
 
 def dense_gap(w: Floats) -> Gap:
