@@ -60,7 +60,7 @@ def spectral_gap(w: Csr) -> Gap:
         return Gap(value=0.0, lambda2=1.0, fiedler=None)
     if n <= DENSE:
         return dense_gap(w.toarray())
-    start = _unit(np.random.default_rng(SEED).standard_normal(n))
+    start = np.random.default_rng(SEED).standard_normal(n)
     return _inverse(w, start) if narrow(w) else _lanczos(w, start)
 
 
@@ -254,8 +254,7 @@ def _inverse(w: Csr, start: Floats) -> Gap:
     low = edge_form(w, vector)
     theta_n, exact = 2 * float(w.diagonal().min()) - 1, True  # Gershgorin: λ_n is not below
     if -theta_n > 1 - low:
-        first = _unit(np.random.default_rng(SEED).standard_normal(n))
-        alphas, betas, exact = _tridiagonal(w, first, _lowest(1 - low))
+        alphas, betas, exact = _tridiagonal(w, _unit(start), _lowest(1 - low))
         theta_n = _smallest(alphas, betas)
     return _gap(vector, low, theta_n, exact)
 
