@@ -1,7 +1,7 @@
 """Rules and attacks from text: typed by their fields, nothing mistyped let through."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields
 from typing import Any
 
@@ -9,7 +9,7 @@ import pytest
 
 from clippedgossip.attacks import ALIE, ATTACK, ATTACKS, Attack, Dissensus, NonFinite, Tuned, make_attack
 from clippedgossip.cli import main
-from clippedgossip.decode import KeyProblem, Kind, decode, plain_of
+from clippedgossip.decode import KeyProblem, Kind, decode, plain_of, value
 from clippedgossip.errors import AttackError, ConfigError, RuleError
 from clippedgossip.graphs.generators import NETWORK
 from clippedgossip.network.delay import DELAY
@@ -188,6 +188,26 @@ def test_a_bound_by_the_network_is_for_those_who_know_it(capsys: Any) -> None:
     assert json.loads(capsys.readouterr().out)["rule"] == repr(TrimmedMean(1))
     with pytest.raises(ConfigError, match=r'^rule.trim is "byzantine", .*\ngive a number, such as 1$'):
         rule_of(Config(name="a", run="r", rule=table))
+
+
+@pytest.mark.parametrize(
+    ("hint", "raw", "found"),
+    [
+        (list[int], [1, "2"], [1, 2]),
+        (Sequence[float | None], [1, None], (1.0, None)),
+        (Mapping[str, Sequence[int]], {"a": [1]}, {"a": (1,)}),
+        (list[int], [1.5], None),
+        (list[int], 1, None),
+        (Mapping[str, float], {"a": []}, None),
+        (Mapping[str, float], [], None),
+    ],
+)
+def test_entries_of_lists_and_tables_have_their_type(hint: Any, raw: Any, found: Any) -> None:
+    if found is None:
+        with pytest.raises(KeyProblem, match=r"key is .*; it must be "):
+            value(hint, raw, ("key",))
+    else:
+        assert value(hint, raw, ("key",)) == found
 
 
 def _options(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
