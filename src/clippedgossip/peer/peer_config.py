@@ -418,7 +418,7 @@ def check(config: Config) -> None:
         raise ConfigError(unknown_name("misbehaviour", config.misbehave, MISBEHAVIOURS))
     for part, key, low, high in _RANGES:
         value = getattr(getattr(config, part) if part else config, key)
-        if value is not None and not (math.isfinite(value) and low <= value <= high):
+        if not (math.isfinite(value) and low <= value <= high):
             path = (part, key) if part else (key,)
             raise KeyProblem(path, f"{'.'.join(path)} is {value}; choose {low:g} to {high:g}")
     for part, low_key, high_key in (
@@ -436,12 +436,6 @@ _RANGES = (
     ("", "checkpoint_every", 1, 10**6),
     ("", "staleness", 0, 10**6),
     ("training", "rounds", 1, 2**53),
-    ("training", "evaluate_every", 1, 10**6),
-    ("training", "batch", 1, 10**6),
-    ("training", "local_steps", 1, 10**6),
-    ("training", "lr", 1e-12, 10**6),
-    ("training", "lr_factor", 0, 10**6),
-    ("training", "momentum", 0, 0.999999),
     ("deadlines", "least", 0.01, 600),
     ("deadlines", "most", 0.01, 3600),
     ("deadlines", "margin", 1, 100),
