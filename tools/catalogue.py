@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from clippedgossip.attacks import ATTACKS
-from clippedgossip.cli.consensus import TRAINING
 from clippedgossip.graphs import GENERATORS, parameters
 from clippedgossip.paper.base import EXPERIMENTS
 from clippedgossip.rules import RULES
+
+TRAINING = ("mozi", "label-flipping")
+"""They need losses or labels, which `consensus` has not."""
 
 
 def catalogue() -> dict[str, Any]:

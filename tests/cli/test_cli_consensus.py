@@ -100,12 +100,12 @@ def test_worst_byzantine_puts_nodes_where_they_do_most_harm(capsys: pytest.Captu
         ),
         (["consensus", "line", "--nodes", "3", "--start", "0,nan,1"], "must be finite"),
         (["consensus", "ring", "--weights", "own"], "this network has none"),
-        (["consensus", "ring", "--rule", "Mozi"], "--rule mozi needs the losses"),
+        (["consensus", "ring", "--rule", "Mozi"], "the rule needs losses"),
         (
             ["consensus", "ring", "--rule", "bucketing", "--rule-option", "rule=mozi"],
             "`clippedgossip run`",
         ),
-        (["consensus", "ring", "--attack", "label-flipping"], "label-flipping needs labels"),
+        (["consensus", "ring", "--byzantine", "1", "--attack", "label-flipping"], "the attack needs labels"),
         (["consensus", "ring", "--rule", "krum"], "for faulty\nadd, for example, --rule-option faulty=1"),
         (
             ["consensus", "ring", "--rule", "nnm"],

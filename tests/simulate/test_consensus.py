@@ -26,7 +26,7 @@ def start_of(network: Network, d: int = 3) -> torch.Tensor:
 
 def test_labels_cannot_be_flipped_where_nothing_is_trained() -> None:
     network = Network(nx.petersen_graph(), byzantine=[3])
-    with pytest.raises(RunError, match="label flipping needs labels"):
+    with pytest.raises(RunError, match="the attack needs labels"):
         consensus(network, Gossip(), start_of(network), attack=LabelFlipping())
 
 

@@ -13,16 +13,12 @@ from clippedgossip.errors import ConfigError, UserError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from clippedgossip.attacks import Attack
     from clippedgossip.network import Network
-    from clippedgossip.rules import Rule
     from clippedgossip.settings import Named
 
 T = TypeVar("T", bound="Named")
 
 CONSENSUS_COPIES = 8  # of all vectors, while they are mixed
-TRAINING = {"mozi": "the losses of models", "label-flipping": "labels"}
-"""Rules and attacks that need more than vectors, and what they need."""
 
 
 def _known() -> str:
@@ -87,7 +83,6 @@ def consensus(
     chosen_attack = _checked(AttackConfig, attack, attack_option, "--attack-option").build()
     built = networks.network_asked_for(context)
     chosen_rule = asked_rule.build(built, rounds=rounds, seed=seed)
-    _refuse_training(chosen_rule, chosen_attack)
     initial = _start(built, start, dim, seed)
     states = consensus(built, chosen_rule, initial, attack=chosen_attack, rounds=rounds, seed=seed)
     history: output.History = []
@@ -113,18 +108,6 @@ def consensus(
     print(output.verdict(history))
     if out is not None:
         print(f"page: {out}")
-
-
-def _refuse_training(rule: "Rule", attack: "Attack") -> None:
-    for flag, name, wrong in (
-        ("--rule", "mozi", rule.needs_losses),
-        ("--attack", "label-flipping", attack.flips_labels),
-    ):
-        if wrong:
-            raise ConfigError(
-                f"{flag} {name} needs {TRAINING[name]}, and consensus trains nothing\n"
-                "take another here, or train with this one: `clippedgossip run`"
-            )
 
 
 def _checked(kind: type[T], name: str, options: list[str] | None, flag: str) -> T:

@@ -53,11 +53,15 @@ def consensus(
     if attack is not None:
         must_be("attack", attack, Attack, "attacks.Dissensus()")
     refuse_disconnected(network, rounds, seed)
-    if attack is not None and attack.flips_labels and len(network.byzantine):
-        raise RunError(
-            "label flipping needs labels, and consensus has no data\n"
-            "take another attack here, or train with this one: `cg.train` or `clippedgossip run`"
-        )
+    for kind, needs, there in (
+        ("rule", "losses", rule.needs_losses),
+        ("attack", "labels", attack is not None and attack.flips_labels and len(network.byzantine)),
+    ):
+        if there:
+            raise RunError(
+                f"the {kind} needs {needs}, and consensus trains nothing\n"
+                f"take another {kind} here, or train with this one: `cg.train` or `clippedgossip run`"
+            )
     counts = checked_counts(network, rule, rounds, seed)
     states = trajectory(network, rule, initial, attack=attack, rounds=rounds, seed=seed)
     rule.warn(min(counts, default=0))
