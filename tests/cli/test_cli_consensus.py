@@ -99,7 +99,7 @@ def test_worst_byzantine_puts_nodes_where_they_do_most_harm(capsys: pytest.Captu
             "--start has 3 numbers\ngive one for each of the 20",
         ),
         (["consensus", "line", "--nodes", "3", "--start", "0,nan,1"], "must be finite"),
-        (["consensus", "ring", "--weights", "own"], "this network has none"),
+        (["consensus", "ring", "--weights", "own"], "own weights need one on every edge"),
         (["consensus", "ring", "--rule", "Mozi"], "the rule needs losses"),
         (
             ["consensus", "ring", "--rule", "bucketing", "--rule-option", "rule=mozi"],

@@ -151,7 +151,6 @@ NAME = "use 1 to 64 letters, digits, dots, dashes or underscores, the first a le
         (["evidence", "NET/network.json"], "is not evidence: it has no certificate, or not a peer's\ngive"),
         (["evidence", "/dev/zero"], "is not evidence: it is larger than 65536 bytes\ngive"),
         (["evidence", "NET"], "is not evidence: Is a directory\ngive"),
-        (["health", "NET", "--age", "nan"], "--age nan is not an age\ngive more than 0 seconds"),
         (["network", "ring", "--out", "new", "--radius", "nan"], "radius is nan"),
         (["drill", "kil"], "did you mean 'kill'"),
         (["drill", "--network", "rnig"], "did you mean 'ring'"),

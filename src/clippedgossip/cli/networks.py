@@ -164,11 +164,6 @@ def build_network(
     on = [*find_nodes(graph, split_list(pendants)), *random_nodes(graph, random_pendants, seed=seed)]
     if on:
         graph = add_pendants(graph, on)
-    if weights == "own" and not any("weight" in data for _, _, data in graph.edges(data=True)):
-        raise NetworkError(
-            "--weights own takes the weights of a file's edges, and this network has none\n"
-            "leave it out, or give a file with a weight on every edge"
-        )
     said: dict[str, Any] = {"weights": weights, "schedule": schedule, "delay": delay}
     if any(said.values()):
         from clippedgossip.runs.config import toml_value
