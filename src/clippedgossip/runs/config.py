@@ -64,13 +64,8 @@ class NetworkConfig:
             parameters = {key: said for key, said in thing.parameters.items() if key != "seed"}
             object.__setattr__(self, "name", thing.name)
             object.__setattr__(self, "parameters", parameters)
-        if self.max_degree is not None and self.weights not in (None, "equal"):
-            raise KeyProblem.of("network.max_degree", "works only with weights = 'equal'; drop one")
         if self.seed is not None and self.seed < 0:
             raise KeyProblem.of("network.seed", f"is {self.seed}; it must be at least 0")
-        for count in self.byzantine.values() if isinstance(self.byzantine, Mapping) else ():
-            if isinstance(count, int) and count < 0:
-                raise KeyProblem.of("network.byzantine", f"is {count}; it must be at least 0")
         random = self._drawn or (thing is not None and "seed" in thing.takes)
         self._canonical_changes()
         if self.seed is None:
@@ -198,8 +193,6 @@ class NetworkConfig:
         """The generator with its parameters; its seed stands beside them."""
         if self.name is None:
             return None
-        if "seed" in self.parameters:
-            raise KeyProblem(("network", "seed"), "network.parameters has a seed; give it as network.seed")
         said = {"name": self.name, **self.parameters}
         thing = decode.decode(NETWORK, said, ("network",), self.folder)
         if "seed" not in thing.takes:
