@@ -330,8 +330,9 @@ class FunctionSchedule(GraphSchedule):
     def __post_init__(self) -> None:
         takes = inspect.signature(self.function)
         named = dict(self.parameters) | {name: None for name in GIVEN if name in takes.parameters}
+        named["round"] = None  # what every one must take
         try:
-            takes.bind(**named) if "round" in named else takes.bind(*GIVEN)
+            takes.bind(**named)
         except TypeError as error:
             raise NetworkError(
                 f"the schedule {self.name} is a function of {takes}: {error}\n"
@@ -348,8 +349,6 @@ class FunctionSchedule(GraphSchedule):
 
     def pairs(self, network: "Network", round: int, seed: int) -> Any:
         takes, given = inspect.signature(self.function).parameters, (network, round, seed)
-        if "round" not in takes:
-            return self.function(*given)
         named = {name: said for name, said in zip(GIVEN, given, strict=True) if name in takes}
         return self.function(**named, **dict(self.parameters))
 
