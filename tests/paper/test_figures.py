@@ -689,6 +689,25 @@ def test_one_damaged_file_among_several_is_refused(tiny: str, tmp_path: Path) ->
         reproduce(tiny, lenient)
 
 
+def test_contradictions_in_a_file_of_results_are_refused(tiny: str, tmp_path: Path) -> None:
+    raw, path = written(tmp_path / "first", tiny), tmp_path / "results.json"
+    line = raw["lines"][0]
+    run = line["runs"][0]
+    longer = {**run, "rounds": [*run["rounds"], run["rounds"][-1] + 1]}
+    for runs, says in (
+        ([run, run], "each must be there once"),
+        ([longer], "values of .* rounds with seed"),
+        ([{**run, "final": {**run["final"], "all": 0.5}}], "ends at 0.5 of all with seed 0, but at"),
+    ):
+        path.write_text(json.dumps(raw | {"lines": [{**line, "runs": runs}]}))
+        for read in (
+            lambda: Known.load(path, tiny),
+            lambda: reproduce(tiny, Options(source=path, out=tmp_path)),
+        ):
+            with pytest.raises(RunError, match=says):
+                read()
+
+
 def test_results_of_other_settings_are_refused(tiny: str, tmp_path: Path) -> None:
     """Captions, claims and remarks are about the configs of this version."""
     raw, path = written(tmp_path / "first", tiny), tmp_path / "results.json"

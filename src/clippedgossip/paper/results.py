@@ -86,6 +86,21 @@ class RunResult:
             diverged=diverged,
         )
 
+    def contradiction(self, before: int) -> str:
+        """How its numbers disagree, if they do. Its ends are means over the rounds after `before`."""
+        for name, curve in self.curves.items():
+            if len(curve) != len(self.rounds):
+                rounds = len(self.rounds)
+                return f"has {len(curve)} values of {name} for {rounds} rounds with seed {self.seed}"
+            points = zip(self.rounds, curve, strict=True)
+            ends = [value for at, value in points if at > before and value is not None]
+            end = self.final.get(name)
+            if self.diverged or end is None or not ends:
+                continue
+            if not math.isclose(mean := sum(ends) / len(ends), end, rel_tol=10.0 ** (1 - DIGITS)):
+                return f"ends at {end:.5g} of {name} with seed {self.seed}, but at {mean:.5g} in its curve"
+        return ""
+
     def end(self, measure: str) -> float:
         """The mean over the last rounds. A run that diverged ends with accuracy 0 and an infinite Ξ."""
         if self.diverged:
@@ -132,6 +147,19 @@ class Line:
     def tuned(self) -> tuple[str, str]:
         """One value of the parameter is chosen for each network and rule."""
         return json.dumps(self.config["network"], sort_keys=True), self.rule
+
+    def contradiction(self) -> str:
+        """What cannot be in a file that was put together or edited by hand; nothing where all can be."""
+        if lacking := [name for name in TABLES if not isinstance(self.config.get(name), Mapping)]:
+            return f"has no {lacking[0]} in its config"
+        rounds, last = (self.config["training"].get(name) for name in ("rounds", "evaluate_last"))
+        if not (isinstance(rounds, int) and isinstance(last, int)):
+            return "does not say its rounds and evaluate_last"
+        seeds = [run.seed for run in self.runs]
+        if len(set(seeds)) < len(seeds):
+            return f"has the seeds {seeds}; each must be there once"
+        wrong = (run.contradiction(rounds - last) for run in self.runs)
+        return next(filter(None, wrong), "")
 
     def read(self, seeds: Iterable[int], root: Path, known: "Known") -> "tuple[Line, list[RunDirectory]]":
         """The line with its known runs and the finished ones under `root`, and the folders of all of them."""
@@ -322,8 +350,8 @@ class Results:
             raise RunError(f"{path} has format {raw['format']}; known is {FORMAT}\ngive another file")
         results = decoded(cls, {name: held for name, held in raw.items() if name != "format"}, path)
         for line in (*results.lines, *results.tuning):
-            if not all(isinstance(line.config.get(name), Mapping) for name in TABLES):
-                raise unreadable(path, f"{line.rule} in {line.setting} lacks one of {', '.join(TABLES)}")
+            if wrong := line.contradiction():
+                raise unreadable(path, f"{line.rule} in {line.setting} {wrong}")
         return results
 
 
