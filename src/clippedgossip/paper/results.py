@@ -149,7 +149,7 @@ class Line:
         return json.dumps(self.config["network"], sort_keys=True), self.rule
 
     def contradiction(self) -> str:
-        """What cannot be in a file that was put together or edited by hand; nothing where all can be."""
+        """What cannot be in a file that was put together or edited; nothing where all can be."""
         if lacking := [name for name in TABLES if not isinstance(self.config.get(name), Mapping)]:
             return f"has no {lacking[0]} in its config"
         rounds, last = (self.config["training"].get(name) for name in ("rounds", "evaluate_last"))
