@@ -92,6 +92,12 @@ def test_a_first_network(tmp_path: Path) -> None:
     assert len(records[0].read_text().splitlines()) == 30
 
 
+def test_a_first_network_bears_a_liar_among_four(tmp_path: Path) -> None:
+    here("network", "complete", "--nodes", 4, "--out", tmp_path / "net")
+    rows = json.loads(peer("up", tmp_path / "net", "--rounds", 40, "--json", "--misbehave", "3=bit-flipping"))
+    assert all(row["score"] > 0.8 for row in rows[:3])  # 0.1 with a radius of 1
+
+
 def test_a_simulated_runs_config_becomes_a_network(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -57,7 +57,7 @@ def network(
     rule: Annotated[
         str | None, typer.Option(help="The rule of all peers. The default is clipped-gossip.")
     ] = None,
-    radius: Annotated[float | None, typer.Option(help="Clipping radius. The default is 1.")] = None,
+    radius: Annotated[float | None, typer.Option(help="Clipping radius. The default is 0.3.")] = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds to train. The default is 200.")] = None,
     seed: Annotated[
         int | None, typer.Option(help="Seed of data, model and batches. The default is 0.")
@@ -77,7 +77,7 @@ def network(
         source = Path(kind)
         text, raw = read(source)
     if rule is not None:
-        raw["rule"] = {"name": rule}
+        raw["rule"] = dict(_RULE) if rule == _RULE["name"] else {"name": rule}
     chosen = (
         ("network.nodes", "--nodes", nodes),
         ("data.name", "--task", task),
@@ -112,7 +112,7 @@ def _first_run(kind: str) -> dict[str, Any]:
         "network": {"file" if is_file(kind) else "name": kind},
         "data": {"name": "digits"},
         "model": {"name": "mlp"},
-        "rule": {"name": "clipped-gossip"},
+        "rule": dict(_RULE),
         "training": {"rounds": 200, "lr": _LR, "evaluate_every": 10},
     }
 
@@ -195,6 +195,7 @@ def init(
         bind=config.Address.parse(bind),
         nodes=3,
         node=0,
+        rule=dict(_RULE),
         training=TrainingConfig(rounds=100, lr=_LR, evaluate_every=10),
     )
     config.check(made)
@@ -208,6 +209,9 @@ def init(
 
 _LR = 0.05
 """For a short run on digits."""
+_RULE = {"name": "clipped-gossip", "radius": 0.3}
+"""For this run: without an attack hardly a message is clipped. With τ = 1, the paper's for its CNN, one of
+four peers that flips bits leaves the others an accuracy of 10 %; with 0.3 they have 96 %."""
 
 
 Name = Annotated[str, typer.Argument(help="What this peer calls the neighbour.")]
