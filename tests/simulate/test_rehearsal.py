@@ -41,6 +41,7 @@ def rehearse(plugin: str, *arguments: str) -> None:
     assert "skipped" not in done.stdout, done.stdout
 
 
+@pytest.mark.timeout(900)  # 45 s of computing, on one of three processes of a machine that may be busy
 def test_the_code_for_a_gpu_gives_what_the_code_for_a_cpu_gives() -> None:
     rehearse("plugin", "tests/simulate/test_gpu.py", "-k", CHOSEN)
 
