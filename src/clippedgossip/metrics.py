@@ -11,6 +11,7 @@ from clippedgossip.mixing.kernels import wide_chunks
 from clippedgossip.mixing.slots import Layout
 from clippedgossip.network import Network
 from clippedgossip.records import Round, scored
+from clippedgossip.rules.base import UNCLIPPED
 from clippedgossip.tasks.objective import Metric
 
 LISTED = 10_000  # edges of the largest network whose clipped edges are listed one by one
@@ -101,7 +102,7 @@ class RunMetrics:
 
     def count_clips(self, plan: Tensor, layout: Layout) -> None:
         """Count the messages whose coefficient in (n, k+1), own model first, is below their weight."""
-        clipped = plan[:, 1:] < layout.weights * (1 - 1e-9)
+        clipped = plan[:, 1:] < layout.weights * UNCLIPPED
         if self.network.schedule is None:
             self.clips += clipped
             return

@@ -140,8 +140,8 @@ _FIELDS = tuple(entry.name for entry in dataclasses.fields(Round) if entry.name 
 
 
 BESIDE = (
-    "metric", "lower_is_better", "reasons", "distances", "seconds", "deadline", "other_rounds", "neighbours",
-    "groups", "last_round", "rounds", "resumed_from", "device", "tier", "diverged", "models",
+    "metric", "lower_is_better", "reasons", "distances", "clipped_to", "seconds", "deadline", "other_rounds",
+    "neighbours", "groups", "last_round", "rounds", "resumed_from", "device", "tier", "diverged", "models",
     "run", "state", "name", "seed", "network", "data", "model", "rule", "attack", "training", "given",
     "misbehave", "node", "nodes", "task", "wire", "learner",
 )  # fmt: skip

@@ -489,11 +489,19 @@ def test_a_change_of_the_config_is_logged_when_a_peer_resumes(
 
 
 def test_a_neighbour_that_is_clipped_in_every_round_is_named(caplog: pytest.LogCaptureFixture) -> None:
-    journal, neighbours = Journal(Config(name="a", run="r")), {"b": 2.5, "c": 2.5, "d": 1.5}
+    journal, neighbours = Journal(Config(name="a", run="r")), {"b": 0.4, "c": 0.4, "d": 0.6}
     for round in range(FAR + 50):
-        distances = {**neighbours, "c": 1.5 if round % 90 == 0 else 2.5}
+        shares = {**neighbours, "c": 0.6 if round % 90 == 0 else 0.4}
         journal._tell_of_clipping(
-            Mixed(round=round, missing={}, rounds={}, distances=distances, radius=1.0, seconds=1, deadline=1)
+            Mixed(
+                round=round,
+                missing={},
+                rounds={},
+                distances=dict.fromkeys(shares, 2.5),
+                clipped_to=shares,
+                seconds=1,
+                deadline=1,
+            )
         )
     said = [
         record.__dict__["neighbour"] for record in caplog.records if "were clipped" in record.getMessage()

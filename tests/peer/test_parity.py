@@ -28,7 +28,7 @@ from clippedgossip.peer.local_network import read_network, write_network
 from clippedgossip.peer.loop import PeerRun
 from clippedgossip.peer.node import Node
 from clippedgossip.peer.peer_config import Config, Deadlines, Neighbour
-from clippedgossip.peer.peer_mixing import Mixing, describe_rule
+from clippedgossip.peer.peer_mixing import Mixed, Mixing, describe_rule
 from clippedgossip.peer.rejection import Rejected, Rejection
 from clippedgossip.rules import RULES
 from clippedgossip.runs.config import RunConfig
@@ -126,8 +126,10 @@ async def in_memory(
     *,
     may_miss: bool = False,
     first: tuple[int, ...] = (),
+    seen: list[Mixed] | None = None,
 ) -> list[Tensor]:
-    """Peers in one event loop, each living at its own pace, from its `first` round on."""
+    """Peers in one event loop, each living at its own pace, from its `first` round on. `seen` gets what each
+    round did."""
     net = MemoryNetwork()
     nodes: list[Node] = []
     learners = [make_learner(config) for config in configs]
@@ -139,8 +141,10 @@ async def in_memory(
             exchange = await node.exchange(half)
             assert may_miss or not exchange.missing
             mixed = torch.empty_like(half)
-            mix(half, exchange, [mixed], losses=learner.losses)
+            report = mix(half, exchange, [mixed], losses=learner.losses)
             learner.load(mixed)
+            if seen is not None:
+                seen.append(report)
 
     for config, learner in zip(configs, learners, strict=True):
         me = identity.load(config.folder)
@@ -180,6 +184,40 @@ KINDS = {
 KINDS |= {"krum", "mozi", "nnm", "trimmed-mean", "weighted-trimmed-mean"}
 """A rule of each kind: by coordinates, by distances, by losses, by the round; with a parameter for each node,
 with a rule inside. The others are of one of these kinds, and slow."""
+
+
+@pytest.mark.usefixtures("few_features")
+@pytest.mark.parametrize(
+    "rule",
+    [
+        *(
+            {"name": "clipped-gossip", "radius": r}
+            for r in (0.03, {"adaptive": 0.25}, {"quantile": 0.5}, {"local": 1})
+        ),
+        {"name": "cs-plus", "byzantine_weight": 0.1},
+        {"name": "median"},
+    ],
+    ids=str,
+)
+def test_clipped_messages_are_counted_as_in_the_simulator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rule: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(asyncio, "to_thread", at_once)
+    config = run_config(tmp_path, rule, rounds=10)
+    *_, last = train(config.build())
+    assert last.record is not None
+    share = last.record.clipped
+    seen: list[Mixed] = []
+    asyncio.run(in_memory(network_of(config, tmp_path), seen=seen))
+    if rule["name"] == "median":
+        assert share is None
+        assert {report.clipped for report in seen} == {None}
+        return
+    assert share
+    assert sum(report.clipped or 0 for report in seen) == round(share * 10 * 2 * len(EDGES))
+    for report in seen:
+        kept = {name: share * report.distances[name] for name, share in (report.clipped_to or {}).items()}
+        assert len({f"{radius:.6g}" for radius in kept.values()}) <= 1, "all are clipped to one radius"
 
 
 @pytest.mark.usefixtures("few_features")

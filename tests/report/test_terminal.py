@@ -86,6 +86,12 @@ def test_the_state_of_a_peer_is_never_cut(capsys: pytest.CaptureFixture[str]) ->
         assert {"11261/1000000", "97.5%", "1e-05", "1/1", "9.1%", str(lost)} <= {*" ".join(lines).split()}
 
 
+def test_a_peer_whose_rule_clips_nothing_has_no_share(capsys: pytest.CaptureFixture[str]) -> None:
+    row = {"round": 3, "rounds": 9, "links": {"1": True}, "messages": {"1": 3}, "clipped": None}
+    show_peers({"0": row})
+    assert "%" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("done", "total", "shown"),
     [(0, None, " "), (5_000_000, None, "5.0 MB"), (5_000, 10_000, "5.0 kB of 10.0 kB")],

@@ -225,7 +225,7 @@ def test_states_links_and_alarms_of_peers(tmp_path: Path) -> None:
     net = network(tmp_path / "net")
     now = time.time()
     reasons = {"2": {"malformed": 3, "backed off": 2}}
-    last = record(6, reasons={"2": "backed off"}, other_rounds={"1": 5}, rejected=1)
+    last = record(6, reasons={"2": "backed off"}, other_rounds={"1": 5}, rejected=1, clipped_to={"3": 0.1})
     old = {"1": now + 60, "2": None, "3": now - 600}
     with take(net / "0"):
         written(net / "0", [last], exchanged=old, reasons=reasons, rejected=3, convicted=["2"])

@@ -34,7 +34,9 @@ class Journal:
         self.metric, self.higher_is_better = ACCURACY, True
         """What the learner evaluates by, and whether more is better; `score` is its last value."""
         self.resumed: int | None = None
-        self.missing = self.rejected = self.clipped = 0
+        self.missing = self.rejected = 0
+        self.clipped: int | None = None
+        """How many messages were clipped; None where the rule clips none."""
         self.finite = True
         """Whether the peer's own model is."""
         self.round_time: float | None = None
@@ -83,7 +85,8 @@ class Journal:
         self._heard |= bool(report.rounds)
         self.missing += len(report.missing)
         self.rejected += report.rejected
-        self.clipped += report.clipped or 0
+        if report.clipped is not None:
+            self.clipped = (self.clipped or 0) + report.clipped
         self.overrun = max(self.overrun, report.seconds - report.deadline)
         self._metrics.seconds.observe(report.seconds)
         self._tell_of_clipping(report)
@@ -109,10 +112,10 @@ class Journal:
     def _tell_of_clipping(self, report: Mixed) -> None:
         """Neighbours that learn otherwise are clipped in every round, and nobody learns from the other."""
         for name, distance in report.distances.items():
-            far = report.radius is not None and distance > 2 * report.radius
-            self._far[name] = self._far[name] + 1 if far else 0
+            share = (report.clipped_to or {}).get(name, 1.0)
+            self._far[name] = self._far[name] + 1 if share < 0.5 else 0
             if self._far[name] == FAR:
-                told = {"neighbour": name, "distance": float(f"{distance:.3g}"), "radius": report.radius}
+                told = {"neighbour": name, "distance": _short(distance), "radius": _short(share * distance)}
                 why = "its lr, local_steps or data differ, the radius is too small, or it is Byzantine"
                 what = f"its last {FAR} messages were clipped to less than half of their distance"
                 log.warning(what, extra={**told, "why": why})
@@ -225,16 +228,22 @@ def _or_log() -> Iterator[None]:
 
 
 def _extra(report: Mixed) -> dict[str, Any]:
-    """Whose message was missing and why, how far the others were, and whose was of another round; what the
-    exchange took, and might have taken."""
+    """Whose message was missing and why, how far the others were, which were clipped and to what share, and
+    whose was of another round; what the exchange took, and might have taken."""
     extra: dict[str, Any] = {
         "reasons": {name: reason.value for name, reason in report.missing.items()},
         "distances": {name: float(f"{distance:.6g}") for name, distance in report.distances.items()},
         "seconds": round(report.seconds, 4),
         "deadline": round(report.deadline, 4),
     }
+    if report.clipped_to:
+        extra["clipped_to"] = {name: _short(share) for name, share in report.clipped_to.items()}
     others = {name: round for name, round in report.rounds.items() if round != report.round}
     return extra | ({"other_rounds": others} if others else {})
+
+
+def _short(number: float) -> float:
+    return float(f"{number:.3g}")
 
 
 def _begun(runs: Path, facts: dict[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import compress
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +20,8 @@ from clippedgossip.peer.peer_config import Config
 from clippedgossip.peer.rejection import VIOLATIONS, Rejection
 from clippedgossip.peer.round_neighbours import RoundNeighbours, describe_network
 from clippedgossip.randomness import purpose_word
-from clippedgossip.rules import ClippedGossip, Fixed, Oracle, Rule
-from clippedgossip.rules.base import LinearRule
+from clippedgossip.rules import ClippedGossip, Oracle, Rule
+from clippedgossip.rules.base import UNCLIPPED, LinearRule
 from clippedgossip.rules.premix import Premix
 from clippedgossip.settings import RuleConfig
 
@@ -47,8 +48,8 @@ class Mixed:
     """Of which round each message is that counted; usually the same."""
     distances: Mapping[str, float]
     """‖x_j − x_i‖ of those that did."""
-    radius: float | None
-    """Beyond which messages are clipped; None for rules that have no fixed one."""
+    clipped_to: Mapping[str, float] | None
+    """What share of its distance each clipped message was clipped to; None for rules that clip none."""
     seconds: float
     deadline: float
     finite: bool = True
@@ -56,9 +57,8 @@ class Mixed:
 
     @property
     def clipped(self) -> int | None:
-        """How many of the messages exceeded the radius."""
-        radius = self.radius
-        return None if radius is None else sum(distance > radius for distance in self.distances.values())
+        """How many of the messages were."""
+        return None if self.clipped_to is None else len(self.clipped_to)
 
     @property
     def rejected(self) -> int:
@@ -96,19 +96,22 @@ class Mixing:
         vector, on any device. The rule runs on that device, in parts where memory is short."""
         if not self.names:
             tensors.unflatten(vector, into)
-            return self._report(vector, exchange, [])
+            return self._report(vector, exchange, [], [])
         device = into[0].device
         rule = self.rule if losses is None or not self.rule.needs_losses else self._judging(losses)
         with _current(device):
             inbox = self._inbox(vector, exchange, device)
             in_parts = inbox.dense and device.type == "cpu"
             most = _BLOCK * torch.get_num_threads() if in_parts else len(vector)
-            start, mix = 0, _mixer(rule, inbox)
+            start, plan = 0, _plan(rule, inbox)
             for block in tensors.blocks(into, most):
                 stop = start + sum(piece.numel() for piece in block)
-                tensors.unflatten(mix(inbox.part(slice(start, stop)))[0], block)
+                part = inbox.part(slice(start, stop))
+                mixed = rule.mix(part) if plan is None else part.mixed(plan)
+                tensors.unflatten(mixed[0], block)
                 start = stop
-            return self._report(vector, exchange, _distances(inbox, measured=_linear(rule)))
+            shares = [] if plan is None else (plan[:, 1:] / inbox.layout.weights)[0].tolist()
+            return self._report(vector, exchange, _distances(inbox, measured=plan is not None), shares)
 
     def _inbox(self, vector: Tensor, exchange: Exchange, device: torch.device) -> Inbox:
         weights, senders = exchange.weights.to(device)[None], self.senders.to(device)[None]
@@ -129,19 +132,18 @@ class Mixing:
 
         return self.rule.with_losses(loss_of)
 
-    def _report(self, vector: Tensor, exchange: Exchange, distances: list[float]) -> Mixed:
-        found = {
-            name: distance
-            for name, distance in zip(self.names, distances, strict=True)
-            if name in exchange.rounds
-        }
-        radius = getattr(self.rule, "radius", None)
+    def _report(
+        self, vector: Tensor, exchange: Exchange, distances: list[float], shares: list[float]
+    ) -> Mixed:
+        """`shares` of their weights that the messages have in the result."""
+        used = [name in exchange.rounds for name in self.names]
+        found = dict(compress(zip(self.names, shares, strict=False), used))
         return Mixed(
             round=exchange.round,
             missing=exchange.missing,
             rounds=exchange.rounds,
-            distances=found,
-            radius=radius.value if isinstance(radius, Fixed) else None,
+            distances=dict(compress(zip(self.names, distances, strict=True), used)),
+            clipped_to={n: s for n, s in found.items() if s < UNCLIPPED} if self.rule.clips else None,
             seconds=exchange.seconds,
             deadline=exchange.deadline,
             finite=tensors.is_finite(vector),
@@ -209,17 +211,13 @@ def module_losses(model: nn.Module, loss: ModuleLoss) -> Losses:
     return losses
 
 
-def _mixer(rule: Rule, inbox: Inbox) -> Callable[[Inbox], Tensor]:
-    """A function that mixes a part of the inbox. Coefficients from distances or losses are computed once."""
-    if not _linear(rule):
-        return rule.mix
+def _plan(rule: Rule, inbox: Inbox) -> Tensor | None:
+    """(1, k+1) the coefficients of own model and messages, computed once from distances or losses; None for a
+    rule that has none."""
+    if not isinstance(_innermost(rule), LinearRule):
+        return None
     assert isinstance(rule, LinearRule)
-    plan = rule.plan(inbox)
-    return lambda part: part.mixed(plan)
-
-
-def _linear(rule: Rule) -> bool:
-    return isinstance(_innermost(rule), LinearRule)
+    return rule.plan(inbox)
 
 
 def _innermost(rule: Rule) -> Rule:

@@ -259,12 +259,13 @@ def unhealthy(status: Mapping[str, Any] | None, longest: float) -> str:
 
 
 _KINDS: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("pid", "round", "rounds", "clipped", "missing", "rejected"), (int,)),
+    **dict.fromkeys(("pid", "round", "rounds", "missing", "rejected"), (int,)),
     **dict.fromkeys(("equivocations", "suspicions", "refused_calls", "checkpoint_errors"), (int,)),
     **dict.fromkeys(("time", "overrun"), (int, float)),
     **dict.fromkeys(("score", "neighbour_distance", "round_time"), (int, float, type(None))),
     **dict.fromkeys(("links", "reasons", "exchanged", "messages"), (dict,)),
     **dict.fromkeys(("peer", "metrics", "metric", "misbehave"), (str,)),
+    "clipped": (int, type(None)),
     "records": (str, type(None)),
     "convicted": (list,),
     "finite": (bool,),

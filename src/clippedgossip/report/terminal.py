@@ -232,7 +232,7 @@ def _peers_table(rows: Mapping[str, Mapping[str, Any]]) -> str:
             score_text(row.get("metric"), row.get("score")),
             row.get("neighbour_distance"),
             f"{sum(links.values())}/{len(links)}" if links else None,
-            percent(row.get("clipped", 0) / used) if used else None,
+            percent(row["clipped"] / used) if used and row.get("clipped") is not None else None,
             row.get("missing"),
             row.get("rejected"),
         )

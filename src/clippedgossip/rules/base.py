@@ -20,6 +20,7 @@ from clippedgossip.rules.bound import Bound, Seen, Unbounded
 from clippedgossip.rules.sorting import middle_network
 
 MOST_IN_REGISTERS = 32  # values of a coordinate that a GPU sorts without memory
+UNCLIPPED = 1 - 1e-9  # a message that has less of its weight in the result was clipped
 Loss = Callable[[Neighborhood], Tensor]
 
 
@@ -66,6 +67,9 @@ class Rule(ABC):
 
     most_counts: ClassVar[int] = 1
     """On a network that changes: the most different numbers of neighbours with which a round is captured."""
+
+    clips: ClassVar[bool] = False
+    """Whether it clips messages, which are then counted."""
 
     @property
     def needs_losses(self) -> bool:

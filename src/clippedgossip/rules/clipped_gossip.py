@@ -3,6 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -162,6 +163,7 @@ class ClippedGossip(LinearRule):
     """
 
     radius: float | Radius = 1.0
+    clips: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.radius, Radius):

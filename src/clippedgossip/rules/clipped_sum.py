@@ -1,4 +1,5 @@
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -23,6 +24,7 @@ class CSPlus(LinearRule):
     """
 
     byzantine_weight: float
+    clips: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         fraction("byzantine_weight", self.byzantine_weight)

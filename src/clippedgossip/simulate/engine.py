@@ -21,7 +21,7 @@ from clippedgossip.network import Network
 from clippedgossip.network.schedule import Survey, survey
 from clippedgossip.randomness import Word
 from clippedgossip.records import Round
-from clippedgossip.rules import ClippedGossip, CSPlus, LinearRule
+from clippedgossip.rules import LinearRule
 from clippedgossip.simulate.selfcheck import SelfCheck, check_compiled
 from clippedgossip.simulate.setup import Setup, checked_counts, refuse_disconnected, refuse_what_does_not_fit
 from clippedgossip.simulate.state import Moment, State
@@ -267,8 +267,7 @@ class Mixer:
         """The half-steps of the last rounds, where messages come late."""
         self.memory = torch.zeros(self.attack.memory if self.attack else 0, size, device=device)
         self._place = torch.zeros(1, dtype=torch.int64, device=device)
-        clips = isinstance(self.rule, ClippedGossip | CSPlus)
-        self.metrics = RunMetrics(setup.network, self.layout, counts_clips=clips)
+        self.metrics = RunMetrics(setup.network, self.layout, counts_clips=self.rule.clips)
         self._byzantine_rows: Tensor | None = None
         if part.stop - part.start > self.regular:
             now = self.network.at(0, self.seed)

@@ -222,8 +222,7 @@ class WatchedPeer:
             return ("rejected" if reason in _REFUSED else "absent"), text(reason)
         other = _of(last, "other_rounds").get(origin)
         said = "used" if other is None else f"used, of round {text(other)}"
-        distance, radius = _of(last, "distances").get(origin), self.config.rule.get("radius")
-        if is_number(distance) and is_number(radius) and distance > radius:
+        if origin in _of(last, "clipped_to"):
             return "clipped", f"{said}, clipped"
         return "good", said
 
