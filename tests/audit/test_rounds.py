@@ -56,6 +56,37 @@ def test_a_bridge_in_every_fourth_round_connects_after_four_rounds() -> None:
     assert "IMPOSSIBLE\n" in str(audit(cut))
 
 
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        "random-matching",
+        {"name": "churn", "leave": 0.3, "join": 0.3},
+        lambda round: [[(0, 1), (2, 3), (4, 5)], [(1, 2)], [(3, 4), (5, 0)], [(0, 3)], []][round % 5],
+    ],
+)
+def test_waits_and_windows_are_those_from_every_round_looked_at(schedule: Any) -> None:
+    network = Network(nx.complete_graph(6), schedule=schedule)
+    found = rounds_audit(network)
+    assert found is not None
+    weights = [np.asarray(network.at(round).weights) for round in range(400)]
+
+    def wait(start: int) -> int:
+        used, end = nx.empty_graph(6), start
+        while not nx.is_connected(used):
+            used.add_edges_from(zip(*np.nonzero(weights[end]), strict=True))
+            end += 1
+        return end - start
+
+    waits = [wait(start) for start in range(300)]
+    assert found.connected_after == max(waits)
+    assert found.connected_mean == near(np.mean(waits))
+    windows = [
+        np.linalg.multi_dot([np.eye(6), *reversed(weights[start : start + max(waits)])]) - 1 / 6
+        for start in range(300)
+    ]
+    assert found.window_factor == near(max(np.linalg.norm(window, 2) for window in windows))
+
+
 def test_how_many_byzantine_nodes_are_heard_is_hypergeometric() -> None:
     network = Network(nx.complete_graph(9), byzantine=[0, 1, 2], schedule=RandomNeighbours(4))
     rounds, more_than = 2, 2

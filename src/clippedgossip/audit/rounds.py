@@ -3,14 +3,15 @@
 from dataclasses import dataclass
 
 import numpy as np
+from scipy import sparse
+from scipy.sparse import csgraph
 
 import clippedgossip.theory as theory
 from clippedgossip.network import Network
-from clippedgossip.network.schedule import RandomNeighbours, joined
+from clippedgossip.network.schedule import RandomNeighbours
 from clippedgossip.network.spectrum import Floats, matrix
 
 LOOKED = 300  # rounds
-STARTS = 20  # rounds from which windows begin
 DENSE = 400  # regular nodes of the largest network whose contraction is computed
 PATIENCE = 2000  # rounds in which the links should connect the regular nodes
 LONGEST = 10_000  # the same, where the rounds repeat
@@ -38,10 +39,10 @@ class RoundsAudit:
     directed: bool
     p: float | None  # 1 − the largest eigenvalue of E[W̃ᵀ Π W̃], Π = I − 11ᵀ/n; None for large networks
     expected: bool  # whether that expectation is exact; otherwise it is a mean over the rounds
-    connected_after: int | None  # rounds until the links together connect all: the most of all starts
+    connected_after: int | None  # rounds until the links together connect all, from any of these on
     unconnected_for: int | None  # if they do not: rounds looked at; None if these are all that there are
     connected_mean: float | None
-    window_factor: float | None  # on the distance, in windows of so many rounds: the largest
+    window_factor: float | None  # the largest on the distance, in so many rounds from any of these on
     delta_mean: float
     delta_median: float
     delta_95: float
@@ -56,13 +57,8 @@ def rounds_audit(network: Network, *, rounds: int = 1000, seed: int = 0) -> Roun
         return None
     looked = min(rounds, schedule.period or LOOKED)
     delta = np.concatenate([network.at(round, seed).delta for round in range(looked)])
-    starts = range(0, looked, -(-looked // STARTS))
-    waits: list[int] = []
-    for start in starts:
-        if (wait := _wait(network, start, seed)) is None:
-            break
-        waits.append(wait)
-    never = len(waits) < len(starts)
+    waits = _waits(network, looked, seed)
+    never = len(waits) < looked
     small = len(network.regular) <= DENSE
     drawn = schedule if isinstance(schedule, RandomNeighbours) and not network.fixed_weights else None
     p = None
@@ -71,8 +67,8 @@ def rounds_audit(network: Network, *, rounds: int = 1000, seed: int = 0) -> Roun
         p = 1 - max(0.0, float(np.linalg.eigvalsh(squares)[-1]))
         p = 0.0 if abs(p) < 1e-12 else p  # rounding
     factor = None
-    if small and waits and not never:
-        factor = max(_contraction(network, start, max(waits), seed) for start in starts)
+    if small and not never:
+        factor = _contraction(network, looked, max(waits), seed)
     return RoundsAudit(
         rounds=looked,
         directed=schedule.directed,
@@ -90,14 +86,24 @@ def rounds_audit(network: Network, *, rounds: int = 1000, seed: int = 0) -> Roun
     )
 
 
-def _wait(network: Network, start: int, seed: int) -> int | None:
-    """How many rounds from this one on until the links together connect the regular nodes."""
-    parts = np.arange(len(network.regular))
-    for passed in range(1 + _sought(network)):
-        if not parts.any():
-            return max(passed, 1)
-        parts = joined(network.at(start + passed, seed), parts)
-    return None
+def _waits(network: Network, looked: int, seed: int) -> list[int]:
+    """How many rounds from each start on until the links together connect the regular nodes; ends where they
+    do not.
+
+    A spanning tree of the newest links knows all starts: it connects from its oldest link on.
+    """
+    m = len(network.regular)
+    tree = sparse.csr_array((m, m))  # on each link, the round that used it, counted from 1
+    waits: list[int] = []
+    for round in range(looked + _sought(network)):
+        indptr, indices, _, _ = network.at(round, seed).regular_csr
+        now = sparse.csr_array((np.full(len(indices), round + 1.0), indices, indptr), shape=(m, m))
+        tree = -csgraph.minimum_spanning_tree(-tree.maximum(now).maximum(now.T))
+        oldest = int(tree.data.min(initial=round + 1.0)) if tree.nnz == m - 1 else 0
+        waits += [round + 1 - start for start in range(len(waits), min(oldest, looked))]
+        if len(waits) == looked or round + 1 - len(waits) >= _sought(network):
+            break
+    return waits
 
 
 def _sought(network: Network) -> int:
@@ -162,13 +168,30 @@ def _expected(network: Network, schedule: RandomNeighbours) -> Floats:
     return found
 
 
-def _contraction(network: Network, start: int, window: int, seed: int) -> float:
-    """The largest factor on the distance to the mean in a window of rounds."""
-    product = np.eye(len(network.regular))
-    for round in range(start, start + window):
-        product = _regular(network.at(round, seed)) @ product
-    spread = _centred(product)
-    return float(np.linalg.norm(spread - spread.mean(1, keepdims=True), 2))
+def _contraction(network: Network, looked: int, window: int, seed: int) -> float:
+    """The largest factor on the distance to the mean in a window of rounds that starts in one looked at.
+
+    A window is the end of one block of rounds and the beginning of the next: so a round is multiplied twice.
+    """
+
+    def w(round: int) -> Floats:
+        return _regular(network.at(round, seed))
+
+    largest, nothing = 0.0, np.eye(len(network.regular))
+    for block in range(0, looked, window):
+        following, end = block + window, nothing
+        ends: dict[int, Floats] = {}  # by the round that they start in
+        for round in reversed(range(block, following)):
+            end = end @ w(round)
+            if round < looked:
+                ends[round] = end
+        beginning = nothing
+        for start, end in sorted(ends.items(), key=lambda item: item[0]):
+            spread = _centred(beginning @ end)
+            spread -= spread.mean(1, keepdims=True)
+            largest = max(largest, float(np.linalg.norm(spread, 2)))
+            beginning = w(start + window) @ beginning
+    return largest
 
 
 def _heard(network: Network, schedule: RandomNeighbours, rounds: int) -> Heard:
