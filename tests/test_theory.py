@@ -73,6 +73,6 @@ def test_vacuous_bounds_are_called_vacuous() -> None:
 
 
 def test_a_gap_known_only_as_an_upper_bound_guarantees_nothing() -> None:
-    guarantee = theory.ConsensusGuarantee(factor=0.5, limit=0.1, delta_max=0.01, exact=False)
+    guarantee = theory.ConsensusGuarantee(factor=0.5, limit=0.1, delta_max=0.01, applies=False)
     assert not guarantee.holds
     assert np.isfinite(guarantee.factor)

@@ -24,12 +24,12 @@ class ConsensusGuarantee:
     factor: float
     limit: float
     delta_max: float
-    exact: bool
+    applies: bool  # False: γ is only an upper bound, or rounds differ, or messages come late
 
     @property
     def holds(self) -> bool:
         """Whether every round brings the regular nodes closer to their mean."""
-        return self.exact and self.delta_max < self.limit
+        return self.applies and self.delta_max < self.limit
 
     @property
     def vacuous(self) -> bool:
@@ -44,12 +44,12 @@ class TrainingGuarantee:
     limit: float
     delta_max: float
     gamma: float
-    exact: bool
+    applies: bool  # as for consensus
 
     @property
     def holds(self) -> bool:
-        """Whether the theorem applies."""
-        return self.exact and self.gamma > 0 and self.delta_max <= self.limit
+        """Whether the network is what the theorem asks for."""
+        return self.applies and self.gamma > 0 and self.delta_max <= self.limit
 
     def max_step(self, smoothness: float) -> float:
         """The largest step size that the theorem allows: η ≤ γ/(40L)."""
@@ -101,13 +101,18 @@ def consensus_factor(network: Network) -> float:
     return sqrt(1 - network.p) + sqrt(C1 * network.delta_max)
 
 
+def _applies(network: Network) -> bool:
+    """Both theorems take one W for all rounds, and every message in the round in which it was sent."""
+    return not network.changes and (network.gap.exact or network.delta_max == 0)
+
+
 def consensus_guarantee(network: Network) -> ConsensusGuarantee:
     """The consensus theorem on this network: δ_max < γ²/32."""
     return ConsensusGuarantee(
         factor=consensus_factor(network),
         limit=network.spectral_gap**2 / C1,
         delta_max=network.delta_max,
-        exact=network.gap.exact or network.delta_max == 0,
+        applies=_applies(network),
     )
 
 
@@ -117,7 +122,7 @@ def training_guarantee(network: Network) -> TrainingGuarantee:
         limit=network.spectral_gap**2 / (64 * C1 * C2),
         delta_max=network.delta_max,
         gamma=network.spectral_gap,
-        exact=network.gap.exact or network.delta_max == 0,
+        applies=_applies(network),
     )
 
 

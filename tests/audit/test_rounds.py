@@ -87,6 +87,20 @@ def test_waits_and_windows_are_those_from_every_round_looked_at(schedule: Any) -
     assert found.window_factor == near(max(np.linalg.norm(window, 2) for window in windows))
 
 
+@pytest.mark.parametrize(
+    "changes", [{"delay": 2}, {"schedule": "random-matching"}, {"delay": 1, "schedule": "random-matching"}]
+)
+def test_a_network_that_changes_is_guaranteed_nothing(changes: dict[str, Any]) -> None:
+    """With two rounds of delay, gossip on this network increases the distance to the mean in some rounds."""
+    network = Network(nx.complete_graph(40), byzantine=[0], **changes)
+    assert theory.consensus_guarantee(Network(nx.complete_graph(40), byzantine=[0])).holds
+    said = audit(network, suggestions=0)
+    assert "CONSENSUS IS NOT GUARANTEED" in str(said)
+    assert "guaranteed by the theorem" not in str(said)
+    assert not said.to_json()["consensus_guaranteed"]
+    assert not said.to_json()["training_guaranteed"]
+
+
 def test_how_many_byzantine_nodes_are_heard_is_hypergeometric() -> None:
     network = Network(nx.complete_graph(9), byzantine=[0, 1, 2], schedule=RandomNeighbours(4))
     rounds, more_than = 2, 2

@@ -154,7 +154,7 @@ def audit(
         edges = suggest_edges(network, suggestions)
         plain = network.weighting == "metropolis-hastings" and network.connected
         lazy = (1 - gap.lambda2) / 2 if plain else 0.0
-        few = len(network.byzantine) > 0 and network.n <= LARGEST and network.schedule is None
+        few = len(network.byzantine) > 0 and network.n <= LARGEST and not network.changes
         return Audit(
             network=network,
             consensus=theory.consensus_guarantee(network),

@@ -93,6 +93,13 @@ def _verdict(audit: Audit) -> str:
             "without a Byzantine node connects these parts, although the paper assumes one. No rule can "
             "repair that; more edges can."
         )
+    elif network.changes:
+        verdict = "CONSENSUS IS NOT GUARANTEED"
+        why = (
+            "The consensus theorem is about a network that is the same in all rounds, and about messages in "
+            "time. It says nothing of this one. The numbers are those of the network with all its links"
+        )
+        why += "; what its rounds do stands below." if audit.rounds is not None else "."
     elif network.delta_max == 0:
         verdict = "CONSENSUS IS GUARANTEED"
         why = (
@@ -121,8 +128,6 @@ def _verdict(audit: Audit) -> str:
         count = len(worst.nodes)
         few = "One more Byzantine node" if count == 1 else f"{count} more Byzantine nodes"
         why += f" {few} in the wrong place would undo that (below)."
-    if audit.rounds is not None and audit.possible:
-        why += " All of this is about the network with all its links; what its rounds do stands below."
     return f"{verdict}\n{_paragraph(why)}"
 
 
