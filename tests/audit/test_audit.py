@@ -159,6 +159,21 @@ def test_the_first_suggested_edge_is_the_best_there_is(graph: Graph) -> None:
         assert found[0].gamma_after == near(best)
 
 
+@pytest.mark.parametrize(
+    "network",
+    [
+        Network(graphs.line(nodes=11), byzantine=[3]),
+        Network(nx.disjoint_union(nx.complete_graph(4), nx.path_graph(5)), weights="lazy"),
+        Network(nx.path_graph(24)),
+        Network(graphs.random_tree(nodes=40, seed=1)),
+    ],
+)
+def test_the_edge_that_joins_two_parts_or_helps_a_tree_is_the_best_there_is(network: Network) -> None:
+    pairs = [(i, j) for i, j in combinations(network.regular.tolist(), 2) if network.weights[i, j] == 0]
+    (found,) = suggest_edges(network, 1)
+    assert found.gamma_after == near(max(network.with_edges([pair]).spectral_gap for pair in pairs))
+
+
 def test_suggestions_widen_the_bridge_of_a_dumbbell() -> None:
     suggestions = suggest_edges(Network(graphs.dumbbell()), 3)
     assert [round(suggestion.gamma_after, 4) for suggestion in suggestions] == [0.0312, 0.0475, 0.0644]
