@@ -239,6 +239,17 @@ def test_node_lists_are_short() -> None:
     assert nodes_text(network, range(0, 40, 2), 20) == "0, 2, 4, 6, 8, 10, …"
     named = Network(nx.relabel_nodes(graphs.ring(nodes=4), dict(enumerate("abcd"))))
     assert nodes_text(named, [0, 2]) == "a, c"
+    odd = Network(nx.Graph([(1.5, True), (True, 3)]))  # as JSON may name nodes
+    assert nodes_text(odd, [1, 2]) == "True, 3"
+
+
+def test_the_words_agree_with_the_numbers() -> None:
+    torn = audit(Network(nx.disjoint_union_all([nx.complete_graph(3)] * 12)))
+    assert "12 parts (nodes: 3, 3, 3, 3, 3, 3, 3, 3, 3, 3 and 2 more)" in " ".join(str(torn).split())
+    still = nx.Graph([("a", "b", {"weight": 1e-300}), ("b", "c", {"weight": 0.3})])
+    nothing = audit(Network(still, weights="own"))  # γ is 0: the theorem guarantees no progress
+    assert not nothing.to_json()["consensus_guaranteed"]
+    assert "CONSENSUS IS NOT GUARANTEED" in str(nothing)
 
 
 def test_large_networks_are_audited_and_drawn_without_dense_arrays(tmp_path: Path) -> None:

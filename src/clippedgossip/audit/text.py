@@ -36,7 +36,7 @@ def nodes_text(network: Network, nodes: Iterable[int], room: int = 60) -> str:
     """Labels, runs of whole numbers written as 3–7, cut short to fit."""
     labels: list[Hashable] = [network.labels[i] for i in nodes]
     parts: list[str] = []
-    if all(isinstance(label, int) for label in labels):
+    if all(type(label) is int for label in labels):
         numbers = sorted(int(str(label)) for label in labels)
         start = 0
         for k in range(len(numbers)):
@@ -89,7 +89,7 @@ def _verdict(audit: Audit) -> str:
         shown = some(map(len, network.components), 10)
         verdict = "CONSENSUS IS IMPOSSIBLE"
         why = (
-            f"The regular nodes fall into {len(network.components)} parts (of {shown} nodes). No path "
+            f"The regular nodes fall into {len(network.components)} parts (nodes: {shown}). No path "
             "without a Byzantine node connects these parts, although the paper assumes one. No rule can "
             "repair that; more edges can."
         )
@@ -100,7 +100,7 @@ def _verdict(audit: Audit) -> str:
             "time. It says nothing of this one. The numbers are those of the network with all its links"
         )
         why += "; what its rounds do stands below." if audit.rounds is not None else "."
-    elif network.delta_max == 0:
+    elif network.delta_max == 0 and guarantee.holds:
         verdict = "CONSENSUS IS GUARANTEED"
         why = (
             "The regular nodes are connected and have no Byzantine neighbour. By the consensus theorem every "
