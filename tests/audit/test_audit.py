@@ -7,6 +7,7 @@ from itertools import combinations
 from math import inf, sqrt
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import networkx as nx
 import numpy as np
@@ -25,7 +26,7 @@ from clippedgossip.errors import NetworkError
 from clippedgossip.graphs.generators import Graph
 from clippedgossip.network import Network
 from clippedgossip.network.spectrum import RELATIVE, dense_gap, matrix
-from clippedgossip.report.network_drawing import draw_audit, draw_network
+from clippedgossip.report.network_drawing import draw_audit, draw_network, network_svg
 from tests.rounding import near
 
 KEYS = {"nodes", "edges", "regular", "byzantine", "connected", "gamma", "gamma_full", "p"} | {
@@ -463,3 +464,14 @@ def turned(network: Network, node: int) -> float:
     """δ_max/γ² when this node is Byzantine."""
     left, _, delta = without(network, np.array([node]))
     return delta / dense_gap(left.toarray()).value ** 2
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"), [("$x$", "$x$"), ("<&>", "<&>"), ("\x01\n", "··"), ("$\\frac$", None), ("", None)]
+)
+def test_a_node_of_any_name_is_drawn_by_that_name(tmp_path: Path, name: str, shown: str | None) -> None:
+    network = Network(nx.relabel_nodes(graphs.complete(nodes=3), {0: name}))
+    draw_audit(audit(network), tmp_path / "odd.svg")
+    for svg in ((tmp_path / "odd.svg").read_text(), network_svg(network)):
+        texts = [text.text for text in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")]
+        assert shown is None or shown in texts

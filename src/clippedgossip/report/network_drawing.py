@@ -70,6 +70,7 @@ def draw_audit(audit: Audit, path: Path, *, title: str = "") -> None:
             raise NetworkError(f"cannot draw to {path}: {why}\ngive another file") from error
 
 
+@rc_context({"text.parse_math": False})  # names are names, also those with dollars
 def draw_network(network: Network, *, title: str = "", **marked: Any) -> Figure:
     """The network as a figure with a legend. `marked` is what `draw_on` takes besides."""
     figure = Figure(figsize=(7.2, 5.4), layout="constrained")
@@ -167,6 +168,7 @@ def _name_nodes(
 
 
 def _short(name: str) -> str:
+    name = "".join(letter if letter.isprintable() else "·" for letter in name)  # as XML wants
     return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
 
 
