@@ -47,7 +47,7 @@ def consensus(
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="A parameter of the attack; repeatable.")
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of mixing.")] = 100,
-    dim: Annotated[int, typer.Option(min=1, help="Length of every node's vector.")] = 10,
+    dim: Annotated[int, typer.Option(min=1, help="Length of every node's random vector.")] = 10,
     start: Annotated[
         str | None,
         typer.Option(
