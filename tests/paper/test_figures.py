@@ -698,8 +698,13 @@ def test_contradictions_in_a_file_of_results_are_refused(tiny: str, tmp_path: Pa
         ([run, run], "each must be there once"),
         ([longer], "values of .* rounds with seed"),
         ([{**run, "final": {**run["final"], "all": 0.5}}], "ends at 0.5 of all with seed 0, but at"),
+        ([{**run, "final": {**run["final"], "all": None}}], "ends at no number of all with seed 0, but at"),
+        ([{**run, "seed": raw["seeds"]}], "they go to"),
+        ([{**run, "seed": -1}], "they go to"),
+        ([], "is there twice"),
     ):
-        path.write_text(json.dumps(raw | {"lines": [{**line, "runs": runs}]}))
+        lines = [{**line, "runs": runs}] * (1 if runs else 2)
+        path.write_text(json.dumps(raw | {"lines": lines}))
         for read in (
             lambda: Known.load(path, tiny),
             lambda: reproduce(tiny, Options(source=path, out=tmp_path)),

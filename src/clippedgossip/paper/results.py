@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -93,12 +93,14 @@ class RunResult:
                 rounds = len(self.rounds)
                 return f"has {len(curve)} values of {name} for {rounds} rounds with seed {self.seed}"
             points = zip(self.rounds, curve, strict=True)
-            ends = [value for at, value in points if at > before and value is not None]
+            late = [value for at, value in points if at > before]
+            ends = [value for value in late if value is not None]
             end = self.final.get(name)
-            if self.diverged or end is None or not ends:
+            if self.diverged or not ends or (end is None and len(ends) < len(late)):
                 continue
-            if not math.isclose(mean := sum(ends) / len(ends), end, rel_tol=10.0 ** (1 - DIGITS)):
-                return f"ends at {end:.5g} of {name} with seed {self.seed}, but at {mean:.5g} in its curve"
+            mean, said = sum(ends) / len(ends), "no number" if end is None else f"{end:.5g}"
+            if end is None or not math.isclose(mean, end, rel_tol=10.0 ** (1 - DIGITS)):
+                return f"ends at {said} of {name} with seed {self.seed}, but at {mean:.5g} in its curve"
         return ""
 
     def end(self, measure: str) -> float:
@@ -142,6 +144,10 @@ class Line:
     runs: Sequence[RunResult] = ()
     value: str = ""
     """Of a run that tunes a parameter: the value that was tried."""
+
+    @property
+    def label(self) -> str:
+        return f"{self.rule} in {self.setting}"
 
     @property
     def tuned(self) -> tuple[str, str]:
@@ -349,10 +355,23 @@ class Results:
         if raw["format"] != FORMAT:
             raise RunError(f"{path} has format {raw['format']}; known is {FORMAT}\ngive another file")
         results = decoded(cls, {name: held for name, held in raw.items() if name != "format"}, path)
-        for line in (*results.lines, *results.tuning):
-            if wrong := line.contradiction():
-                raise unreadable(path, f"{line.rule} in {line.setting} {wrong}")
+        if wrong := next(results.contradictions(), ""):
+            raise unreadable(path, wrong)
         return results
+
+    def contradictions(self) -> Iterator[str]:
+        """What cannot be in a file that was put together or edited."""
+        there: set[str] = set()
+        for line in self.lines:
+            seeds = {run.seed for run in line.runs}
+            if not seeds <= set(range(self.seeds)):
+                yield f"{line.label} has the seeds {sorted(seeds)}; they go to {self.seeds - 1}"
+            if line.label in there:
+                yield f"{line.label} is there twice"
+            there.add(line.label)
+        for line in (*self.lines, *self.tuning):
+            if wrong := line.contradiction():
+                yield f"{line.label} {wrong}"
 
 
 def read_json(path: Path) -> dict[str, Any]:
