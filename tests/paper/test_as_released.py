@@ -202,6 +202,49 @@ def test_the_interval_decides_what_explains_a_difference() -> None:
     assert _why({"ours": ours, "all": one, "cnn": goal, "one-mask": ours}, None) == "–"
 
 
+def test_deviations_that_do_not_concern_a_row_decide_nothing_there(kept: Results) -> None:
+    """They neither lack seeds, nor make of the only one that does concern it one of several."""
+    ours = {
+        (line.setting, line.rule.partition(" | ")[0]): line.runs for line in kept.lines if "ours" in line.rule
+    }
+    lines = [
+        replace(line, runs=ours[line.setting, line.rule.partition(" | ")[0]])
+        if "| cnn" in line.rule
+        else line
+        for line in kept.lines
+    ]
+    table = AsReleased(figure("dumbbell"), ["bucketing", "cnn"]).comparison(replace(kept, lines=lines))
+    (row,) = (row for row in table.rows if row[:2] == ["non-IID", "Gossip"])
+    assert row[-1] == "no single one", "no bucketing, and with the CNN it is as ours"
+    path = Path(__file__).parents[2] / "docs" / "results" / "h200" / "clipping-radius-as-released.json"
+    experiment = AsReleased(figure("clipping-radius"), list(DEVIATIONS))
+    table = experiment.comparison(Results.load(path, experiment.name))
+    assert {row[1]: row[-1] for row in table.rows if row[0] == "BF"} == {
+        **dict.fromkeys(["τ = 0.1", "τ = 0.5", "τ = 1", "τ = 2", "τ = 10"], "–"),
+        "adaptive": "bit-flipping",
+    }
+
+
+def test_released_numbers_are_of_the_paper_s_scale_alone(kept: Results) -> None:
+    """Neither the miniature nor a part of the rounds is judged by them."""
+    experiment = AsReleased(figure("dumbbell"), ["bucketing"])
+    assert {row[2] for row in experiment.comparison(kept).rows} > {"63.0"}
+    for other in (replace(kept, scale="quick"), replace(kept, length=0.5)):
+        table = experiment.comparison(other)
+        assert {(row[2], row[-1]) for row in table.rows} == {(None, "–")}
+        assert "released numbers are of the paper's scale" in table.caption
+
+
+def test_of_all_deviations_a_file_may_have_some_together(tmp_path: Path) -> None:
+    source = Path(__file__).parents[2] / "docs" / "results" / "h200"
+    options = Options(out=tmp_path, source=source, scale="paper")
+    (made,) = prepare(with_deviations(["clipping-radius"], []), options, lambda *_: None)
+    done = made.judge(lambda *_: None)
+    kept = Results.load(source / "clipping-radius-as-released.json", "clipping-radius-as-released")
+    assert done.result.lines == kept.lines
+    assert "Not run: few-images, one-mask, cnn." in done.path.read_text()
+
+
 def test_the_page_says_which_deviations_lack_runs(kept: Results) -> None:
     experiment = AsReleased(figure("dumbbell"), list(DEVIATIONS))
     assert "as released" in experiment.comparison(kept).header

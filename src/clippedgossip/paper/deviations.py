@@ -151,7 +151,8 @@ class AsReleased(TrainingExperiment):
             return ""
         shown, effective = _arms(line for line in result.lines if line.runs), _arms(self._all(result))
         idle = [name for name in self.deviations if name not in effective]
-        lacking = [arm for arm in effective if arm not in shown]
+        arms = [arm for arm in effective if arm not in shown]
+        lacking = [arm for arm in arms if arm in DEVIATIONS] or arms  # without one, nor is it among others
         parts = [f"Without effect on this figure at this scale: {', '.join(idle)}."] if idle else []
         return " ".join([*parts, f"Not run: {', '.join(lacking)}."] if lacking else parts)
 
@@ -160,10 +161,14 @@ class AsReleased(TrainingExperiment):
         return list(self.cases(next(scale for name, scale in self.scales.items() if name == result.scale)))
 
     def _loaded(self, options: Options) -> Results:
-        """Of a file that has more deviations, the lines of these alone."""
+        """Of a file that has more deviations, the lines of these alone, or of some of them together."""
         result = super()._loaded(options)
         asked = {(case.setting, case.rule) for case in self._all(result)}
-        lines = [line for line in result.lines if (line.setting, line.rule) in asked]
+        lines = [
+            line
+            for line in result.lines
+            if (line.setting, line.rule) in asked or {*_deviations(line)} <= {*self.deviations}
+        ]
         if len(lines) == len(result.lines):
             return result
         part = replace(result, lines=lines)
@@ -199,6 +204,7 @@ class AsReleased(TrainingExperiment):
         shown = [name for name in self.deviations if name in arms]
         every = len(self.deviations) == len(DEVIATIONS)
         whole = every and all(arm in arms for arm in effective if arm in DEVIATIONS)
+        comparable = result.scale == "paper" and result.length == 1
         for setting in result.settings:
             group = self.reported(setting)
             for rule in dict.fromkeys(_rule(line.rule) for line in result.lines if line.setting == setting):
@@ -208,8 +214,8 @@ class AsReleased(TrainingExperiment):
                 ran = {OURS: _arm(rule, OURS), RELEASED: _arm(rule, *alone)}  # all that are asked for
                 ran |= {arm: _arm(rule, arm) for arm in shown}
                 cells = [result.accuracy(setting, label, group) for label in ran.values()]
-                ends = {arm: result.final(setting, label, group) for arm, label in ran.items()}
-                known = self.figure.released(setting, rule)
+                ends = {arm: result.final(setting, ran[arm], group) for arm in (OURS, RELEASED, *alone)}
+                known = self.figure.released(setting, rule) if comparable else None
                 why = _why(ends, known)
                 rows.append([setting, rule, None if known is None else f"{known:.1f}", *cells, why])
         all_of_them = RELEASED if whole else TOGETHER
@@ -220,6 +226,7 @@ class AsReleased(TrainingExperiment):
             drawing.ends(result),
             fewer,
             EXPLAINED,
+            "" if comparable else "The released numbers are of the paper's scale: not here.",
             self.left_out(result),
         ]
         return Table(header, rows, " ".join(filter(None, parts)) if rows else UNCHANGED, keys=2)
@@ -239,8 +246,8 @@ def _fewer_seeds(header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> tuple
 
 
 def _why(ends: Mapping[str, Floats], released: float | None) -> str:
-    """Each deviation that alone goes at least half of the way from ours to the released number, or to all
-    that were asked for: of one alone that would say nothing."""
+    """Each deviation of a row that alone goes at least half of the way from ours to the released number, or
+    to all of them: of one alone that would say nothing."""
     ours, together, *alone = ends.values()
     goal = together if released is None else np.full_like(ours, released / 100)
     way = estimate((goal - ours).tolist())
@@ -263,6 +270,10 @@ def _why(ends: Mapping[str, Floats], released: float | None) -> str:
 
 def _arms(lines: Iterable[Line | Case]) -> dict[str, None]:
     return dict.fromkeys(line.rule.rpartition(" | ")[2] for line in lines)
+
+
+def _deviations(line: Line) -> list[str]:
+    return line.rule.rpartition(" | ")[2].split(" + ")
 
 
 def _arm(rule: str, *arm: str) -> str:
