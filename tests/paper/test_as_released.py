@@ -34,6 +34,7 @@ from clippedgossip.paper.deviations import (
     deviating,
     with_deviations,
 )
+from clippedgossip.paper.overview import write_overview
 from clippedgossip.paper.results import Results, RunResult
 from clippedgossip.paper.training_figure import MNIST, TrainingExperiment
 from clippedgossip.rules import ClippedGossip, Gossip, Rule, TrimmedMean
@@ -243,6 +244,9 @@ def test_of_all_deviations_a_file_may_have_some_together(tmp_path: Path) -> None
     kept = Results.load(source / "clipping-radius-as-released.json", "clipping-radius-as-released")
     assert done.result.lines == kept.lines
     assert "Not run: few-images, one-mask, cnn." in done.path.read_text()
+    several = write_overview([done, done], options).read_text()
+    assert several.count("explained by") == 2, "the accuracies, since there are no claims"
+    assert "no claims" not in several
 
 
 def test_the_page_says_which_deviations_lack_runs(kept: Results) -> None:

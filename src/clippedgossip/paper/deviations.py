@@ -183,7 +183,7 @@ class AsReleased(TrainingExperiment):
     def figures(self, result: Results) -> Mapping[str, PagePart]:
         rows: list[list[Cell]] = [[name, WORDS[name]] for name in self.deviations]
         said = Table(["deviation", "what the released code does"], rows, keys=1)
-        return {"Deviations": said, "Accuracies, with and without": self.comparison(result)}
+        return {"Accuracies, with and without": self.comparison(result), "Deviations": said}
 
     def notes(self, result: Results) -> Sequence[Section]:
         return super().notes(result) if result.lines else []

@@ -28,24 +28,24 @@ def write_overview(done: Sequence[Reproduction], options: Options) -> Path:
     counts: list[list[Cell]] = [
         [part.experiment.title, *(part.claims.count(verdict) for verdict in PLURALS)] for part in done
     ]
-    sections = [Section("At a glance", [Table(["figure", *PLURALS.values()], counts)])]
+    glance = Section("At a glance", [Table(["figure", *PLURALS.values()], counts)])
+    sections = [glance] if everything.claims else []
     for part in done:
         target = part.path.relative_to(options.out).as_posix()
         link = PageLink("The page of this figure: more plots, networks, configs", target)
         first = list(part.figures.values())[:1]
-        sections.append(
-            Section(
-                part.experiment.title,
-                [Text(part.experiment.intro(part.result)), *first, link, part.claims],
-            )
-        )
+        shown = [Text(part.experiment.intro(part.result)), *first, link]
+        claims = [part.claims] if part.claims.claims else []
+        sections.append(Section(part.experiment.title, [*shown, *claims]))
     sizes = dict.fromkeys(part.result.size for part in done if hasattr(part.result, "size"))
     own = sum(part.experiment.name in SETS["ours"] for part in done)
     lead = (
         f"{len(done)} figures{' at the ' * bool(sizes)}{' and the '.join(sizes)}"
-        f"{f', {own} of them not in the paper' if own else ''}. What the paper, or we, say stands "
-        f"beside what was seen. Of {len(everything.claims)} claims {everything.tally}."
+        f"{f', {own} of them not in the paper' if own else ''}."
     )
+    if everything.claims:
+        lead += " What the paper, or we, say stands beside what was seen."
+        lead += f" Of {len(everything.claims)} claims {everything.tally}."
     judged = {part.experiment.name: (part.result, part.claims) for part in done}
     write_claims(options.out / "claims.json", judged)
     return write(options.out / "index.html", page("ClippedGossip: figures", lead, sections))
