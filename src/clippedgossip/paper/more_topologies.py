@@ -80,7 +80,7 @@ class MoreTopologies(TrainingExperiment):
         for where in NETWORKS:
             clipping, second, *others = (_mean(result, where, rule) for rule in ROBUST)
             yield check(
-                f"{where}: GM is very good, and comes second",
+                f"{where}: GM comes second",
                 worst([second - best(others), clipping - second]),
                 NO_WORSE,
                 note="its lead over TM and Mozi, or ClippedGossip's over it if less; mean over attacks",
