@@ -399,6 +399,12 @@ def test_a_page_says_how_many_runs_are_missing(kept: str, said: str) -> None:
     assert said in intro
 
 
+def test_a_page_says_that_its_file_lacks_a_whole_line() -> None:
+    """As one of an older version may, or one that was put together."""
+    result = Results.load(RESULTS / "dumbbell.json", "dumbbell")
+    assert "Of 125 runs 120 are here" in training("dumbbell").intro(replace(result, lines=result.lines[1:]))
+
+
 class Tiny(TrainingExperiment):
     """Two rules on a ring of three, a few rounds."""
 

@@ -341,7 +341,8 @@ class TrainingExperiment(Experiment[Results]):
 
     def intro(self, result: Results) -> str:
         small = " This is a miniature: verdicts can differ from those at the paper's scale."
-        whole, here = len(result.lines) * result.seeds, sum(len(line.runs) for line in result.lines)
+        lines = list(self.cases(self.scales[result.scale]))  # a file may lack some of them
+        whole, here = len(lines) * result.seeds, sum(len(line.runs) for line in result.lines)
         lacking = (
             f" Of {whole} runs {here} are here: the table of accuracies counts them." if here < whole else ""
         )
