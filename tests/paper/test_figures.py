@@ -719,6 +719,16 @@ def test_contradictions_in_a_file_of_results_are_refused(tiny: str, tmp_path: Pa
                 read()
 
 
+def test_a_run_whose_end_is_not_that_of_its_records_is_refused(tiny: str, tmp_path: Path) -> None:
+    """Its results would be refused as well."""
+    written(tmp_path, tiny)
+    path = next((tmp_path / "runs").rglob("summary.json"))
+    summary = json.loads(path.read_text())
+    path.write_text(json.dumps(summary | {"groups": summary["groups"] | {"all": 0.987}}))
+    with pytest.raises(RunError, match=rf"{path.parent.name} ends at 0.987 of all(.|\n)*run it again"):
+        written(tmp_path, tiny)
+
+
 def test_results_of_other_settings_are_refused(tiny: str, tmp_path: Path) -> None:
     """Captions, claims and remarks are about the configs of this version."""
     raw, path = written(tmp_path / "first", tiny), tmp_path / "results.json"

@@ -55,8 +55,8 @@ class RunResult:
     """Its models became NaN or infinite. Its last record stands for its end."""
 
     @classmethod
-    def read(cls, run: RunDirectory, seed: int, rounds: int) -> "RunResult | None":
-        """From the folder of the run. None while it is not finished."""
+    def read(cls, run: RunDirectory, seed: int, rounds: int, before: int) -> "RunResult | None":
+        """From the folder of the run; its end are the rounds after `before`. None while it is unfinished."""
         summary = run.summary
         if summary is None:
             return None
@@ -77,7 +77,7 @@ class RunResult:
             at.append(rounds)
             for values in curves.values():
                 values.append(values[-1])
-        return cls(
+        result = cls(
             seed=seed,
             final=summary["groups"] | {DISTANCE: summary[DISTANCE]},
             rounds=at,
@@ -85,6 +85,9 @@ class RunResult:
             seconds=summary.get("seconds"),
             diverged=diverged,
         )
+        if wrong := result.contradiction(before):
+            raise RunError(f"{run.path} {wrong}\ndelete it and run it again")
+        return result
 
     def contradiction(self, before: int) -> str:
         """How its numbers disagree, if they do. Its ends are means over the rounds after `before`."""
@@ -170,9 +173,9 @@ class Line:
     def read(self, seeds: Iterable[int], root: Path, known: "Known") -> "tuple[Line, list[RunDirectory]]":
         """The line with its known runs and the finished ones under `root`, and the folders of all of them."""
         folders = {seed: RunConfig.from_mapping({**self.config, "seed": seed}).run(root) for seed in seeds}
-        rounds = self.config["training"]["rounds"]
+        rounds, last = (self.config["training"][name] for name in ("rounds", "evaluate_last"))
         runs = [
-            RunResult.read(folder, seed, rounds) or known.run(self.config, seed)
+            RunResult.read(folder, seed, rounds, rounds - last) or known.run(self.config, seed)
             for seed, folder in folders.items()
         ]
         return replace(self, runs=[run for run in runs if run is not None]), list(folders.values())
