@@ -234,6 +234,10 @@ def test_released_numbers_are_of_the_paper_s_scale_alone(kept: Results) -> None:
         table = experiment.comparison(other)
         assert {(row[2], row[-1]) for row in table.rows} == {(None, "–")}
         assert "released numbers are of the paper's scale" in table.caption
+    path = Path(__file__).parents[2] / "docs" / "results" / "h200" / "clipping-radius-as-released.json"
+    experiment = AsReleased(figure("clipping-radius"), ["bit-flipping"])
+    none = experiment.comparison(replace(Results.load(path, experiment.name), scale="quick"))
+    assert "released numbers" not in none.caption, "this figure has none"
 
 
 def test_of_all_deviations_a_file_may_have_some_together(tmp_path: Path) -> None:

@@ -218,6 +218,7 @@ class AsReleased(TrainingExperiment):
                 known = self.figure.released(setting, rule) if comparable else None
                 why = _why(ends, known)
                 rows.append([setting, rule, None if known is None else f"{known:.1f}", *cells, why])
+        apart = not comparable and any(self.figure.released(f"{row[0]}", f"{row[1]}") for row in rows)
         all_of_them = RELEASED if whole else TOGETHER
         header = ["setting", "rule", "released", OURS, all_of_them, *shown, "explained by"]
         fewer, rows = _fewer_seeds(header, rows)
@@ -226,7 +227,7 @@ class AsReleased(TrainingExperiment):
             drawing.ends(result),
             fewer,
             EXPLAINED,
-            "" if comparable else "The released numbers are of the paper's scale: not here.",
+            "The released numbers are of the paper's scale: not here." if apart else "",
             self.left_out(result),
         ]
         return Table(header, rows, " ".join(filter(None, parts)) if rows else UNCHANGED, keys=2)
