@@ -6,6 +6,7 @@ from collections.abc import Callable
 from xml.etree import ElementTree
 
 import pytest
+from matplotlib.text import Text
 
 from clippedgossip.report import (
     Series,
@@ -21,6 +22,7 @@ from clippedgossip.report.figures import (
     small_multiples,
 )
 from clippedgossip.report.figures.canvas import inline, standalone
+from clippedgossip.report.figures.plots import curves_drawn
 from tests.report.pages import NASTY
 from tests.report.test_palette import contrast
 
@@ -54,6 +56,18 @@ def test_a_drawing_is_small_self_contained_and_the_same_each_time(draw: Callable
     assert set(re.findall(r"#(g[0-9a-f]{8}\w+)", svg)) == set(names)
     assert "currentColor" in svg
     assert "DejaVu" not in svg
+
+
+@pytest.mark.parametrize("width", [3.0, 4.6])
+def test_a_long_title_stays_in_its_figure(width: float) -> None:
+    """Its end tells plots of one setting apart."""
+    title = "dumbbell extra=0, digits partition=clique, clipped-gossip radius=0.1, WWW: clique A"
+    with curves_drawn([LINE], title=title, size=(width, 3.1)) as figure:
+        figure.draw_without_rendering()
+        texts = (text for text in figure.findobj(Text) if isinstance(text, Text))
+        (box,) = (text.get_window_extent() for text in texts if text.get_text().split() == title.split())
+        assert 0 <= box.x0 < box.x1 <= figure.bbox.x1
+        assert box.y1 <= figure.bbox.y1
 
 
 def test_labels_keep_their_digits() -> None:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib.resources import as_file, files
+from textwrap import fill
 from typing import TYPE_CHECKING, Literal
 
 from clippedgossip.report.palette import Style
@@ -207,7 +208,7 @@ def finish(
 ) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator, PercentFormatter
 
-    axes.set_title(title, loc="left")
+    axes.set_title(fill(title, int((_width(axes) - 60) // 6.3)), loc="left")  # points: beside it, of a letter
     axes.set_xlabel(x_label)
     axes.set_ylabel(y_label)
     for axis, set_scale, scale in (
@@ -225,6 +226,11 @@ def finish(
             axis.set_major_formatter(PercentFormatter(xmax=1, decimals=0, symbol=" %"))
     if x_label == "round":
         axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True, steps=[1, 2, 5, 10]))
+
+
+def _width(axes: "Axes") -> float:
+    """Of the figure, in points."""
+    return axes.figure.get_window_extent().width * 72 / axes.figure.dpi
 
 
 def _any_positive(axes: "Axes", name: str) -> bool:
@@ -246,8 +252,7 @@ def draw_legend(axes: "Axes") -> None:
     """Below the plot, in as many columns as fit."""
     names = axes.get_legend_handles_labels()[1]
     if names:
-        width = axes.figure.get_window_extent().width * 72 / axes.figure.dpi
-        columns = int(width // (48 + 4.7 * max(map(len, names))))
+        columns = int(_width(axes) // (48 + 4.7 * max(map(len, names))))
         axes.figure.legend(loc="outside lower left", ncols=min(len(names), max(1, columns)), handlelength=3)
 
 
