@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.metrics import r2_score
+from sklearn.metrics import f1_score, r2_score
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -611,6 +611,20 @@ def test_r2_of_several_outputs_has_a_mean_for_each() -> None:
     found = model(x).detach()
     assert score(x, y, model) == near(
         float(r2_score(y, found, multioutput="variance_weighted")), dtype=torch.float32
+    )
+
+
+def test_f1_leaves_out_a_class_that_neither_labels_nor_outputs_show() -> None:
+    """It counted as a class that is always wrong, so few test samples of many classes had a low score."""
+    x, y = torch.randn(40, 4), torch.arange(40) % 3
+    model = nn.Linear(4, 6)
+    with torch.no_grad():
+        model.bias[4:] = -math.inf
+    found = model(x).argmax(1)
+    data = DataSet.of(x, y, x, y, classes=6)
+    task = make_task(data, [range(40)], model, seed=0, metric="f1")
+    assert float(Workers([task]).scores(task.initial()[None])) == near(
+        float(f1_score(y, found, average="macro")), dtype=torch.float32
     )
 
 

@@ -327,9 +327,9 @@ def _f1_sums(classes: int, predicted: Predicted = _classes) -> Callable[[Tensor,
 
 
 def _f1(sums: Tensor) -> Tensor:
-    """The mean over classes of 2·tp / (2·tp + fp + fn)."""
+    """The mean of 2·tp / (2·tp + fp + fn) over the classes that occur in labels or outputs."""
     hits, both = sums.chunk(2, -1)
-    return (2 * hits / both.clamp_min(1)).mean(-1)
+    return (2 * hits / both.clamp_min(1)).sum(-1) / (both > 0).sum(-1)
 
 
 METRICS: Mapping[str, Callable[[int | None], Metric]] = {
