@@ -126,7 +126,7 @@ def load_graph(
 
         return complete_for_schedules(int(nodes))
     values: dict[str, object] = {"seed": seed} if seed is not None and "seed" in parameters(source) else {}
-    return build(source, **values, **options)
+    return build(source, seed or 0, **values, **options)
 
 
 def network_asked_for(context: typer.Context) -> "Network":

@@ -272,10 +272,11 @@ def parameters(name: str) -> Mapping[str, Parameter]:
         return taken(find(NETWORK, name, ())[1], NETWORK)
 
 
-def build(name: str, **values: object) -> Graph:
-    """Build a network by name; values may be text. The error of an unknown name has the nearest one."""
+def build(name: str, seed: int = 0, /, **values: object) -> Graph:
+    """Build a network by name; values may be text. The error of an unknown name has the nearest one. What a
+    function of the user's own draws comes from `seed`."""
     with errors_of(NETWORK):
-        return graph_of(decode(NETWORK, {"name": name, **values}, ()))
+        return graph_of(decode(NETWORK, {"name": name, **values}, ()), seed)
 
 
 def graph_of(thing: Thing, seed: int = 0) -> Graph:

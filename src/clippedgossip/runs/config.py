@@ -66,7 +66,7 @@ class NetworkConfig:
             object.__setattr__(self, "parameters", parameters)
         if self.seed is not None and self.seed < 0:
             raise KeyProblem.of("network.seed", f"is {self.seed}; it must be at least 0")
-        random = self._drawn or (thing is not None and "seed" in thing.takes)
+        random = self._drawn or (thing is not None and (thing.origin is not None or "seed" in thing.takes))
         self._canonical_changes()
         if self.seed is None:
             object.__setattr__(self, "seed", 0 if random else None)
