@@ -410,6 +410,15 @@ class DataConfig:
         """The folder to take the data from."""
         return self.root if self.root is None or self.folder is None else str(self.folder / self.root)
 
+    def located(self) -> Self:
+        """The same with whole paths, for a config in another folder."""
+        from clippedgossip.tasks.datasets import FILES
+
+        here = (self.folder or Path()).resolve()
+        files = {"path": str(here / self.parameters["path"])} if self.name == FILES else {}
+        root = None if self.root is None else str(here / self.root)
+        return dataclasses.replace(self, root=root, parameters={**self.parameters, **files})
+
     def to_mapping(self) -> dict[str, Any]:
         """What identifies the data."""
         said = {

@@ -303,6 +303,23 @@ def test_shares_and_initial_model_are_those_of_the_simulator(tmp_path: Path, par
         assert torch.equal(learner.x, task.initial())
 
 
+def test_data_beside_the_config_are_where_peers_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Peers looked for relative paths in their own folders."""
+    monkeypatch.chdir(tmp_path)
+    Path("files").mkdir()
+    for part, rows in (("train", 30), ("test", 6)):
+        np.save(f"files/{part}_x.npy", np.arange(2 * rows, dtype=np.float32).reshape(rows, 2))
+        np.save(f"files/{part}_y.npy", np.arange(rows) % 3)
+    config = run_config(Path(), "gossip", data={"name": "npy", "path": "files"}, network=RING)
+    table = config.build().task.table
+    for row, mine in enumerate(network_of(config, tmp_path)):
+        learner = make_learner(mine)
+        assert isinstance(learner, TaskLearner)
+        assert torch.equal(learner.task.table[0], table[row])
+    config = run_config(Path(), "gossip", data={"name": "mnist", "root": "files"}, network=RING)
+    assert {mine.data.root for mine in network_of(config, tmp_path / "other")} == {str(tmp_path / "files")}
+
+
 @pytest.mark.parametrize("form", ["pytorch", "paper"])
 def test_a_restart_changes_nothing(form: str) -> None:
     def learner() -> TaskLearner:

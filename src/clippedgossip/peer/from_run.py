@@ -30,7 +30,7 @@ def peers_of(config: RunConfig, *, run: str) -> tuple[Edges, int, Config]:
         name="template",
         run=run,
         seed=config.seed,
-        data=_without(config.data, "data", root=config.data.where),
+        data=_without(config.data.located(), "data"),
         model=config.model,
         training=_without(config.training, "training"),
         rule=config.rule.resolved(network, rounds=config.training.rounds, seed=config.seed),
@@ -49,12 +49,12 @@ def peers_of(config: RunConfig, *, run: str) -> tuple[Edges, int, Config]:
     return [(a, b) for a, b in ends if a < b], network.n, template
 
 
-def _without(section: T, name: str, **changes: Any) -> T:
+def _without(section: T, name: str) -> T:
     """A section with the keys that no peer uses at their defaults."""
     defaults: dict[str, Any] = {
         entry.name: entry.default for entry in fields(section) if entry.name in UNUSED[name]
     }
-    return replace(section, **defaults, **changes)
+    return replace(section, **defaults)
 
 
 def _refuse_byzantine(network: Network) -> None:
