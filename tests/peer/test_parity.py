@@ -282,6 +282,7 @@ def test_dropout_and_augmentation_are_drawn_alike(tmp_path: Path) -> None:
 
 BY_GROUP = """
 def shares(labels, nodes, groups):
+    assert groups == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
     place = {node: group for group, members in enumerate(groups) for node in members}
     return [range(place[node] * 100 + node, 300, nodes) for node in range(nodes)]
 """

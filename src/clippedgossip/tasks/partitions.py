@@ -70,7 +70,8 @@ def partition(
         raise DataError(f"partition {how!r} divides by classes; with real-valued targets take iid or sorted")
     classes = int(labels.max()) + 1 if classes is None and whole else classes
     if not isinstance(how, str):
-        offered = {"seed": seed, "classes": classes, "groups": groups}
+        lists = None if groups is None else [list(group) for group in groups]  # a peer's file has tuples
+        offered = {"seed": seed, "classes": classes, "groups": lists}
         with drawn_from(key(seed, "partition")):
             return _checked(_called(how, labels.cpu(), nodes, **offered), nodes, len(labels))
     if how in BY_CLASS and not 0 <= int(labels.min()) <= int(labels.max()) < (classes or 0):
