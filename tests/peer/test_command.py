@@ -214,8 +214,8 @@ def test_what_cannot_be_written_is_an_error_of_two_lines(
 
 def test_own_code_that_raises_is_named_with_its_file(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
-        "from clippedgossip.rules import Gossip\nclass Boom(Gossip):\n"
-        "    def coefficients(self, near):\n        raise ValueError('boom')\n"
+        "import warnings\nfrom clippedgossip.rules import Gossip\nclass Boom(Gossip):\n"
+        "    def coefficients(self, near):\n        warnings.warn('soon')\n        raise ValueError('boom')\n"
     )
     template = Config(name="t", run="r", rule={"name": "mine:Boom"}, folder=tmp_path)
     write_network([(0, 1)], 2, tmp_path / "net", template)
@@ -224,7 +224,8 @@ def test_own_code_that_raises_is_named_with_its_file(tmp_path: Path) -> None:
     ended = subprocess.run(command, capture_output=True, text=True, timeout=200)
     assert ended.returncode == 1
     file, said = tmp_path / "net" / "0" / "mine.py", ended.stderr
-    assert f"error: peer 0: ValueError: boom\nraised by {file}, line 4\n" in said
+    assert "\nnote: peer 0: soon\n" in said
+    assert f"error: peer 0: ValueError: boom\nraised by {file}, line 6\n" in said
     assert "error: ended badly: 0 (exit code 2), 1 (exit code 2)\nsee log.jsonl" in said
     assert f"`clippedgossip peer up {tmp_path / 'net'} --resume`" in said
     assert "Traceback" not in said

@@ -365,6 +365,8 @@ def test_what_cannot_be_batched_trains_worker_by_worker_and_says_so(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert [moment.record for moment in train(setup)] == records  # its draws are the same again
+        warnings.simplefilter("error")  # a peer has one worker
+        Workers([make_task(data, [range(40)], module, seed=0, batch=4)])
 
 
 def test_data_of_another_scale_are_compiled_apart() -> None:

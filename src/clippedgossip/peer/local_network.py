@@ -11,6 +11,7 @@ import socket
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from multiprocessing import forkserver
@@ -270,6 +271,7 @@ def _child(packed: tuple[str, str], clock: float, together: Barrier | None) -> N
     text, folder = packed
     config = configs.parse(text.encode(), folder=Path(folder))
     log_to(config.folder / "log.jsonl")
+    warnings.showwarning = lambda message, *_: tell(f"note: peer {config.name}: {message}")
 
     def wait_for_all() -> None:
         """With many peers on few cores, the first would otherwise begin before the last one listens."""
