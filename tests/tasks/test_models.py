@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -436,6 +437,17 @@ def test_a_loss_that_is_a_module_goes_where_the_data_are() -> None:
     assert not stackable(copies[0], task)
 
 
+def slope(f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """The gradient at the inputs, as forces and penalties have it."""
+    x = x.detach().requires_grad_()
+    return torch.autograd.grad(f(x).sum(), x, create_graph=True)[0]
+
+
+class Force(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return slope(super().forward, x)
+
+
 class Nothing:
     """A loss that is no number."""
 
@@ -477,6 +489,12 @@ class Nothing:
         ({"model": nn.Embedding(20, 3)}, "shape \\(5,\\) and dtype torch.float32"),
         ({"loss": nn.BCELoss()}, "loss cannot take"),
         ({"loss": nn.CrossEntropyLoss(reduction="none")}, "it must be one number"),
+        ({"model": Force(5, 3)}, r"\n.*torch.enable_grad\(\)"),
+        ({"loss": of_module(lambda module, x, y: slope(module, x).sum())}, r"\n.*torch.enable_grad\(\)"),
+        (
+            {"loss": of_module(lambda module, x, y: module(y))},
+            r"\ngive a function \(module, inputs, targets\)",
+        ),
         ({"augment": True}, "these inputs have shape \\(5,\\)"),
         ({"shares": [torch.ones(40, dtype=torch.bool)]}, "nonzero"),
         ({"shares": [torch.arange(40)[:, None]]}, "shape \\(40, 1\\)"),

@@ -238,8 +238,8 @@ def _check_call(module: nn.Module, data: DataSet, loss: Loss, x: Any, y: Any) ->
     except Exception as error:  # a module of the user's own may raise anything
         kinds = mapped(lambda leaf: leaf.dtype, x)
         raise DataError(
-            f"the model cannot take inputs of shape {data.shape} and dtype {kinds}: {first_line(error)}"
-            + _hint(x)
+            f"the model cannot take inputs of shape {data.shape} and dtype {kinds}: {first_line(error)}\n"
+            + _fix(error, _hint(x))
         ) from error
     if _shapes(outputs) != _shapes(again):
         raise DataError(
@@ -543,9 +543,10 @@ def _loss(
         if str(error) == RECOMPUTED:
             raise DataError(RECOMPUTED) from error
         outputs = "the module" if loss.of_module else f"outputs {_shapes(called(module.eval(), x))}"
+        takes = "(module, inputs, targets)" if loss.of_module else "(outputs, targets)"
         raise DataError(
             f"the loss cannot take {outputs} and targets {_shapes(y)} in {mode} mode: {first_line(error)}\n"
-            "give a function (outputs, targets) -> the mean loss of the batch"
+            + _fix(error, f"give a function {takes} -> the mean loss of the batch")
         ) from error
 
 
@@ -557,12 +558,18 @@ def _dtypes(tree: Any) -> Any:
     return mapped(lambda leaf: leaf.dtype, tree)
 
 
+def _fix(error: Exception, usual: str) -> str:
+    if "does not require grad" in str(error):  # of a force, or a penalty on a gradient
+        return "tests take no gradients: differentiate within torch.enable_grad(), or by torch.func.grad"
+    return usual
+
+
 def _hint(x: Any) -> str:
     """What is usually wrong with such inputs."""
     first = leaves(x)[0]
     if first.ndim == 1:
-        return "\neach input is a single number; give x[:, None] if the model takes rows of features"
+        return "each input is a single number; give x[:, None] if the model takes rows of features"
     if first.dtype != torch.float32:
-        return '\nif the model takes float32, give x.float(), or x.astype("float32") of an array'
+        return 'if the model takes float32, give x.float(), or x.astype("float32") of an array'
     shape = tuple(first.shape[1:])
-    return f"\ngive a model for inputs of shape {shape}; nn.Flatten() makes them rows of features"
+    return f"give a model for inputs of shape {shape}; nn.Flatten() makes them rows of features"
