@@ -9,10 +9,10 @@ from typing import Any
 import networkx as nx
 import pytest
 
-from clippedgossip import Network, own, settings, train
+from clippedgossip import Network, own, settings, simulate, train
 from clippedgossip.cli import main
 from clippedgossip.cli.networks import load_graph
-from clippedgossip.errors import ConfigError, DataError
+from clippedgossip.errors import ConfigError, DataError, RunError
 from clippedgossip.graphs.generators import NETWORK
 from clippedgossip.peer.peer_config import load
 from clippedgossip.peer.peer_mixing import describe_rule, rule_of
@@ -21,6 +21,7 @@ from clippedgossip.rules import make_rule
 from clippedgossip.runs.config import NetworkConfig, RunConfig, load_config
 from clippedgossip.runs.execute import execute
 from clippedgossip.settings import DataConfig
+from clippedgossip.simulate.setup import Setup
 from clippedgossip.tasks.datasets import DATASET
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "own" / "own.toml"
@@ -115,6 +116,16 @@ def shares(labels, nodes):
     return torch.randperm(len(labels)).tensor_split(nodes)
 """
 
+UNSEEDED = {
+    "graph": "\ndef graph():\n    draw = np.random.default_rng()\n"
+    "    return nx.Graph([(i, int(draw.integers(i))) for i in range(1, 9)])\n",
+    "data": "\ndef data():\n    y = torch.from_numpy(np.random.default_rng().integers(0, 2, 90))\n"
+    "    return DataSet.of(torch.ones(60, 4), y[:60], torch.ones(30, 4), y[60:], classes=2)\n",
+    "shares": "\ndef shares(labels, nodes):\n"
+    "    return np.array_split(np.random.default_rng().permutation(len(labels)), nodes)\n",
+}
+"""The same without the seed of the run."""
+
 TABLE: dict[str, Any] = {
     "network": {"name": "mine:wheel", "nodes": 7, "byzantine": [3]},
     "data": {"name": "mine:blobs", "gap": 3, "partition": {"name": "mine:thirds", "skip": 1}}
@@ -155,6 +166,25 @@ def test_what_own_functions_draw_comes_from_the_seed(folder: Path, monkeypatch: 
     assert x.equal(other[1])
     monkeypatch.chdir(folder)
     assert edges == sorted(load_graph("drawing:graph", {}, seed=1).edges)
+
+
+@pytest.mark.parametrize("what", ["graph", "data", "shares"])
+def test_a_run_does_not_resume_with_what_no_seed_gives_again(folder: Path, what: str) -> None:
+    text = DRAWING.replace(f"def {what}(", f"def seeded_{what}(") + UNSEEDED[what]
+    (folder / "unseeded.py").write_text(text)
+    of_mine = {"name": "unseeded:data", "partition": "unseeded:shares"}
+    table = TABLE | {"network": "unseeded:graph", "data": of_mine, "model": "linear", "attack": "none"}
+    config = RunConfig.from_mapping(table, folder=folder)
+
+    def setup() -> Setup:
+        settings._own_data.cache_clear()
+        return config.build()
+
+    first = setup()
+    state = next(iter(simulate.train(first))).state()
+    assert len(list(simulate.train(first, state=state))) == 3
+    with pytest.raises(RunError, match=r"other shares or other labels\n.*`seed`"):
+        next(iter(simulate.train(setup(), state=state)))
 
 
 def test_own_data_by_name_from_python(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

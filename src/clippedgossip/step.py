@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from clippedgossip.tasks.workers import Workers
 
-HELD = frozenset({"models", "buffers", "clips", "sent", "memory"})
+HELD = frozenset({"models", "buffers", "clips", "sent", "memory", "drawn"})
 """What a run keeps beside the slots of an optimizer, also in a checkpoint."""
 RateSchedule = Literal["constant", "drops", "cosine"]
 Batches = Literal["random", "epochs", "same-epochs"]

@@ -119,7 +119,7 @@ def test_workers_that_train_one_by_one_take_the_same_steps() -> None:
 def test_a_run_with_local_steps_resumes_to_the_same_models(optimizer: Optimizer) -> None:
     lr = LearningRate(initial=0.05)
     whole = [moment.state() for moment in train(run_of(optimizer, 2, lr))]
-    assert set(whole[0].tensors) == {"models", "clips", *optimizer.slots}
+    assert set(whole[0].tensors) == {"models", "clips", "drawn", *optimizer.slots}
     *_, last = train(run_of(optimizer, 2, lr), state=whole[1])
     for name, tensor in last.state().tensors.items():
         assert torch.equal(tensor, whole[-1].tensors[name])

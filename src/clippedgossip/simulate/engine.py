@@ -216,7 +216,8 @@ class Stack:
 
     def state(self, index: int) -> State:
         """A copy of what one run needs to resume from this round."""
-        return State(self.round, {name: tensor.clone() for name, tensor in self._stored(index).items()})
+        held = {name: tensor.clone() for name, tensor in self._stored(index).items()}
+        return State(self.round, held | {"drawn": self.setups[index].drawn})
 
     def restore(self, states: Sequence[State]) -> None:
         """Resume from these states, one for each run."""
@@ -225,6 +226,7 @@ class Stack:
             raise RunError(f"runs in one stack must be at the same round; these are at {sorted(rounds)}")
         self.round = rounds.pop()
         for index, state in enumerate(states):
+            state.refuse_others(self.setups[index].drawn)
             for name, tensor in self._stored(index).items():
                 tensor.copy_(state.fitting(name, tensor.shape))
 

@@ -3,6 +3,7 @@ train. Also the checks before it starts: nodes, connectivity, memory."""
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from hashlib import blake2b
 
 import numpy as np
@@ -74,6 +75,14 @@ class Setup:
                 "give make_task nodes=network.regular.tolist() and a share for each (and network.byzantine "
                 "behind them, where the attack trains)"
             )
+
+    @cached_property
+    def drawn(self) -> Tensor:
+        """A digest of what functions of the user's own may draw: the network, and the shares with labels."""
+        network, task = self.network, self.task
+        links = (network.indptr, network.indices, network.byzantine)
+        found = digest(*links, task.table, task.sizes, *leaves(task.data.train_y))
+        return torch.tensor([int(found[:15], 16)])
 
 
 def network_task(

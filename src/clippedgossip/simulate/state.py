@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -31,6 +32,15 @@ class State:
         if held is None or tuple(held.shape) != tuple(shape):
             raise RunError(f"the checkpoint's {name} do not fit this run; delete it to start again")
         return held
+
+    def refuse_others(self, drawn: Tensor) -> None:
+        """Refuse another network, shares or labels: functions that draw without a seed give others."""
+        held = self.tensors.get("drawn")
+        if held is not None and not torch.equal(held, drawn):
+            raise RunError(
+                "this checkpoint is of a run with another network, other shares or other labels\n"
+                "let functions that draw do so from a parameter `seed`, or delete it to start again"
+            )
 
     def save(self, path: Path | str) -> None:
         """Write as safetensors. Use `RunDirectory.writing_checkpoint` for an atomic write."""

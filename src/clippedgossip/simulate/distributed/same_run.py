@@ -52,10 +52,7 @@ def difference(rank: int, name: str, theirs: dict[str, str], first: dict[str, st
     here, there = theirs.get(name, "none"), first[name]
     pairs = enumerate(zip(here, there, strict=False))
     place = next((place for place, (a, b) in pairs if a != b), min(len(here), len(there)))
-    return (
-        f"rank {rank} was started with another {name} than rank 0: "
-        f"{_near(here, place)} and not {_near(there, place)}"
-    )
+    return f"rank {rank} differs from rank 0 in {name}: {_near(here, place)} and not {_near(there, place)}"
 
 
 def _near(text: str, place: int) -> str:

@@ -107,7 +107,7 @@ class Shard:
                 f"start {workers} ranks or fewer: torchrun --nproc-per-node {workers} …"
             )
         refuse_disconnected(setup.network, setup.training.rounds, setup.seed)
-        self.ranks, self.device, self.training = ranks, device, setup.training
+        self.ranks, self.device, self.setup, self.training = ranks, device, setup, setup.training
         self.transpose = Transpose(workers, size, ranks)
         self.initial = setup.task.initial()
         task = setup.task.some(self.transpose.own_rows)
@@ -169,6 +169,7 @@ class Shard:
 
     def check(self, state: State) -> None:
         """Raise if a state does not fit this run."""
+        state.refuse_others(self.setup.drawn)
         whole = (self.transpose.workers, self.transpose.size)
         buffers = self.workers.initial_buffers().shape[1]
         for name, shape in (
@@ -230,7 +231,7 @@ class Shard:
         self.ranks.send_command(STATE)
         with self.ranks.working():
             tensors = self.gather()
-        return State(self.round, tensors)
+        return State(self.round, tensors | {"drawn": self.setup.drawn})
 
     def gather(self) -> dict[str, Tensor]:
         """Models and the optimizer's slots of all workers, on rank 0; nothing on the others."""
