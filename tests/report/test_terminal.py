@@ -73,6 +73,13 @@ def test_a_huge_number_has_three_digits() -> None:
     ]
 
 
+def test_a_squared_distance_is_not_called_a_distance(capsys: pytest.CaptureFixture[str]) -> None:
+    """The log and the live page call the plain one so, and a radius compares with that."""
+    show_peers({"0": {"neighbour_distance": 0.09}})
+    head, _, row = capsys.readouterr().out.splitlines()[:3]
+    assert row.split()[head.split().index("distance²")] == "0.090"
+
+
 def test_the_state_of_a_peer_is_never_cut(capsys: pytest.CaptureFixture[str]) -> None:
     row = {"round": 11261, "rounds": 10**6, "links": {"1": True}, "messages": {"1": 99}, "clipped": 9}
     row |= {"metric": "accuracy", "score": 0.975, "neighbour_distance": 1e-5}

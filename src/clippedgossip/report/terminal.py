@@ -221,7 +221,7 @@ def _peers_table(rows: Mapping[str, Mapping[str, Any]]) -> str:
     """How each peer is doing, by its status."""
     named = {row["metric"] for row in rows.values() if row.get("metric")} or {ACCURACY}
     score = named.pop() if len(named) == 1 else "score"
-    header = ("peer", "state", "round", score, "distance", "links", "clipped", "missing", "rejected")
+    header = ("peer", "state", "round", score, "distance²", "links", "clipped", "missing", "rejected")
     cells = []
     for name, row in rows.items():
         links, used = row.get("links") or {}, sum((row.get("messages") or {}).values())
