@@ -6,10 +6,11 @@ import random
 import tracemalloc
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clippedgossip.peer import identity, wire
+from clippedgossip.peer import identity, wire, wire_tensors
 from clippedgossip.peer import wire_pb2 as pb
 from clippedgossip.peer.rejection import Rejected, Rejection
 
@@ -153,6 +154,20 @@ def mutate_once(draw: random.Random) -> None:
 def test_chunk_lengths_round_trip(length: int) -> None:
     part = pb.MessagePart(chunk=bytes(length)).SerializeToString()
     assert len(wire.read_chunk(part)) == length
+
+
+@pytest.mark.parametrize("dtype", [*wire_tensors.DTYPES])
+def test_rounding_for_the_wire_makes_no_finite_number_infinite(dtype: str) -> None:
+    """Else neighbours would ignore a regular peer for a violation that its own log does not know of."""
+    most, largest = torch.finfo(wire_tensors.DTYPES[dtype]).max, torch.finfo(torch.float32).max
+    row = torch.empty(4)
+    wire_tensors.widen(
+        memoryview(wire_tensors.to_bytes(torch.tensor([1.0, 3, largest, -largest]), dtype)), dtype, row
+    )
+    assert row.tolist() == [1, 3, most, -most]
+    diverged = torch.tensor([largest, torch.inf, -torch.inf, torch.nan])
+    wire_tensors.widen(memoryview(wire_tensors.to_bytes(diverged, dtype)), dtype, row)
+    assert row.nan_to_num(nan=7, posinf=8, neginf=9).tolist() == [most, 8, 9, 7]
 
 
 def test_terms_name_what_differs_before_round_one() -> None:

@@ -86,9 +86,13 @@ def _trained(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 
 
 def to_bytes(vector: Tensor, dtype: str) -> Body:
-    """The vector as it travels; without a copy when the wire is float32."""
-    vector = vector.to(DTYPES[dtype]).contiguous()
-    return vector.view(torch.uint8).numpy().data
+    """The vector as it travels; without a copy when the wire is float32. A finite number beyond the largest
+    of the wire is sent as that one: Inf would be a violation."""
+    sent = vector.to(DTYPES[dtype]).contiguous()
+    if sent.dtype != vector.dtype and not is_finite(sent):
+        most = torch.finfo(sent.dtype).max
+        sent = torch.where(vector.isfinite(), sent.clamp(-most, most), sent)
+    return sent.view(torch.uint8).numpy().data
 
 
 def row_memory(row: Tensor, dtype: str) -> memoryview | None:
