@@ -257,7 +257,7 @@ def test_a_complete_run_says_so_and_starts_anew_when_told(
 
     assert start()[0]["resumed"] is None
     row, said = start()
-    assert (row["rounds"], row["resumed"]) == (2, 2)
+    assert (row["rounds"], row["resumed"], row["missing"]) == (2, 2, 2)
     assert "complete already" in said
     assert "--no-resume" in said
     row, said = start("--no-resume")
@@ -265,8 +265,10 @@ def test_a_complete_run_says_so_and_starts_anew_when_told(
     assert "complete already" not in said
     assert len([*(folder / "runs").iterdir()]) == 1
     assert "complete already" in start("--rounds", "1")[1]
-    assert start("--rounds", "3")[0]["resumed"] == 2
+    row, _ = start("--rounds", "3")
+    assert (row["resumed"], row["missing"]) == (2, 3), "of the run, not of this start"
     (run,) = (folder / "runs").iterdir()
+    assert json.loads((run / "summary.json").read_text())["missing"] == 3
     rounds = [json.loads(line)["round"] for line in (run / "records.jsonl").read_text().splitlines()]
     assert rounds == [0, 1, 2], "a run with fewer rounds or more is the same run"
     assert RunDirectory.existing(run).state == "finished"

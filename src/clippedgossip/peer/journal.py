@@ -73,11 +73,12 @@ class Journal:
         return [path] if (path := Records(self.config).path) else []
 
     def go_on_from(self, round: int) -> None:
-        """Forgets the records of what will be done again."""
+        """Forgets the records of what will be done again; counts what did not count in the others."""
         if round and (changes := _changes(self.config)):
             log.warning("the config is not what it was in the rounds before", extra={"changes": changes})
         self._records = Records(self.config)
         self._records.go_back_to(round)
+        self.missing, self.rejected = self._records.not_counted()
 
     def add(self, report: Mixed, node: Node, *, evaluated: bool = False) -> None:
         """A round is over; `evaluated` when the score is that of its model."""
@@ -194,6 +195,19 @@ class Records:
         """Forgets what will be done again, and that the run has ended: `finish` says so."""
         self._try(lambda run: run.truncate_to(round - 1))
         self._try(lambda run: run.summary_path.unlink(missing_ok=True))
+
+    def not_counted(self) -> tuple[int, int]:
+        """How many messages were missing in the rounds before, and how many of them rejected."""
+        found: Counter[str] = Counter()
+
+        def count(run: RunDirectory) -> None:
+            for record in run.records():
+                for name in ("missing", "rejected"):
+                    number = record.get(name)
+                    found[name] += number if isinstance(number, int) else 0
+
+        self._try(count)
+        return found["missing"], found["rejected"]
 
     def finish(self, **summary: float | None) -> None:
         """Writes how the run ended."""
