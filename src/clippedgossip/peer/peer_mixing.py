@@ -110,7 +110,8 @@ class Mixing:
                 mixed = rule.mix(part) if plan is None else part.mixed(plan)
                 tensors.unflatten(mixed[0], block)
                 start = stop
-            shares = [] if plan is None else (plan[:, 1:] / inbox.layout.weights)[0].tolist()
+            one = torch.ones(1, len(self.names))
+            shares = (one if plan is None else plan[:, 1:] / inbox.layout.weights)[0].tolist()
             return self._report(vector, exchange, _distances(inbox, measured=plan is not None), shares)
 
     def _inbox(self, vector: Tensor, exchange: Exchange, device: torch.device) -> Inbox:
@@ -137,7 +138,7 @@ class Mixing:
     ) -> Mixed:
         """`shares` of their weights that the messages have in the result."""
         used = [name in exchange.rounds for name in self.names]
-        found = dict(compress(zip(self.names, shares, strict=False), used))
+        found = dict(compress(zip(self.names, shares, strict=True), used))
         return Mixed(
             round=exchange.round,
             missing=exchange.missing,
