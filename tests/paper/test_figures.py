@@ -859,7 +859,8 @@ def test_known_results_leave_nothing_to_run(path: Path) -> None:
 
 def test_the_command_on_a_page_gives_its_precision() -> None:
     kept = Path(__file__).parents[2] / "docs" / "results" / "h200"
-    for name, words in (("dumbbell", " --precision bfloat16"), ("cifar", " --precision bfloat16"), ("precision", "")):
+    narrow = " --precision bfloat16"
+    for name, words in (("dumbbell", narrow), ("cifar", narrow), ("precision", "")):
         command = training(name).command(Results.load(kept / f"{name}.json", name))
         assert re.fullmatch(f"clippedgossip reproduce {name} --scale paper --seeds .{words}", command)
 
