@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from threading import Barrier
+from threading import Barrier, Lock
 from typing import Any, TypeVar
 
 import torch
@@ -27,6 +27,7 @@ _COMPILED: dict[Hashable, Callable[..., Any]] = {}
 _DISTRUST: set[Hashable] = set()  # kinds that were found to compute wrongly
 CAPTURE = "captured rounds"  # the kind of all rounds that are captured as CUDA graphs
 _CONSTANT: list[Callable[..., Any]] = [purpose_word]
+_CAPTURING = Lock()  # held while a CUDA graph is captured: no thread may free memory of the GPU then
 MOST_KINDS = 10_000
 """Kinds that one process may compile. Beyond PyTorch's own limits (8, and 256) functions run uncompiled,
 slowly and without an error."""
@@ -97,6 +98,15 @@ def free_memory(device: torch.device | str) -> int:
         lines = Path("/proc/meminfo").read_text().splitlines()
         bounds.append(1024 * int(next(line for line in lines if line.startswith("MemAvailable")).split()[1]))
     return min(bounds)
+
+
+def release(device: torch.device | str) -> None:
+    """Give back what this process no longer uses of a GPU. CUDA graphs refer to the run that they hold, so
+    only the search for garbage finds one that is over; and PyTorch keeps what is freed."""
+    if torch.device(device).type == "cuda":
+        with _CAPTURING:
+            gc.collect()
+            torch.cuda.empty_cache()
 
 
 @cache
@@ -243,7 +253,8 @@ class CapturedWork:
         saved = [tensor.clone() for tensor in self.changed()]
         graph = torch.cuda.CUDAGraph()
         try:
-            with uncollected(), torch.cuda.stream(torch.cuda.current_stream()), torch.cuda.graph(graph):
+            stream = torch.cuda.stream(torch.cuda.current_stream())
+            with _CAPTURING, uncollected(), stream, torch.cuda.graph(graph):
                 self.work()
             self._graph = graph
         except RuntimeError as error:

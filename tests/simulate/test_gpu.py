@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
@@ -19,6 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from clippedgossip import graphs
 from clippedgossip.attacks import ATTACKS, make_attack
+from clippedgossip.devices import uncollected
 from clippedgossip.errors import RunError
 from clippedgossip.mixing.inbox import Context, Inbox
 from clippedgossip.mixing.slots import Layout
@@ -263,6 +265,18 @@ def distance_on_a_cpu(clique: int) -> float:
     assert last.record is not None
     assert last.record.consensus_distance is not None
     return last.record.consensus_distance
+
+
+def test_a_run_that_is_over_leaves_its_memory_to_the_next() -> None:
+    """Its CUDA graphs refer to it: it would stay until Python looks for garbage."""
+    with uncollected():
+        stack = Stack([setup(ClippedGossip(radius=0.1), None, "mlp")], "cuda")
+        stack.advance()
+        over = weakref.ref(stack)
+        del stack
+        assert over() is not None
+        Stack([setup(ClippedGossip(radius=0.1), None, "mlp")], "cuda")
+        assert over() is None
 
 
 def by_clique(clique: int, precision: str) -> Setup:

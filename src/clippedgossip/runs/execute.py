@@ -1,6 +1,5 @@
 """Run a config in a folder on disk: lock, records, checkpoints, resuming, summary."""
 
-import gc
 import math
 import os
 import signal
@@ -98,8 +97,6 @@ def run_together(
                 warn_user(str(error))
             for attempt in attempts:
                 attempt.start_again()
-            gc.collect()
-            torch.cuda.empty_cache()
 
 
 def rounds_in_folder(attempt: "Attempt") -> Iterator[Moment]:

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import torch
 
-from clippedgossip.devices import free_memory
+from clippedgossip.devices import free_memory, release
 from clippedgossip.errors import counted
 from clippedgossip.files import canonical
 from clippedgossip.records import RunDirectory
@@ -133,6 +133,7 @@ def _claim(waiting: deque[Attempt], most: int, locks: ExitStack) -> list[Attempt
     """Lock the first runs that no other process has, as many as fit into memory. They, and those of other
     processes, no longer wait."""
     mine: list[Attempt] = []
+    release(waiting[0].device)
     budget, used = MEMORY_SHARE * free_memory(waiting[0].device), 0
     while waiting and len(mine) < most:
         attempt = waiting.popleft()

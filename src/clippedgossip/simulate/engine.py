@@ -86,6 +86,7 @@ class Stack:
             if self.device.index is not None:
                 torch.cuda.set_device(self.device)  # kernels and graphs go to the current device
             set_product_precision(self.training.precision)
+            devices.release(self.device)
         else:
             devices.keep_freed_memory()
         refuse_what_does_not_fit([setup.task for setup in setups], setups, self.device)
