@@ -32,7 +32,7 @@ def bench(
         str | None, typer.Option(help="cpu, cuda or auto. The default is cpu for mini.")
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes on a CPU; the default is one for each core.")
+        int | None, typer.Option(min=1, help="Processes; the default is one for each CPU core, one on a GPU.")
     ] = None,
     as_json: Json = False,
 ) -> None:

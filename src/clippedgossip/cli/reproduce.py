@@ -50,7 +50,7 @@ def reproduce(
         float, typer.Option(min=0.001, max=1, help="Training figures: the fraction of the rounds to run.")
     ] = 1.0,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes on a CPU; the default is one for each core.")
+        int | None, typer.Option(min=1, help="Processes; the default is one for each CPU core, one on a GPU.")
     ] = None,
     source: Annotated[
         Path | None,

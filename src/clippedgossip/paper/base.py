@@ -36,7 +36,7 @@ class Options:
     length: float = 1.0
     """The fraction of the rounds to run. Drops of the learning rate move with it."""
     workers: int | None = None
-    """Processes on a CPU. The default is one for each core."""
+    """Processes. The default is one for each core of a CPU, and one on a GPU."""
     out: Path = Path("out")
     """Folder of runs, figures and pages. Each experiment has a folder of its own in it."""
     source: Path | None = None
