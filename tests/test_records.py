@@ -9,6 +9,7 @@ import sys
 import textwrap
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -83,6 +84,29 @@ def test_what_json_cannot_hold_is_named() -> None:
 def test_a_record_without_a_round_is_refused() -> None:
     with pytest.raises(RunError, match="'round' is None; it must be a whole number"):
         Round.from_json({"loss": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("entry", "must"),
+    [
+        ({"loss": "<b>"}, "'<b>'; it must be a number"),
+        ({"loss": [1.0]}, "it must be a number"),
+        ({"accuracy": 0.5}, "it must be a section"),
+        ({"accuracy": {"all": "x"}}, "it must be a section"),
+        ({"clipped_edges": 3}, "it must be a list"),
+        ({"components": [1]}, "it must be a list"),
+        ({"missing": 0.5}, "it must be a whole number"),
+        ({"peer": 3}, "it must be text"),
+        ({"metric": 3}, "it must be text"),
+        ({"metric": "f1", "f1": 0.5}, "it must be a section"),
+        ({"metric": "f1", "worst_f1": "x"}, "it must be a number"),
+    ],
+)
+def test_a_record_of_other_types_is_refused(tmp_path: Path, entry: dict[str, Any], must: str) -> None:
+    run = RunDirectory.open(tmp_path, {}, "run")
+    run.append({"round": 1, **entry})
+    with pytest.raises(RunError, match=rf"a record's '?{list(entry)[-1]}'? is .*{must}.*\n.*delete"):
+        list(run.rounds())
 
 
 def test_what_was_spoilt_is_named_with_what_to_do(tmp_path: Path) -> None:

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_type_hints
 
 import clippedgossip
 import clippedgossip.files as files
-from clippedgossip.decode import from_json
-from clippedgossip.errors import DataError, RunError
+from clippedgossip.decode import from_json, value
+from clippedgossip.errors import DataError, RunError, UserError
 
 FORMAT = "2"  # format of a run's folder. Version 0.1 wrote no format; its folders are read
 ACCURACY = "accuracy"
@@ -116,8 +116,15 @@ class Round:
         if "peer" in record and "consensus_distance" in record:  # as version 0.1 called a peer's distance
             record = {**record, "neighbour_distance": record["consensus_distance"]}
             record = {name: value for name, value in record.items() if name != "consensus_distance"}
-        known = {name: record[name] for name in _FIELDS if name in record}
-        return cls(**known, extra={name: value for name, value in record.items() if name not in _FIELDS})
+        known = {name: _typed(name, record[name], _HINTS[name]) for name in _FIELDS if name in record}
+        extra = {name: found for name, found in record.items() if name not in _FIELDS}
+        if (metric := extra.get("metric", ACCURACY)) != ACCURACY:
+            metric = _typed("metric", metric, str)
+            for which in ("", "mean_", "worst_"):
+                name = which + metric
+                if name in extra:
+                    extra[name] = _typed(name, extra[name], _HINTS[which + ACCURACY])
+        return cls(**known, extra=extra)
 
 
 def scored(
@@ -137,6 +144,16 @@ def scored(
 
 
 _FIELDS = tuple(entry.name for entry in dataclasses.fields(Round) if entry.name != "extra")
+_HINTS = get_type_hints(Round)
+
+
+def _typed(name: str, found: Any, hint: Any) -> Any:
+    """An entry of a record, which somebody else may have written."""
+    try:
+        checked = value(hint, found, (name,))
+        return found if isinstance(found, list) else checked
+    except UserError as error:
+        raise RunError(f"a record's {error}") from error
 
 
 BESIDE = (

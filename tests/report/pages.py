@@ -26,7 +26,7 @@ from clippedgossip.report.figures import (
 )
 
 NASTY = '<script>alert(1)</script> & "τ" \''
-VOID = {"meta", "link", "br", "path", "use", "circle", "rect"}
+VOID = {"meta", "link", "br", "img", "path", "use", "circle", "rect"}
 
 CLAIMS = Claims(
     [

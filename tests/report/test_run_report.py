@@ -17,21 +17,20 @@ from clippedgossip.report.summary import to_short_table
 from clippedgossip.report.terminal import table
 from tests.report.pages import check_page, write_peer, write_run
 from tests.rounding import near
+from tests.watch.browser import chromium
 
 
 def test_a_report_shows_every_measure_and_every_config(tmp_path: Path) -> None:
     for seed in range(2):
         path = write_run(tmp_path, seed=seed)
         write_run(tmp_path, rule="median", attack="ipm", seed=seed)
-    (path / "network.svg").write_text(
-        '<?xml version="1.0"?>\n<svg role="img" aria-label="two cliques"></svg>'
-    )
+    (path / "network.svg").write_text('<svg xmlns="http://www.w3.org/2000/svg"/>')
     RunDirectory.open(tmp_path, {"rule": "krum"}, "waiting")
     made = report([tmp_path])
     outline = check_page(made.html)
     for words in ("dumbbell, ipm: clique A", "consensus distance", "loss", "clipped", "worst node"):
         assert words in outline.text
-    assert "two cliques" in made.html
+    assert '<img alt="the network" src="data:image/svg+xml;base64,PHN2' in made.html
     assert "No records yet: waiting-" in outline.text
     assert '"name": "median"' in outline.text
     assert len(made.rows) == 2
@@ -42,6 +41,26 @@ def test_a_report_shows_every_measure_and_every_config(tmp_path: Path) -> None:
     assert accuracy.mean == near(0.905)
     assert accuracy.count == 2
     assert made.html == report([tmp_path]).html
+
+
+def test_nothing_in_a_folder_of_somebody_else_s_runs_in_a_page(tmp_path: Path) -> None:
+    path = write_run(tmp_path)
+    harm = "document.title = 'harmed'"
+    drawn = f'<svg xmlns="http://www.w3.org/2000/svg" width="40" height="30" onload="{harm}">{{}}</svg>'
+    script = f"<script>{harm}</script></svg><img src=x onerror={harm!r}>"
+    drawings = [drawn.format(f"<script>{harm}</script>"), f"<svg>{script}", script]
+    with chromium() as driver:
+        for drawing in drawings:
+            (path / "network.svg").write_text(drawing)
+            page = tmp_path / "page.html"
+            page.write_text(report([tmp_path]).html)
+            driver.get(page.as_uri())
+            (wide,) = driver.execute_script("return [...document.images].map((e) => e.naturalWidth)")
+            assert wide == (40 if drawing is drawings[0] else 0)
+            assert "dumbbell" in driver.execute_script("return document.body.innerText")
+            assert driver.title != "harmed"
+    (path / "network.svg").write_bytes(b"\xff\x00")
+    check_page(report([tmp_path]).html)
 
 
 def test_the_edges_clipped_most_are_named(tmp_path: Path) -> None:

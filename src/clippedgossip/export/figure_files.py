@@ -114,15 +114,15 @@ def _networks(runs: Sequence[Run], folder: Path) -> Iterator[Path]:
     from clippedgossip.report.network_drawing import draw_network
     from clippedgossip.runs.config import NetworkConfig
 
-    seen: dict[str, None] = {}
+    seen: dict[bytes, None] = {}
     for run in runs:
         path = run.directory.drawing_path
-        text = path.read_text(encoding="utf-8") if path.is_file() else ""
-        if not text or text in seen:
+        drawing = path.read_bytes() if path.is_file() else b""
+        if not drawing or drawing in seen:
             continue
-        seen[text] = None
+        seen[drawing] = None
         stem = folder / f"network-{len(seen)}"
-        write_atomic(stem.with_suffix(".svg"), text)
+        write_atomic(stem.with_suffix(".svg"), drawing)
         yield stem.with_suffix(".svg")
         try:
             network = NetworkConfig.from_value(run.config["network"]).build()

@@ -11,7 +11,7 @@ from clippedgossip.errors import counted, some
 from clippedgossip.files import canonical
 from clippedgossip.records import ACCURACY, RunDirectory
 from clippedgossip.report.figures import Scale, curve_panels
-from clippedgossip.report.figures.canvas import Axis, fitting, inline
+from clippedgossip.report.figures.canvas import Axis, as_image, fitting
 from clippedgossip.report.grouping import Group, Run, differences, find, group, seed_of
 from clippedgossip.report.page import Code, Details, Figure, PagePart, Panels, Section, Table, Text, page
 from clippedgossip.report.statistics import ANY, POSITIVE, SHARE, Series, over_seeds
@@ -249,16 +249,15 @@ def _troubles(runs: Sequence[Run], empty: Sequence[Path]) -> list[str]:
 
 def _drawings(groups: Sequence[Group]) -> list[Section]:
     """The networks of runs that have a drawing. Equal drawings are shown once."""
-    drawings: dict[str, dict[str, None]] = {}
+    drawings: dict[bytes, dict[str, None]] = {}
     for entry in groups:
         for run in entry.runs:
             path = run.directory.drawing_path
             if path.is_file():
-                text = path.read_text(encoding="utf-8")
-                drawings.setdefault(inline(text), {})[entry.network] = None
+                drawings.setdefault(path.read_bytes(), {})[entry.network] = None
     if not drawings:
         return []
-    figures = [Figure(svg, "; ".join(names)) for svg, names in drawings.items()]
+    figures = [Figure(as_image(svg, "the network"), "; ".join(names)) for svg, names in drawings.items()]
     return [Section("Networks", [Text(_DRAWN), *figures])]
 
 
