@@ -17,6 +17,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clippedgossip.decode import from_json
 from clippedgossip.errors import RunError
 from clippedgossip.files import canonical, replacing, to_line, write_atomic
 from clippedgossip.records import Round, RunDirectory, State, run_name
@@ -24,13 +25,15 @@ from clippedgossip.records import Round, RunDirectory, State, run_name
 CONFIG = {"rule": "clipped-gossip", "radius": 1.0, "seed": 0}
 
 numbers = st.none() | st.floats(allow_nan=False, allow_infinity=False)
+edges = st.tuples(st.integers() | st.text(), st.text(), st.floats(0, 1)).map(list)
 rounds = st.builds(
     Round,
     round=st.integers(0, 10**9),
     accuracy=st.none() | st.dictionaries(st.text(), numbers),
     loss=numbers,
     consensus_distance=numbers,
-    clipped_edges=st.none() | st.lists(st.tuples(st.integers() | st.text(), st.text(), numbers).map(list)),
+    clipped_edges=st.none()
+    | st.lists(st.tuples(st.integers() | st.text(), st.text(), st.floats(0, 1)).map(list)),
     peer=st.none() | st.text(),
     missing=st.none() | st.integers(0, 100),
     extra=st.dictionaries(st.text(min_size=1).map(lambda name: f"x {name}"), numbers),
@@ -94,6 +97,8 @@ def test_a_record_without_a_round_is_refused() -> None:
         ({"accuracy": 0.5}, "it must be a section"),
         ({"accuracy": {"all": "x"}}, "it must be a section"),
         ({"clipped_edges": 3}, "it must be a list"),
+        ({"clipped_edges": [["a", "b"]]}, r"\['a', 'b'\]; it must be \[from, to, fraction\]"),
+        ({"clipped_edges": [["a", "b", None]]}, r"it must be \[from, to, fraction\]"),
         ({"components": [1]}, "it must be a list"),
         ({"missing": 0.5}, "it must be a whole number"),
         ({"peer": 3}, "it must be text"),
@@ -105,8 +110,18 @@ def test_a_record_without_a_round_is_refused() -> None:
 def test_a_record_of_other_types_is_refused(tmp_path: Path, entry: dict[str, Any], must: str) -> None:
     run = RunDirectory.open(tmp_path, {}, "run")
     run.append({"round": 1, **entry})
-    with pytest.raises(RunError, match=rf"a record's '?{list(entry)[-1]}'? is .*{must}.*\n.*delete"):
+    with pytest.raises(RunError, match=rf"a record's {list(entry)[-1]} (is|has) .*{must}.*\n.*delete"):
         list(run.rounds())
+
+
+@pytest.mark.parametrize("text", ["\ud800", "\udc00 \ud800"])
+def test_half_of_a_pair_is_no_text(tmp_path: Path, text: str) -> None:
+    """JSON can say it, and nothing can write it."""
+    run = RunDirectory.open(tmp_path, {}, "run")
+    (run.path / "environment.json").write_text(json.dumps({"device": text}))
+    with pytest.raises(RunError, match=r"environment.json: .*surrogates not allowed\n"):
+        run.environment  # noqa: B018  # a property
+    assert from_json(json.dumps({"device": "\U0001f600"})) == {"device": "\U0001f600"}
 
 
 def test_what_was_spoilt_is_named_with_what_to_do(tmp_path: Path) -> None:

@@ -50,9 +50,13 @@ class KeyProblem(ConfigError):
 
 
 def from_json(text: str | bytes) -> Any:
-    """What a file holds that others may have written. Raises ValueError, also for what is nested too deep and
-    for whole numbers that are too large for a float."""
-    return _parsed(_JSON, text.decode() if isinstance(text, bytes) else text)
+    """What a file holds that others may have written. Raises ValueError, also for what is nested too deep,
+    for whole numbers that are too large for a float and for text that is no Unicode (half of a pair)."""
+    text = text.decode() if isinstance(text, bytes) else text
+    content = _parsed(_JSON, text)
+    if "\\ud" in text.lower():
+        json.dumps(content, ensure_ascii=False).encode()
+    return content
 
 
 def _whole(digits: str) -> int:

@@ -117,6 +117,9 @@ class Round:
             record = {**record, "neighbour_distance": record["consensus_distance"]}
             record = {name: value for name, value in record.items() if name != "consensus_distance"}
         known = {name: _typed(name, record[name], _HINTS[name]) for name in _FIELDS if name in record}
+        for edge in known.get("clipped_edges") or ():
+            if len(edge) != 3 or not isinstance(edge[2], int | float):
+                raise RunError(f"a record's clipped_edges has {edge!r}; it must be [from, to, fraction]")
         extra = {name: found for name, found in record.items() if name not in _FIELDS}
         if (metric := extra.get("metric", ACCURACY)) != ACCURACY:
             metric = _typed("metric", metric, str)

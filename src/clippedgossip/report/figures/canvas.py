@@ -273,7 +273,7 @@ def _number(value: float | None) -> float:
 
 
 def _power(value: float) -> str:
-    exponent = round(math.log10(value)) if value > 0 else 0
+    exponent = round(math.log10(value)) if 0 < value < math.inf else 0  # an axis up to 1e308 ends beyond it
     if value > 0 and not -3 <= exponent <= 4 and math.isclose(value, 10.0**exponent):
         return "10" + str(exponent).translate(_SUPERSCRIPT)
     return f"{value:,.10g}"
