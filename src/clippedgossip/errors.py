@@ -4,6 +4,7 @@ import sys
 import warnings
 from collections.abc import Iterable
 from difflib import get_close_matches
+from unicodedata import category
 
 
 class ClippedGossipError(Exception):
@@ -53,10 +54,18 @@ class PeerError(UserError):
     """A peer whose identity, configuration or neighbours do not fit."""
 
 
+def harmless(text: str) -> str:
+    """Words of a file without what a terminal would obey: such characters as Python writes them."""
+    obeyed = ("Cc", "Cf", "Cs", "Zl", "Zp")
+    return "".join(
+        c if c == "\n" or category(c) not in obeyed else c.encode("unicode_escape").decode() for c in text
+    )
+
+
 def tell(text: str) -> None:
     """Print lines on stderr in one piece. `print` writes the last end of line by itself, and processes that
     share a terminal come in between."""
-    sys.stderr.write(f"{text}\n")
+    sys.stderr.write(f"{harmless(text)}\n")
 
 
 def warn_user(message: str) -> None:

@@ -312,6 +312,15 @@ def test_two_lines_are_written_in_one_piece(monkeypatch: pytest.MonkeyPatch) -> 
     assert pipe.pieces[1].startswith(b"error: ")
 
 
+def test_a_terminal_obeys_no_word_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "results.json"
+    path.write_text(json.dumps({"format": "\x1b[2J\u202e", "experiment": "dumbbell"}))
+    with pytest.raises(SystemExit, match="2"):
+        main(["reproduce", "dumbbell", "--from", str(path), "--out", str(tmp_path / "out")])
+    err = capsys.readouterr().err
+    assert "has format \\x1b[2J\\u202e; known is 1" in err
+
+
 @pytest.mark.parametrize("depth", [500, 200_000])  # for what walks; for what parses
 @pytest.mark.parametrize("name", ["records.jsonl", "config.json", "graph.json", "run.toml", "peer.toml"])
 def test_no_file_is_nested_too_deep(

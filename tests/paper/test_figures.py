@@ -658,7 +658,7 @@ def edited(raw: Any, path: tuple[Any, ...], value: Any) -> Any:
 def test_a_damaged_file_of_results_is_refused(tiny: str, tmp_path: Path) -> None:
     """Every value of the file, but for what a config holds, is replaced by one of another type."""
     raw, path = written(tmp_path / "first", tiny), tmp_path / "results.json"
-    found = [place for place in places(raw) if "config" not in place[:-1] and "environments" not in place]
+    found = [place for place in places(raw) if "config" not in place[:-1]]
     texts = [json.dumps(edited(raw, place, [{"y": {}}])) for place in found]
     for text in [*texts, "", "[]", "[" * 100_000, json.dumps(raw)[:-200]]:
         path.write_text(text)
@@ -717,6 +717,10 @@ def test_contradictions_in_a_file_of_results_are_refused(tiny: str, tmp_path: Pa
         ):
             with pytest.raises(RunError, match=says):
                 read()
+    for length in (0, -1, 1.5, 1e308, math.nan):
+        path.write_text(json.dumps(raw | {"length": length}))
+        with pytest.raises(RunError, match="of the rounds; that is at most 1"):
+            reproduce(tiny, Options(source=path, out=tmp_path))
 
 
 def test_a_run_whose_end_is_not_that_of_its_records_is_refused(tiny: str, tmp_path: Path) -> None:

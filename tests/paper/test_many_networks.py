@@ -85,6 +85,10 @@ def test_cases_of_another_form_are_refused(name: str, tmp_path: Path) -> None:
     (tmp_path / f"{name}.json").write_text(json.dumps(raw))
     with pytest.raises(RunError, match=r"cannot read results from .* needs a value for gamma"):
         load(name).needs(Options(source=tmp_path)).read(lambda *_: None)
+    for cases in (3, True, {"seed": 1}, [1]):
+        (tmp_path / f"{name}.json").write_text(json.dumps(raw | {"cases": cases}))
+        with pytest.raises(RunError, match="cannot read results from"):
+            load(name).needs(Options(source=tmp_path)).read(lambda *_: None)
 
 
 @pytest.mark.parametrize("name", ["components", "average-delta"])

@@ -12,7 +12,7 @@ import typer
 
 from clippedgossip.cli.networks import is_file
 from clippedgossip.cli.run import Json
-from clippedgossip.errors import tell
+from clippedgossip.errors import harmless, tell
 
 if TYPE_CHECKING:
     from clippedgossip.peer.local_network import LocalNetwork
@@ -370,7 +370,6 @@ def health(
 ) -> None:
     """Exit code 0 if the peer runs, does rounds and receives messages, or has finished; else 1, and why."""
     from clippedgossip.peer.telemetry import unhealthy
-    from clippedgossip.report.terminal import harmless
 
     found = {name: unhealthy(row, longest) for name, row in _statuses(folder).items()}
     if as_json:

@@ -1,13 +1,12 @@
 """`clippedgossip report`: a page of finished, running or stopped runs."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from clippedgossip.errors import counted
+from clippedgossip.errors import counted, tell
 
 
 def report(
@@ -24,7 +23,7 @@ def report(
     from clippedgossip.report import write
     from clippedgossip.report.run_report import report as make_report
     from clippedgossip.report.summary import to_short_table
-    from clippedgossip.report.terminal import harmless, status, table
+    from clippedgossip.report.terminal import status, table
 
     with status("drawing"):
         made = make_report(runs)
@@ -34,7 +33,7 @@ def report(
 
             drawn = write_figures(runs, figures)
     for trouble in made.troubles:
-        print(harmless(trouble), file=sys.stderr)
+        tell(trouble)
     if as_json:
         print(json.dumps(json.loads(to_line({"report": str(out), "rows": list(made.rows)})), indent=1))
     else:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from clippedgossip.cli.run import CheckpointEvery, Device, Json, Overrides
-from clippedgossip.errors import UserError, counted
+from clippedgossip.errors import UserError, counted, harmless
 
 if TYPE_CHECKING:
     from clippedgossip.runs.config import RunConfig
@@ -184,7 +184,6 @@ def _say(done: dict[str, Any], total: int, root: Path) -> None:
 
 
 def _show(state: str, run: str, why: str | None) -> None:
-    from clippedgossip.report.terminal import harmless
 
     print(f"{state}: {run}")
     if why:

@@ -98,7 +98,9 @@ class ManyNetworks(Experiment[Cases[Case]], Generic[Case]):
         raw = read_json(path)
         if raw["format"] != FORMAT or raw.get("experiment") != self.name:
             raise unreadable(path, f"it holds results of {raw.get('experiment')!r}, not of {self.name!r}")
-        return Cases[Any](decoded(self.case, row, path) for row in raw.get("cases", ()))
+        if not isinstance(rows := raw.get("cases", []), list):
+            raise unreadable(path, f"its cases are {rows!r}")
+        return Cases[Any](decoded(self.case, row, path) for row in rows)
 
     def _done(self, options: Options, progress: Progress) -> Cases[Case]:
         """Each seed in a process of its own, as many at a time as there are cores."""

@@ -227,7 +227,7 @@ class Results:
     scale: Literal["quick", "paper"]
     seeds: int
     lines: Sequence[Line]
-    environments: Sequence[Mapping[str, Any]] = ()
+    environments: Sequence[Mapping[str, str]] = ()
     troubles: Sequence[str] = ()
     """Why some runs have no result."""
     length: float = 1.0
@@ -364,6 +364,8 @@ class Results:
 
     def contradictions(self) -> Iterator[str]:
         """What cannot be in a file that was put together or edited."""
+        if not 0 < self.length <= 1:
+            yield f"it has {self.length} of the rounds; that is at most 1"
         there: set[str] = set()
         for line in self.lines:
             seeds = {run.seed for run in line.runs}

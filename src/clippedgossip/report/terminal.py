@@ -10,8 +10,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import zip_longest
 from textwrap import TextWrapper, fill, wrap
 from typing import TYPE_CHECKING, Any
-from unicodedata import category
 
+from clippedgossip.errors import harmless
 from clippedgossip.records import ACCURACY
 from clippedgossip.report.page import Table
 
@@ -141,14 +141,6 @@ def table(content: Table) -> str:
             part += _row([first, *(row[i] for i in group)], [widths[i] for i in shown])
         parts.append("\n".join(part))
     return "\n\n".join(parts)
-
-
-def harmless(text: str) -> str:
-    """Words of a file without what a terminal would obey: such characters as Python writes them."""
-    obeyed = ("Cc", "Cf", "Cs", "Zl", "Zp")
-    return "".join(
-        c if c == "\n" or category(c) not in obeyed else c.encode("unicode_escape").decode() for c in text
-    )
 
 
 VERDICTS = {"holds": "green", "does not hold": "bold red", "undecided": "yellow"}
