@@ -12,7 +12,7 @@ from clippedgossip.report import (
     Claim,
     Claims,
 )
-from clippedgossip.report.claims import check, ratio
+from clippedgossip.report.claims import UNDEFINED, check, ratio
 from clippedgossip.report.terminal import claims_table, show
 from tests.report.pages import CLAIMS, Outline
 
@@ -134,3 +134,11 @@ def test_claims_are_judged_with_the_runs_that_diverged() -> None:
     for must in ("at least 10 ×", "at most 10 ×"):
         both = check("no ratio", ratio(distances, distances), must)
         assert (both.verdict, both.seen) == ("does not hold", "undefined")
+
+
+@pytest.mark.parametrize("number", [0.5, 5.0, 50.0, math.inf, UNDEFINED])
+@pytest.mark.parametrize("must", ["at least 10 ×", "at most 10 ×", "1 to 10 ×"])
+@pytest.mark.parametrize("missing", [0, 4])
+def test_one_seed_decides_nothing(number: float, must: str, missing: int) -> None:
+    claim = check("far apart", np.array([number] + [math.nan] * missing), must)
+    assert claim.verdict == "undecided"

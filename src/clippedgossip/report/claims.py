@@ -123,7 +123,7 @@ def check(
 
     It must be `at least 20 points`, `at most 3 ×` or `47 to 53 %`. Where that names percent or points, the
     numbers are fractions. NaN is a seed that was not run, ∞ one that diverged. With a seed that is
-    UNDEFINED the claim does not hold.
+    UNDEFINED, but not the only one, the claim does not hold.
     """
     low, high, unit = _test(must)
     values = np.atleast_1d(np.asarray(numbers, dtype=np.float64))
@@ -136,14 +136,15 @@ def check(
     claim = Claim(text=text, paper=paper, note=note, source=source, main=main)
     if not len(values):
         return claim
-    if (values == UNDEFINED).any():
-        return replace(claim, ours="undefined", verdict="does not hold")
     factor, sure = _factor(unit), isinstance(numbers, float | int)
+    alone = len(values) == 1 and not sure
+    if (values == UNDEFINED).any():
+        return replace(claim, ours="undefined", verdict="undecided" if alone else "does not hold")
     found = estimate(values.tolist())
     assert found is not None
     if diverged:
         verdicts = {_judged(value, 0.0, low, high) for value in values.tolist()}
-        verdict: Verdict = verdicts.pop() if len(verdicts) == 1 else "undecided"
+        verdict: Verdict = "undecided" if alone or len(verdicts) > 1 else verdicts.pop()
         return replace(claim, ours="∞", interval=unit, verdict=verdict)
     margin = None if found.high is None else found.high - found.mean
     reach = margin if margin is not None else 0.0 if sure else math.inf
