@@ -122,7 +122,7 @@ class Cifar(TrainingExperiment):
                 - best(result.final(setting, "ClippedGossip", group) for group in CLIQUES),
                 must,
                 paper=f"{ideal[setting] - max(PUBLISHED[setting]['ClippedGossip'][1:]):+.1f} points",
-                note="its lead over the better clique",
+                note=result.unclipped(setting, "its lead over the better clique"),
                 source=source,
             )
         for rule in LOST:

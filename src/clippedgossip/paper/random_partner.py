@@ -71,5 +71,5 @@ class RandomPartner(figure.TrainingExperiment):
             "without an attack clipping costs little",
             final("no attack", "ClippedGossip") - final("no attack", "Gossip"),
             "at least -1 points",
-            note="against averaging",
+            note=result.unclipped("no attack", "against averaging"),
         )

@@ -292,6 +292,17 @@ class Results:
             values[run.seed] = number(run)
         return values
 
+    def unclipped(self, setting: str, note: str = "") -> str:
+        """The note of a claim about ClippedGossip, and in how many seeds its run is gossip's."""
+        ours, plain = (self._curves(setting, rule) for rule in ("ClippedGossip", "Gossip"))
+        same = sum(plain.get(seed) == curves for seed, curves in ours.items())
+        said = f"in {same} of {len(ours)} seeds its run is gossip's: nothing was clipped" if same else ""
+        return "; ".join(filter(None, [note, said]))
+
+    def _curves(self, setting: str, rule: str) -> dict[int, Mapping[str, Sequence[float | None]]]:
+        line = self.line(setting, rule)
+        return {run.seed: run.curves for run in line.runs} if line else {}
+
     def tried(self, measure: Callable[[str], str]) -> dict[tuple[str, str], dict[str, float]]:
         """For each network and rule, the values of its parameter that were tried and the mean accuracy of
         each, over the settings of the network. A seed that diverged or was not run counts as 0."""
