@@ -267,6 +267,13 @@ def test_it_is_said_where_clipped_gossip_is_gossip(path: Path) -> None:
     assert said == [same for same in seen if same]
 
 
+@pytest.mark.parametrize("name", TRAINING)
+def test_a_bound_from_a_released_number_shows_it(name: str) -> None:
+    for claim in training(name).claims(filled(training(name), lambda *_: 0.5)).claims:
+        named = re.search(r"released (lead|distance|drop|accuracy)", claim.source)
+        assert claim.paper or not named, claim.text
+
+
 def test_the_dumbbells_claims_hold_of_the_published_runs() -> None:
     claims = dumbbell.Dumbbell().claims(filled(dumbbell.Dumbbell(), by_setting(dumbbell.PUBLISHED)))
     assert not failing(claims)
