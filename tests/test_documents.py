@@ -281,12 +281,15 @@ def test_the_short_form_says_what_cifar_gave() -> None:
     ends = {rule: 100 * result.final("IID", rule, "all") for rule in ("GM", "TM")}
     clipped, gossip = (result.accuracy("non-IID", rule, "all") for rule in ("ClippedGossip", "Gossip"))
     both = result.accuracy("IID", "ClippedGossip", "all")
+    alone = [result.final("IID", rule, f"clique {one}").mean() for rule in ("GM", "TM") for one in "AB"]
     verdicts = Counter(claim.verdict for claim in claims)
     said = " ".join((place / "learnt.md").read_text(encoding="utf-8").split())
     for words in (
         f"{gm} to {mozi} points behind, with non-IID data |",
         f"leads that of GM by {gm} points, that of TM by {tm} and that of Mozi by {mozi}.",
-        f"({both} both) and with non-IID data ({clipped} against {gossip})",
+        f"({both} both; in four of five seeds nothing is clipped, and its run is gossip's, number by number) "
+        f"and with non-IID data ({clipped} against {gossip})",
+        f"With GM and TM each clique learns ({100 * min(alone):.1f} to {100 * max(alone):.1f} %)",
         f"it lies {iid[0]} and {iid[1]} points below gossip's",
         f"GM's five seeds have {min(ends['GM']):.0f} to {max(ends['GM']):.0f} %, "
         f"TM's {min(ends['TM']):.0f} to {max(ends['TM']):.0f} %",
@@ -295,6 +298,7 @@ def test_the_short_form_says_what_cifar_gave() -> None:
         assert words in said
     assert verdicts.keys() == {"holds", "undecided"}
     assert result.accuracy("IID", "Gossip", "all") == both
+    assert result.unclipped("IID").startswith("in 4 of 5 seeds")
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
