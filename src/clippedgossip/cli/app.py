@@ -4,9 +4,9 @@ import errno
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, TextIO, cast
 
 import typer
 from typer.main import get_command
@@ -85,8 +85,36 @@ REFUSED = (*FULL, *_THERE, errno.EROFS, errno.EACCES, errno.EPERM)
 """What a file system answers where a command may not read or write: no error of the program."""
 
 
+class Words:
+    """stderr. What nobody reads any more (`2>&1 | head`) is lost, and the work goes on."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+    def write(self, text: str) -> int:
+        self._or_nowhere(lambda: self.stream.write(text))
+        return len(text)
+
+    def flush(self) -> None:
+        self._or_nowhere(self.stream.flush)
+
+    def _or_nowhere(self, say: Callable[[], object]) -> None:
+        try:
+            say()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.stream.fileno())
+
+
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Entry point of the `clippedgossip` command."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed, by `>&-`
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+    if not isinstance(sys.stderr, Words):
+        sys.stderr = cast("TextIO", Words(sys.stderr))
     given = (word.partition("=") for word in (sys.argv[1:] if arguments is None else arguments))
     arguments = [FORMER.get(name, name) + rest + value for name, rest, value in given]
     os.environ["MPLBACKEND"] = "agg"  # figures are files; a backend that is not there would stop matplotlib
