@@ -1028,3 +1028,10 @@ def test_the_command_draws_from_results(tmp_path: Path, capsys: pytest.CaptureFi
         main([*command, "--json"])
     rows = [(row["rule"], row["seed"]) for row in json.loads(capsys.readouterr().out)]
     assert rows == [*product(["ClippedGossip", "GeometricMedian", "TrimmedMean"], range(2))]
+    with pytest.raises(SystemExit, match="1"):
+        main([*command, "--scale", "quick"])
+    capsys.readouterr()
+    for names in ([experiment.name], [experiment.name, "consensus"]):
+        with pytest.raises(SystemExit, match="2"):
+            main(["reproduce", *names, *command[2:], "--scale", "paper"])
+        assert "is of --scale quick, not of --scale paper\nleave --scale out" in capsys.readouterr().err

@@ -33,11 +33,12 @@ def reproduce(
     ],
     out: Out = Path("out"),
     scale: Annotated[
-        Literal["quick", "paper"],
+        Literal["quick", "paper"] | None,
         typer.Option(
-            help="Training figures: quick is small enough for two CPU cores, paper is the paper's own."
+            help="Training figures: quick, the default, is small enough for two CPU cores, paper is the "
+            "paper's own."
         ),
-    ] = "quick",
+    ] = None,
     seeds: Annotated[
         int | None, typer.Option(min=1, help="Training figures: runs per curve; quick 3, paper 5.")
     ] = None,
@@ -109,7 +110,7 @@ def reproduce(
             f"leave {' and '.join(idle)} out, or give --known in place of --from"
         )
     options = Options(
-        scale=scale,
+        scale=scale or "quick",
         seeds=seeds,
         device=device,
         precision=precision,
@@ -117,6 +118,7 @@ def reproduce(
         workers=workers,
         out=out,
         source=source,
+        source_scale=scale,
         known=known,
         lenient=len(chosen) > 1,
     )

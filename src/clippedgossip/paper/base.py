@@ -41,6 +41,8 @@ class Options:
     """Folder of runs, figures and pages. Each experiment has a folder of its own in it."""
     source: Path | None = None
     """Results to draw from, a file or a folder. Nothing is run then."""
+    source_scale: Literal["quick", "paper"] | None = None
+    """The scale that these results must have. The default is any."""
     known: Path | None = None
     """Results whose runs are not done again, a file or a folder."""
     lenient: bool = False

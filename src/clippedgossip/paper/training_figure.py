@@ -463,6 +463,11 @@ class TrainingExperiment(Experiment[Results]):
             why = str(error).splitlines()[0]
             return replace(self._empty(self._cases(options), options), troubles=[why])
         result = Results.load(path, self.name)
+        if options.source_scale not in (None, result.scale):
+            raise RunError(
+                f"{path} is of --scale {result.scale}, not of --scale {options.source_scale}\n"
+                "leave --scale out, or give another file"
+            )
         self._compare(result, options, path)
         return result
 
