@@ -16,10 +16,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import load_file
 
 from clippedgossip.decode import from_json
 from clippedgossip.errors import RunError
-from clippedgossip.files import canonical, replacing, to_line, write_atomic
+from clippedgossip.files import canonical, replacing, to_line, write_atomic, write_tensors
 from clippedgossip.records import Round, RunDirectory, State, run_name
 
 CONFIG = {"rule": "clipped-gossip", "radius": 1.0, "seed": 0}
@@ -384,6 +385,37 @@ def test_an_atomic_write_is_all_or_nothing(tmp_path: Path) -> None:
     write_atomic(path, b"new")
     assert (path.read_text(), path.stat().st_mode & 0o777) == ("new", 0o640)
     assert [file.name for file in tmp_path.iterdir()] == ["page.html"]
+
+
+def test_tensors_are_written_into_the_file_that_is_named(tmp_path: Path) -> None:
+    """A file beside it, renamed at the end, would stay where a process is killed, and have another mode."""
+    path, pipe = tmp_path / "tensors", tmp_path / "pipe"
+    path.touch(0o640)
+    file = path.stat()
+    dtypes = (
+        torch.float32,
+        torch.float64,
+        torch.bfloat16,
+        torch.complex64,
+        torch.int64,
+        torch.uint8,
+        torch.bool,
+    )
+    tensors = {f"{place} é": torch.arange(3).to(dtype) for place, dtype in enumerate(dtypes)}
+    tensors |= {"one": torch.tensor(3), "none": torch.empty(0, 4)}
+    write_tensors(path, tensors, {"round": "3"})
+    assert (path.stat().st_ino, path.stat().st_mode) == (file.st_ino, file.st_mode)
+    read = load_file(path)
+    assert read.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        assert read[name].dtype == tensor.dtype
+        assert torch.equal(read[name], tensor)
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_tensors(pipe, tensors, {"round": "3"})
+    assert os.read(reader, 10_000) == path.read_bytes()
+    os.close(reader)
+    assert pipe.is_fifo()
 
 
 def test_a_peers_old_record_is_read_under_its_new_name() -> None:

@@ -1,7 +1,6 @@
 """Files on disk: atomic writes, locks between processes, and JSON that has one text for one value."""
 
 import dataclasses
-import errno
 import json
 import math
 import os
@@ -90,24 +89,25 @@ def write(path: Path | str, content: str) -> Path:
 
 
 def write_tensors(path: Path, tensors: "Mapping[str, Tensor]", metadata: Mapping[str, str]) -> None:
-    """As safetensors, with the metadata in order: that library writes them in any."""
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file  # imports PyTorch
+    """As safetensors, into this very file, with the metadata in order. That library's `save_file` writes
+    another one and renames it: a killed process leaves one behind, and only its owner may read it."""
+    from safetensors.torch import save  # imports PyTorch
+    from torch import uint8
 
-    try:
-        save_file(dict(tensors), path, metadata=dict(metadata))
-    except SafetensorError as error:  # how safetensors reports a full disk
-        raise OSError(errno.EIO, str(error)) from error
-    if not path.is_file():  # a device
-        return
-    with path.open("r+b") as file:
-        size = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(size))
-        header["__metadata__"] = dict(sorted(metadata.items()))
-        text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
-        if len(text) <= size:
-            file.seek(8)
-            file.write(text.ljust(size))
+    empty = save({name: tensor.new_empty(0) for name, tensor in tensors.items()}, dict(metadata))
+    header = json.loads(empty[8 : 8 + int.from_bytes(empty[:8], "little")])  # the names of dtypes, the order
+    header.pop("__metadata__", None)
+    end = 0
+    for name, entry in header.items():
+        start, end = end, end + tensors[name].nbytes
+        entry |= {"shape": list(tensors[name].shape), "data_offsets": [start, end]}
+    known = {"__metadata__": dict(sorted(metadata.items()))} if metadata else {}
+    text = json.dumps(known | header, ensure_ascii=False, separators=(",", ":")).encode()
+    text = text.ljust(-(-len(text) // 8) * 8)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for name in header:
+            file.write(tensors[name].reshape(-1).view(uint8).numpy().data)
 
 
 def sync_folder(folder: Path) -> None:
