@@ -25,6 +25,10 @@ except ModuleNotFoundError:
     ) from None
 
 
+NO_TEXT = "backslashreplace"
+"""How to write what is no text, as the bytes of a file's name may be: escaped, as on stderr."""
+
+
 # --- atomic writes ---------------------------------------------------------------------------------------
 
 
@@ -70,7 +74,7 @@ def refuse_newer(found: object, known: str, path: Path) -> None:
 def write_atomic(path: Path, content: str | bytes) -> None:
     """Write the whole of `content` or nothing."""
     with replacing(path) as temporary:
-        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+        temporary.write_bytes(content.encode(errors=NO_TEXT) if isinstance(content, str) else content)
 
 
 def write(path: Path | str, content: str) -> Path:
@@ -201,14 +205,16 @@ def _json(content: Any, non_finite: Callable[[float], str | None], **layout: Any
 def _plain(value: Any, non_finite: Callable[[float], str | None]) -> Any:
     """The same value in JSON's types: tuples become lists, keys strings, tensors and arrays numbers."""
     match value:
-        case None | bool() | int() | str():
+        case None | bool() | int():
             return value
+        case str():
+            return value.encode(errors=NO_TEXT).decode()
         case float():
             return float(value) if math.isfinite(value) else non_finite(float(value))
         case Path():
-            return value.as_posix()
+            return _plain(value.as_posix(), non_finite)
         case Mapping():
-            return {str(key): _plain(item, non_finite) for key, item in value.items()}
+            return {_plain(str(key), non_finite): _plain(item, non_finite) for key, item in value.items()}
         case list() | tuple():
             return [_plain(item, non_finite) for item in value]
         case set() | frozenset():

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -296,6 +297,43 @@ class Pipe(io.RawIOBase):
     def write(self, piece: Any) -> int:
         self.pieces.append(bytes(piece))
         return len(piece)
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="macOS has no such names")
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_names_that_are_no_text_and_terminals_without_utf_8_end_no_command(
+    tmp_path: Path, encoding: str
+) -> None:
+    """A file's name may be any bytes. The UTF-8 of a locale is strict about them, and others lack δ."""
+    name = os.fsdecode(b"\xe9")
+    folder = tmp_path / name
+    folder.mkdir()
+    (folder / "mine.py").write_text("def broken(shape, classes):\n    raise ValueError(__file__)\n")
+    (folder / f"{name}.csv").write_text("a,b\nb,c\nc,a\n")
+    (folder / "run.toml").write_text(
+        'attack = "none"\nrule = "gossip"\nmodel = "linear"\ndata = {name = "digits", samples = 60}\n'
+        "[network]\nname = 'ring'\nnodes = 3\n[training]\nrounds = 1\nbatch = 4\n"
+    )
+    graph = f'network={{file="{name}.csv"}}'
+    for words, code in (
+        (["run", "run.toml", "model=mine:broken", "--out", name], 2),
+        (["run", "run.toml", graph, "--out", name], 0),
+        (["report", name, "--out", f"{name}.html"], 0),
+        (["export", name, "--out", f"{name}_.csv"], 0),
+        (["export", name, "--out", f"{name}.parquet", "--to", "parquet"], 0),
+        (["audit", f"{name}.csv", "--draw", f"{name}.svg"], 0),
+        (["peer", "network", "run.toml", graph, "--out", "net"], 2),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "clippedgossip", *words],
+            cwd=folder,
+            env=os.environ | {"PYTHONIOENCODING": f"{encoding}:strict", "CUDA_VISIBLE_DEVICES": ""},
+            capture_output=True,
+            check=False,
+        )
+        errors = done.stderr.decode(errors="replace")
+        assert done.returncode == code, (words, errors)
+        assert "Traceback" not in errors
 
 
 def test_two_lines_are_written_in_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from io import TextIOWrapper
 from typing import Annotated, Any, NoReturn, TextIO, cast
 
 import typer
@@ -13,6 +14,7 @@ from typer.main import get_command
 
 from clippedgossip import __version__
 from clippedgossip.errors import UserError, tell, unknown_name
+from clippedgossip.files import NO_TEXT
 from clippedgossip.own import blamed
 
 COMMANDS = (
@@ -119,6 +121,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     arguments = [FORMER.get(name, name) + rest + value for name, rest, value in given]
     os.environ["MPLBACKEND"] = "agg"  # figures are files; a backend that is not there would stop matplotlib
     warnings.showwarning = _note
+    if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors=NO_TEXT)  # a terminal may not have δ, nor UTF-8 what a file's name has
     if "OMP_WAIT_POLICY" not in os.environ:  # waiting threads of PyTorch should soon free their cores
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     try:

@@ -7,7 +7,7 @@ from typing import Any
 
 from clippedgossip.errors import RunError
 from clippedgossip.export.frame import Runs, data_frame, read, rows
-from clippedgossip.files import canonical, replacing
+from clippedgossip.files import NO_TEXT, canonical, replacing
 from clippedgossip.report.grouping import Run
 
 
@@ -31,7 +31,10 @@ def _csv(runs: list[Run], out: Path) -> None:
 def write_csv(table: Sequence[Mapping[str, Any]], out: Path) -> None:
     """The rows under all their keys, whole or not at all."""
     names = list(dict.fromkeys(name for row in table for name in row))
-    with replacing(out) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+    with (
+        replacing(out) as temporary,
+        temporary.open("w", newline="", encoding="utf-8", errors=NO_TEXT) as file,
+    ):
         writer = csv.DictWriter(file, names)
         writer.writeheader()
         writer.writerows(table)
@@ -42,8 +45,8 @@ def _parquet(runs: list[Run], out: Path) -> None:
     for name in frame.select_dtypes(object):  # a key may be a number in one run and text in another
         frame[name] = frame[name].map(str, na_action="ignore")
     try:
-        with replacing(out) as temporary:
-            frame.to_parquet(temporary, index=False)
+        with replacing(out) as temporary, temporary.open("wb") as file:
+            frame.to_parquet(file, index=False)
     except ImportError:
         raise RunError(
             "Parquet needs pyarrow, which is not installed\ninstall it: pip install pyarrow"

@@ -386,7 +386,7 @@ def check(config: Config) -> None:
                 f"{what} is {name[:80]!r}; use 1 to 64 letters, digits, dots, dashes or underscores, "
                 "the first a letter or a digit"
             )
-    if not 1 <= len(config.run.encode()) <= 128 or not config.run.isprintable():
+    if not config.run.isprintable() or not 1 <= len(config.run.encode()) <= 128:
         raise ConfigError(
             f"run is {config.run[:80]!r}; use 1 to 128 printable bytes, the same for all peers of a run"
         )

@@ -77,7 +77,7 @@ def draw_network(network: Network, *, title: str = "", **marked: Any) -> Figure:
     axes = figure.add_subplot()
     draw_on(axes, network, **marked)
     if title:
-        axes.set_title(title, fontsize=11)
+        axes.set_title(_printable(title), fontsize=11)
     figure.legend(
         handles=legend(network, **marked), loc="outside lower center", ncols=3, frameon=False, fontsize=9
     )
@@ -142,7 +142,7 @@ def _name_nodes(
 ) -> None:
     """Names on the discs if all of them fit. Otherwise beside them, on the side with the fewest edges."""
     font = 8 if network.n <= 30 else 6
-    names = [_short(str(label)) for label in network.labels]
+    names = [_short(_printable(str(label))) for label in network.labels]
     if max(map(len, names)) * font * 0.62 <= size**0.5:
         for i, name in enumerate(names):
             colour = "black" if i in dark else "white"
@@ -167,8 +167,12 @@ def _name_nodes(
         )
 
 
+def _printable(text: str) -> str:
+    """As XML wants."""
+    return "".join(letter if letter.isprintable() else "·" for letter in text)
+
+
 def _short(name: str) -> str:
-    name = "".join(letter if letter.isprintable() else "·" for letter in name)  # as XML wants
     return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
 
 
@@ -327,4 +331,4 @@ def network_svg(network: Network, title: str = "", components: Sequence[Sequence
         figure.supxlabel(numbers, fontsize=9)
         regular, byzantine = len(network.regular), len(network.byzantine)
         nodes = f"{regular} regular and {byzantine} Byzantine nodes, {numbers}"
-        return to_svg(figure, f"{title}: {nodes}" if title else nodes)
+        return to_svg(figure, f"{_printable(title)}: {nodes}" if title else nodes)
