@@ -7,6 +7,7 @@ from torch import Tensor, from_numpy
 from torch.utils.dlpack import from_dlpack
 
 from clippedgossip.rules import Rule
+from clippedgossip.settings import must_be
 
 
 def mixed(rule: Rule, own: Any, received: Any, weights: Any) -> Any:
@@ -16,6 +17,7 @@ def mixed(rule: Rule, own: Any, received: Any, weights: Any) -> Any:
 
     Nothing is copied on the way in, where the library allows it. The result is of the library of `own`.
     """
+    must_be("rule", rule, Rule, "rules.Median()")
     model = tensor(own)
     found = rule(model, tensor(received).to(model), tensor(weights).to(model))
     if isinstance(own, Tensor):

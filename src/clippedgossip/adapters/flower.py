@@ -12,6 +12,7 @@ from torch import Tensor
 
 from clippedgossip.errors import RuleError
 from clippedgossip.rules import Rule
+from clippedgossip.settings import must_be
 
 
 class RobustFedAvg(FedAvg):
@@ -25,6 +26,7 @@ class RobustFedAvg(FedAvg):
     """
 
     def __init__(self, rule: Rule, *, weighted: bool = True, **options: Any) -> None:
+        must_be("rule", rule, Rule, "rules.ClippedGossip(10.0)")
         super().__init__(**options)
         self.rule, self.weighted = rule, weighted
         self._last: ArrayRecord | None = None

@@ -6,6 +6,8 @@ from typing import Any
 from torch import nn
 from transformers import TrainerCallback
 
+from clippedgossip.adapters import steps_between
+
 
 class TrainerMixing(TrainerCallback):
     """Calls `mix(model)` after every `every`-th optimizer step.
@@ -15,7 +17,7 @@ class TrainerMixing(TrainerCallback):
     """
 
     def __init__(self, mix: Callable[[nn.Module], object], *, every: int = 1) -> None:
-        self._mix, self._every, self.steps = mix, every, 0
+        self._mix, self._every, self.steps = mix, steps_between("every", every), 0
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         """The Trainer calls this once for each step, however many batches it accumulates."""

@@ -6,6 +6,8 @@ from typing import Any
 from lightning.pytorch import Callback
 from torch import nn
 
+from clippedgossip.adapters import steps_between
+
 
 class LightningMixing(Callback):
     """Calls `mix(module)` after every `every`-th optimizer step. Batches whose gradients are accumulated do
@@ -17,7 +19,7 @@ class LightningMixing(Callback):
 
     def __init__(self, mix: Callable[[nn.Module], object], *, every: int = 1) -> None:
         super().__init__()
-        self._mix, self._every, self.steps = mix, every, 0
+        self._mix, self._every, self.steps = mix, steps_between("every", every), 0
 
     def on_train_start(self, trainer: Any, pl_module: nn.Module) -> None:
         """Start from where a checkpoint left off."""

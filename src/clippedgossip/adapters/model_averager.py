@@ -7,10 +7,12 @@ import torch
 from torch import Tensor, distributed
 from torch.distributed.algorithms.model_averaging.averagers import ModelAverager
 
+from clippedgossip.adapters import steps_between
 from clippedgossip.errors import ConfigError
 from clippedgossip.mixing.inbox import Context
 from clippedgossip.network import Network
 from clippedgossip.rules import Rule
+from clippedgossip.settings import must_be
 
 
 class RobustAverager(ModelAverager):
@@ -35,17 +37,18 @@ class RobustAverager(ModelAverager):
         warmup_steps: int = 0,
         process_group: distributed.ProcessGroup | None = None,
     ) -> None:
+        must_be("rule", rule, Rule, "rules.ClippedGossip(1.0)")
+        must_be("network", network, Network, "Network(graph)")
+        self.period = steps_between("period", period)
         super().__init__(process_group)
         ranks = distributed.get_world_size(self.process_group)
         if network.n != ranks:
             raise ConfigError(
                 f"the network has {network.n} nodes and there are {ranks} ranks; make them equal"
             )
-        if period < 1 or warmup_steps < 0:
-            raise ConfigError(
-                f"period is {period} and warmup_steps {warmup_steps}; give at least 1 and at least 0"
-            )
-        self.rule, self.period, self.warmup_steps = rule, period, warmup_steps
+        if warmup_steps < 0:
+            raise ConfigError(f"warmup_steps is {warmup_steps}; it must be at least 0")
+        self.rule, self.warmup_steps = rule, warmup_steps
         me = distributed.get_rank(self.process_group)
         around = slice(network.indptr[me], network.indptr[me + 1])
         self.neighbors = network.indices[around].tolist()

@@ -6,6 +6,8 @@ from typing import Any
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
+from clippedgossip.adapters import steps_between
+
 
 class MixAfterStep:
     """Calls `mix` after every `every`-th step of an optimizer.
@@ -28,11 +30,9 @@ class MixAfterStep:
         every: int = 1,
         scaler: GradScaler | None = None,
     ) -> None:
-        if every < 1:
-            raise ValueError(f"every is {every}; it must be at least 1")
         self.steps = 0
         """Steps so far, those that were skipped included."""
-        self._mix, self._every = mix, every
+        self._mix, self._every = mix, steps_between("every", every)
         self._optimizer, self._scaler = optimizer, scaler
         self._hook = optimizer.register_step_post_hook(lambda *_: self._count())
         if scaler is not None:
