@@ -532,6 +532,36 @@ def test_data_that_cannot_be_used_is_told_with_a_fix(
     assert len(str(told.value).splitlines()) <= 2
 
 
+class ReadsByName(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(2, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.inner(x)
+        return scores + self.get_parameter("inner.bias")
+
+
+@pytest.mark.parametrize(
+    ("given", "module", "fix"),
+    [
+        (
+            lambda x: {"pixels": x, "mask": x},
+            nn.Linear(2, 2),
+            r"as model\(pixels=…, mask=…\): give the inputs",
+        ),
+        (lambda x: (x, x), nn.Linear(2, 2), r"as model\(…, …\): give the inputs that its forward takes"),
+        (lambda x: x, ReadsByName(), r"read a parameter as an attribute of the module, self\.layer\.weight"),
+    ],
+)
+def test_a_model_that_cannot_be_called_is_told_with_a_fix(
+    given: Callable[[Tensor], Any], module: nn.Module, fix: str, network: Network, data: DataSet
+) -> None:
+    with pytest.raises(UserError, match=fix) as told:
+        start(network, (given(data.train_x), data.train_y, given(data.test_x), data.test_y), module)
+    assert len(str(told.value).splitlines()) == 2
+
+
 class Shrinks(nn.Module):
     """Its outputs lose classes after so many calls."""
 

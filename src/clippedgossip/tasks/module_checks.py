@@ -239,7 +239,7 @@ def _check_call(module: nn.Module, data: DataSet, loss: Loss, x: Any, y: Any) ->
         kinds = mapped(lambda leaf: leaf.dtype, x)
         raise DataError(
             f"the model cannot take inputs of shape {data.shape} and dtype {kinds}: {first_line(error)}\n"
-            + _fix(error, _hint(x))
+            + _fix(error, _hint(x, error))
         ) from error
     if _shapes(outputs) != _shapes(again):
         raise DataError(
@@ -561,11 +561,16 @@ def _dtypes(tree: Any) -> Any:
 def _fix(error: Exception, usual: str) -> str:
     if "does not require grad" in str(error):  # of a force, or a penalty on a gradient
         return "tests take no gradients: differentiate within torch.enable_grad(), or by torch.func.grad"
+    if "is not an nn.Parameter" in str(error):  # of get_parameter: in its place is what the worker trains
+        return "read a parameter as an attribute of the module, self.layer.weight"
     return usual
 
 
-def _hint(x: Any) -> str:
+def _hint(x: Any, error: Exception) -> str:
     """What is usually wrong with such inputs."""
+    if isinstance(error, TypeError) and isinstance(x, dict | tuple):
+        given = [f"{name}=…" for name in x] if isinstance(x, dict) else ["…"] * len(x)
+        return f"the model is called as model({', '.join(given)}): give the inputs that its forward takes"
     first = leaves(x)[0]
     if first.ndim == 1:
         return "each input is a single number; give x[:, None] if the model takes rows of features"
