@@ -16,7 +16,9 @@ from typing import Any
 
 import networkx as nx
 import pytest
+import torch
 
+import clippedgossip as cg
 from clippedgossip.cli import main
 from clippedgossip.errors import UserError
 from clippedgossip.peer.local_network import prepared, running, write_network
@@ -421,6 +423,36 @@ def test_real_peers_one_of_which_is_byzantine_in_a_browser(tmp_path: Path) -> No
         assert not driver.get_log("browser")
         page.terminate()
         wait(driver, lambda text: "No answer" in text)
+
+
+def test_a_run_whose_network_is_in_no_file_here(tmp_path: Path) -> None:
+    """That of `cg.train` never was in one; a graph file stays where it is, and its copy may be gone."""
+    x = torch.randn(40, 2, generator=torch.Generator().manual_seed(0))
+    data = (x, (x[:, 0] > 0).long()) * 2
+    given = cg.Network(nx.cycle_graph(4), byzantine=[1])
+    own = cg.train(
+        given, data, "linear", rule="gossip", attack="alie", rounds=3, batch=4, device="cpu", out=tmp_path
+    )
+    own.finish()
+    assert own.path is not None
+    graph = tmp_path / "three.csv"
+    graph.write_text("a,b\nb,c\nc,a\n")
+    config = tmp_path / "run.toml"
+    config.write_text(
+        'network = {file = "three.csv"}\nrule = "gossip"\nmodel = "linear"\n'
+        'data = {name = "digits", samples = 60}\ntraining = {rounds = 3, batch = 4}\n'
+    )
+    with suppress(SystemExit):
+        main(["run", str(config), "--out", str(tmp_path / "files"), "--device", "cpu"])
+    (there,) = (tmp_path / "files").iterdir()
+    for folder, attack in ((own.path, " Attack: alie."), (there, "")):
+        state = watched_in([folder]).look("")
+        assert state["facts"][0] == "Finished: round 3 of 3."
+        assert state["facts"][1].startswith("Network: ")
+        assert state["facts"][2] == f"Rule: gossip.{attack}"
+        assert state["network"]["nodes"] == []
+        assert state["charts"][0]["lines"]
+        assert folder.name.startswith(state["title"].removeprefix("Run "))
 
 
 def test_a_run_and_its_end(tmp_path: Path) -> None:

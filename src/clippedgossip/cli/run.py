@@ -185,7 +185,7 @@ def _page(config: "RunConfig", out: Path) -> AbstractContextManager[None]:
     from clippedgossip.watch.live_page import Server
     from clippedgossip.watch.watched_run import WatchedRun
 
-    return Server(WatchedRun(config.run(out), config)).beside()
+    return Server(WatchedRun(config.run(out), config.to_mapping(), config.network.build())).beside()
 
 
 def _show(summary: dict[str, Any], config: "RunConfig", found: bool) -> None:

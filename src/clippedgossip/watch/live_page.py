@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -148,8 +148,10 @@ def watched_in(folders: list[Path]) -> Watched:
         from clippedgossip.runs.config import load_config
         from clippedgossip.watch.watched_run import WatchedRun
 
-        run = RunDirectory(folders[0])
-        return WatchedRun(run, load_config(run.config_path))
+        run, network = RunDirectory(folders[0]), None
+        with suppress(UserError):  # a graph file or code may be elsewhere; that of `cg.train` is in no file
+            network = load_config(run.config_path).network.build()
+        return WatchedRun(run, run.config, network)
     from clippedgossip.watch.watched_peers import WatchedPeers
 
     return WatchedPeers(folders)
