@@ -305,7 +305,10 @@ class RunDirectory:
         """The lock of this run: `with run.lock(): …`."""
         lock = self.try_lock()
         if lock is None:
-            raise RunError(f"{self.path} is being run by another process\nwait for it, or stop it first")
+            raise RunError(
+                f"{self.path} is being run by another process, or by a run of this one that has not ended\n"
+                "wait for it, or stop it first: run.finish(), or del run"
+            )
         return lock
 
     def append(self, *records: Mapping[str, Any] | Round) -> None:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 import clippedgossip as cg
 from clippedgossip import decode
+from clippedgossip.errors import RunError
 from clippedgossip.facade.training_run import TrainingRun
 from clippedgossip.network.schedule import SCHEDULE
 from clippedgossip.records import RunDirectory
@@ -67,6 +68,15 @@ def test_a_run_from_python_has_a_folder_that_is_found_again(tmp_path: Path) -> N
     assert torch.equal(again.models, first.models)
     assert folder.records_path.stat().st_mtime_ns == before
     assert "Net" in report([tmp_path]).html
+
+
+def test_a_run_that_another_run_of_this_process_has_stopped_in_says_so(tmp_path: Path) -> None:
+    """As after a break, and the same call again in a notebook."""
+    first, second = run(tmp_path), run(tmp_path)
+    next(iter(first))
+    with pytest.raises(RunError, match=r"by a run of this one that has not ended\n.*del run"):
+        second.finish()
+    assert first.finish().records == second.finish().records
 
 
 def test_a_stopped_run_resumes_to_the_same_bytes(tmp_path: Path) -> None:

@@ -141,9 +141,7 @@ class TrainingRun:
         self._state: State | None = None  # as of the last record
         self._moments: Iterator[Moment] | None = None
         self._folder = folder
-        if folder is not None and folder.run.finished:
-            recorded.records, recorded.diverged = list(folder.run.rounds()), folder.run.diverged
-            self._state = folder.kept()
+        self._find()
 
     @property
     def path(self) -> Path | None:
@@ -286,6 +284,8 @@ class TrainingRun:
         if self.finished:
             return False
         if self._moments is None:
+            if self._find():
+                return True
             self._moments = (
                 simulate.train(self.setup, device=self.device, state=self._state)
                 if self._folder is None
@@ -300,6 +300,7 @@ class TrainingRun:
                 on_round(moment.round)
                 if moment.record is not None:
                     return True
+            self._moments = None  # another process has ended the run just now
         except MiscompiledError as error:
             warn_user(str(error))
             self._recorded.forget()
@@ -312,6 +313,15 @@ class TrainingRun:
                 with self._folder.run.writing_checkpoint() as path:
                     self._state.save(path)
             raise
+        return True
+
+    def _find(self) -> bool:
+        """Whether the run in the folder is finished, perhaps by another process: then it is this one."""
+        if self._folder is None or not self._folder.run.finished:
+            return False
+        run = self._folder.run
+        self._recorded.records, self._recorded.diverged = list(run.rounds()), run.diverged
+        self._state = self._folder.kept()
         return True
 
     def _take(self, moment: Moment) -> None:
