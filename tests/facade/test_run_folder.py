@@ -79,6 +79,17 @@ def test_a_run_that_another_run_of_this_process_has_stopped_in_says_so(tmp_path:
     assert first.finish().records == second.finish().records
 
 
+def test_a_run_without_its_summary_alone_gets_it(tmp_path: Path) -> None:
+    """As where the disk was full, or a kill came, after the last checkpoint."""
+    first = run(tmp_path).finish()
+    assert first.path is not None
+    (first.path / "summary.json").unlink()
+    again = run(tmp_path).finish()
+    assert again.records == first.records
+    assert torch.equal(again.models, first.models)
+    assert RunDirectory(first.path).finished
+
+
 def test_a_stopped_run_resumes_to_the_same_bytes(tmp_path: Path) -> None:
     whole = run(tmp_path / "whole").finish()
     stopped = run(tmp_path / "part")

@@ -133,11 +133,8 @@ class Recorder:
             if stop:
                 raise KeyboardInterrupt
             last = not live or moments[0].round == self.attempts[0].training.rounds
-            seconds = time.monotonic() - started
-            for attempt in self.attempts if last else ():
-                attempt.run.write_summary(summarise(attempt, seconds))
-                if not self.keep:
-                    attempt.run.checkpoint_path.unlink(missing_ok=True)
+            if last:
+                self.end(time.monotonic() - started)
             try:
                 yield moments
             except GeneratorExit:
@@ -147,6 +144,14 @@ class Recorder:
             if last:
                 return
             del moments  # they hold the stack: a second one may not fit beside it
+        self.end(time.monotonic() - started)  # stopped between the last checkpoint and the summary
+
+    def end(self, seconds: float) -> None:
+        """Write what says that the runs are finished."""
+        for attempt in self.attempts:
+            attempt.run.write_summary(summarise(attempt, seconds))
+            if not self.keep:
+                attempt.run.checkpoint_path.unlink(missing_ok=True)
 
     def write(self, moments: Sequence[Moment], setups: Sequence[Setup], *, checkpoint: bool) -> bool:
         """Write what is due after a round, and a checkpoint if asked; returns whether a run goes on."""
