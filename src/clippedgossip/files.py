@@ -77,18 +77,23 @@ def write_atomic(path: Path, content: str | bytes) -> None:
         temporary.write_bytes(content.encode(errors=NO_TEXT) if isinstance(content, str) else content)
 
 
+@contextmanager
+def writing(path: Path, fix: str) -> Iterator[None]:
+    """Turn an error of the disk into one for the user, with the path and the fix."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {error.strerror or error}\n{fix}") from error
+
+
 def write(path: Path | str, content: str) -> Path:
     """Write what a user asked for, whole or not at all, in a folder that need not exist."""
     path = Path(path)
     if path.is_dir():
         raise RunError(f"{path} is a folder; give a file in it with --out, such as {path / 'report.html'}")
-    try:
+    with writing(path, "give another path with --out, or make room"):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, content)
-    except OSError as error:
-        raise RunError(
-            f"cannot write {path}: {error.strerror or error}\ngive another path with --out, or make room"
-        ) from error
     return path
 
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
 from importlib import metadata
 from pathlib import Path
@@ -189,6 +190,12 @@ def refuse_metric(name: object, *, higher_is_better: bool = True) -> None:
 def run_name(config: Mapping[str, Any], prefix: str) -> str:
     """`prefix-<12 hex digits of the config's hash>`."""
     return f"{prefix}-{sha256(files.canonical(config).encode()).hexdigest()[:12]}"
+
+
+_writing = partial(
+    files.writing,
+    fix="free space or give another folder, then run the same command again: nothing written is lost",
+)
 
 
 class _InFolder:
@@ -421,18 +428,6 @@ def _parse(line: bytes) -> dict[str, Any] | None:
     except ValueError:
         return None
     return record if isinstance(record, dict) else None
-
-
-@contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    """Turn an error of the disk into a user error with the path and the fix."""
-    try:
-        yield
-    except OSError as error:
-        raise RunError(
-            f"cannot write {path}: {error.strerror or error}\n"
-            "free space or give another folder, then run the same command again: nothing written is lost"
-        ) from error
 
 
 def _cut_torn_line(descriptor: int) -> int:

@@ -37,16 +37,14 @@ def examples(
             raise UserError(unknown_name("example", name, known))
         if (to / name).exists():
             raise UserError(f"{to / name} is there already\ngive another folder with --to, or delete it")
+    from clippedgossip.files import writing
+
     copied = []
-    try:
+    with writing(to, "give another folder with --to"):
         to.mkdir(parents=True, exist_ok=True)
         for name in chosen:
             copy = shutil.copytree if known[name].is_dir() else shutil.copyfile
             copied.append(str(copy(known[name], to / name)))
-    except OSError as error:
-        raise UserError(
-            f"cannot write to {to}: {error.strerror or error}\ngive another folder with --to"
-        ) from error
     print(json.dumps(copied, indent=1) if as_json else "\n".join(f"wrote {path}" for path in copied))
 
 

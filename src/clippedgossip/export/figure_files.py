@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from clippedgossip.errors import RunError, UserError, unknown_name
 from clippedgossip.export.frame import Runs, data_frame, read
 from clippedgossip.export.tables import write_csv
-from clippedgossip.files import write_atomic
+from clippedgossip.files import write_atomic, writing
 from clippedgossip.report.figures.canvas import standalone, to_svg
 from clippedgossip.report.figures.plots import curves_drawn
 from clippedgossip.report.grouping import Run
@@ -87,7 +87,7 @@ def plot(runs: Runs = "runs", measure: str = "accuracy") -> list[Plot]:
 def write_figures(runs: Runs, folder: Path) -> list[Path]:
     """Every figure of a report as SVG, PDF and PNG, with its numbers as CSV; and the networks."""
     found, written = read(runs), []
-    try:
+    with writing(folder, "give another folder"):
         folder.mkdir(parents=True, exist_ok=True)
         for curves in all_curves(grouped(found)):
             for number, one in enumerate(_plots(curves), 1):
@@ -99,8 +99,6 @@ def write_figures(runs: Runs, folder: Path) -> list[Path]:
                 write_csv([{"title": one.title, **row} for row in one.rows], stem.with_suffix(".csv"))
                 written.append(stem.with_suffix(".csv"))
         written += _networks(found, folder)
-    except OSError as error:
-        raise RunError(f"cannot write to {folder}: {error.strerror or error}\ngive another folder") from error
     return written
 
 

@@ -7,20 +7,16 @@ from typing import Any
 
 from clippedgossip.errors import RunError
 from clippedgossip.export.frame import Runs, data_frame, read, rows
-from clippedgossip.files import NO_TEXT, canonical, replacing
+from clippedgossip.files import NO_TEXT, canonical, replacing, writing
 from clippedgossip.report.grouping import Run
 
 
 def write_tables(runs: Runs, format: str, out: Path) -> int:
     """Write the records of all runs; returns how many runs there are."""
     found = read(runs)
-    try:
+    with writing(out, "give another path with --out"):
         out.parent.mkdir(parents=True, exist_ok=True)
         FORMATS[format](found, out)
-    except OSError as error:
-        raise RunError(
-            f"cannot write {out}: {error.strerror or error}\ngive another path with --out"
-        ) from error
     return len(found)
 
 

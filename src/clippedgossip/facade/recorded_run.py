@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from clippedgossip.errors import RunError, kind_of, warn_user
-from clippedgossip.files import write_atomic
+from clippedgossip.files import write_atomic, writing
 from clippedgossip.network.network import DRAWN, Network
 from clippedgossip.records import ACCURACY, Round, RunDirectory
 from clippedgossip.report.figures import Scale
@@ -121,8 +121,6 @@ def write_report(runs: Sequence[RecordedRun], path: str | Path, *, device: str) 
             if run.finished:
                 place.write_summary({} if run.diverged is None else {"diverged": run.diverged})
         html = report([Path(folder)]).html
-    try:
+    with writing(target, "give another path"):
         write_atomic(target, html)
-    except OSError as error:
-        raise RunError(f"cannot write {target}: {error.strerror or error}\ngive another path") from error
     return target
