@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from clippedgossip.decode import Kind
-from clippedgossip.errors import DataError, UserError, counted, unknown_name
+from clippedgossip.errors import DataError, UserError, counted, kind_of, unknown_name
 from clippedgossip.own import raised
 from clippedgossip.randomness import drawn_from, generator, key
 from clippedgossip.tasks.datasets import Data, wide
@@ -73,7 +73,10 @@ def partition(
         lists = None if groups is None else [list(group) for group in groups]  # a peer's file has tuples
         offered = {"seed": seed, "classes": classes, "groups": lists}
         with drawn_from(key(seed, "partition")):
-            return _checked(_called(how, labels.cpu(), nodes, **offered), nodes, len(labels))
+            found = _called(how, labels.cpu(), nodes, **offered)
+        if not isinstance(found, Sequence):
+            raise DataError(f"the partition returned {kind_of(found)}\nreturn a list of each worker's rows")
+        return checked_shares(found, range(nodes), len(labels))
     if how in BY_CLASS and not 0 <= int(labels.min()) <= int(labels.max()) < (classes or 0):
         raise DataError(
             f"partition {how!r} needs a class from 0 to {(classes or 0) - 1} for each sample; labels go from "
@@ -97,29 +100,28 @@ def _called(how: Scheme, labels: Tensor, nodes: int, **offered: Any) -> object:
         raise DataError(f"the partition {raised(error)}") from error
 
 
-def _checked(shares: object, nodes: int, samples: int) -> list[Tensor]:
-    """What a user's own function returned: rows of the data, some for every node."""
-    fix = f"return {nodes} lists of rows, one for each worker, none of them empty"
-    if not isinstance(shares, Sequence) or len(shares) != nodes:
-        raise DataError(f"the partition returned no list of {nodes} shares\n{fix}")
+def checked_shares(shares: Sequence[Any], nodes: Sequence[int], samples: int) -> list[Tensor]:
+    """The shares as tensors of row numbers: one for each worker, none empty, all within the data."""
+    workers = len(set(nodes))
+    if not len(nodes) == len(shares) == workers:
+        raise DataError(f"{len(shares)} shares for {workers} different workers; give one share to each")
     try:
-        found = [torch.as_tensor(share).cpu() for share in shares]
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise DataError(
-            f"the partition returned shares that are not lists of rows: {error}\n{fix}"
-        ) from error
-    for node, share in enumerate(found):
-        whole = not share.is_floating_point() and share.dtype != torch.bool
-        if share.numel() and (not whole or share.ndim != 1):
+        rows = [torch.as_tensor(share).cpu() for share in shares]
+    except (TypeError, ValueError, RuntimeError) as error:  # text, None, slices, lists of several lengths
+        raise DataError(f"the shares are no rows: {error}\nlist the numbers of each worker's rows") from None
+    for node, row in zip(nodes, rows, strict=True):
+        if row.ndim == 1 and not len(row):
+            raise DataError(f"worker {node} holds no samples; use fewer workers or another partition")
+        if row.ndim != 1 or row.dtype == torch.bool or row.is_floating_point():
             raise DataError(
-                f"the partition gave worker {node} a share of shape {tuple(share.shape)} and dtype "
-                f"{share.dtype}\nlist the numbers of its rows (of a mask: mask.nonzero().flatten())"
+                f"worker {node}'s share has shape {tuple(row.shape)} and dtype {row.dtype}\n"
+                "list the numbers of its rows (of a mask: mask.nonzero().flatten())"
             )
-        if not share.numel() or int(wide(share).min()) < 0 or int(wide(share).max()) >= samples:
-            raise DataError(
-                f"the partition gave worker {node} rows beyond 0 to {samples - 1}, or none\n{fix}"
-            )
-    return [share.long() for share in found]
+        low, high = (int(bound) for bound in wide(row).aminmax())
+        if low < 0 or high >= samples:
+            wrong = low if low < 0 else high
+            raise DataError(f"worker {node} holds row {wrong}; rows go from 0 to {samples - 1}")
+    return [row.long() for row in rows]
 
 
 def _iid(request: _Request) -> list[Tensor]:

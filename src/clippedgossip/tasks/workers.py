@@ -66,6 +66,7 @@ from clippedgossip.tasks.objective import (
     find_metric,
     usual_loss,
 )
+from clippedgossip.tasks.partitions import checked_shares
 from clippedgossip.tasks.poison import Poison
 
 if TYPE_CHECKING:
@@ -188,7 +189,7 @@ def make_task(
         refuse_copies(type(module).__name__, module, CHECKED - 1)
         keeps = check_module(module, data, objective, measured, batch)
     ids = list(range(len(shares))) if nodes is None else list(nodes)
-    rows = _checked_shares(ids, shares, data.count)
+    rows = checked_shares(shares, ids, data.count)
     unknown = sorted(set(poisoned) - set(ids))
     if unknown:
         raise DataError(f"worker {unknown[0]} is to be poisoned but does not train; name one of nodes")
@@ -675,25 +676,3 @@ def _shape(task: Task) -> tuple[object, ...]:
 def _of_loss(loss: Loss) -> Hashable:
     held = loss.function
     return (identity(held), numbers(held)) if isinstance(held, nn.Module) else content(loss)
-
-
-def _checked_shares(ids: Sequence[int], shares: Sequence[Data | Sequence[int]], samples: int) -> list[Tensor]:
-    """The shares as tensors of row numbers: one for each worker, none empty, all within the data."""
-    if len(ids) != len(shares) or len(set(ids)) != len(ids):
-        raise DataError(f"{len(shares)} shares for {len(set(ids))} different workers; give one share to each")
-    try:
-        rows = [torch.as_tensor(share).cpu() for share in shares]
-    except (TypeError, ValueError, RuntimeError) as error:  # text, None, slices, lists of several lengths
-        raise DataError(f"the shares are no rows: {error}\nlist the numbers of each worker's rows") from None
-    for node, row in zip(ids, rows, strict=True):
-        if row.ndim == 1 and not len(row):
-            raise DataError(f"worker {node} holds no samples; use fewer workers or another partition")
-        if row.ndim != 1 or row.dtype == torch.bool or row.is_floating_point():
-            raise DataError(
-                f"worker {node}'s share has shape {tuple(row.shape)} and dtype {row.dtype}; "
-                "list the numbers of its rows (of a mask: mask.nonzero().flatten())"
-            )
-        if int(row.min()) < 0 or int(row.max()) >= samples:
-            wrong = int(row.min()) if int(row.min()) < 0 else int(row.max())
-            raise DataError(f"worker {node} holds row {wrong}; rows go from 0 to {samples - 1}")
-    return [row.long() for row in rows]
