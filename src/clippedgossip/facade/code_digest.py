@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from clippedgossip.errors import RunError, kind_of
 from clippedgossip.simulate.setup import digest
-from clippedgossip.tasks.models import bits
+from clippedgossip.tasks.models import HOOKS, OF_MODULES, bits, closure
 from clippedgossip.tasks.module_function import still_parts
 
 OURS = ("clippedgossip", "torch", "builtins")
@@ -48,11 +48,9 @@ WRAPPED = ("fget", "fset", "fdel", "func", "__func__")
 EMPTY = type(threading.Lock()), type(threading.RLock())
 """They hold nothing."""
 LOADS = ("LOAD_GLOBAL", "LOAD_NAME", "IMPORT_NAME")
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _OF_ONE_PROCESS = re.compile(r"\.___torch_mangle_\d+| at 0x[0-9a-f]+")
 """What PyTorch's text of a compiled module has anew in every process and copy."""
 _INSTALLED = tuple(sysconfig.get_paths()[name] for name in ("purelib", "platlib", "stdlib"))
-_OF_MODULES = frozenset(vars(nn.Module()))
 
 
 def text_of(thing: Any) -> str:
@@ -167,7 +165,7 @@ class Description:
         own, names = _is_own(function), _names_in(function.__code__)
         if own:
             yield from map(self.of, (function.__defaults__, function.__kwdefaults__, vars(function)))
-        scope = ChainMap(_closure(function), *([function.__globals__, sys.modules] if own else []))
+        scope = ChainMap(closure(function), *([function.__globals__, sys.modules] if own else []))
         loaded = _loaded_in(function.__code__)
         yield from self._named({name: scope[name] for name in sorted(loaded) if name in scope}, names)
 
@@ -205,7 +203,7 @@ class Description:
             if isinstance(part, torch.jit.ScriptModule):
                 yield _OF_ONE_PROCESS.sub("", part._c.dump_to_str(True, True, False))
             else:
-                yield self.of({key: value for key, value in vars(part).items() if key not in _OF_MODULES})
+                yield self.of({key: value for key, value in vars(part).items() if key not in OF_MODULES})
             yield from (self.of(hook) for hooks in HOOKS for hook in getattr(part, hooks).values())
         yield from still_parts(module)
 
@@ -270,15 +268,6 @@ def _loaded_in(code: CodeType) -> set[str]:
     inner = (_loaded_in(part) for part in code.co_consts if isinstance(part, CodeType))
     loads = (step.argval for step in dis.get_instructions(code) if step.opname in LOADS)
     return {*loads, *code.co_freevars}.union(*inner)
-
-
-def _closure(function: FunctionType) -> dict[str, Any]:
-    """What a function takes from those around it; a cell is empty before its name has a value."""
-    found = {}
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        with suppress(ValueError):
-            found[name] = cell.cell_contents
-    return found
 
 
 def _code(thing: Any) -> str:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
-from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,7 @@ Shape = tuple[int, ...]
 DEEPEST = 8  # values within values that are compared
 LARGE = 1 << 22  # bytes of an array up to which its numbers are compared
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_OF_MODULES = frozenset(vars(nn.Module()))
+OF_MODULES = frozenset(vars(nn.Module()))
 _PLAIN = frozenset([type(None), bool, int, float, complex, str, bytes])
 
 
@@ -177,6 +177,11 @@ def initialise(module: nn.Module, seed: int, *, he: tuple[type[nn.Module], ...] 
     return module
 
 
+def trained(module: nn.Module) -> dict[str, nn.Parameter]:
+    """The trainable parameters by name, each once."""
+    return {name: held for name, held in module.named_parameters() if held.requires_grad}
+
+
 @dataclass(frozen=True, kw_only=True)
 class ParameterLayout:
     """Names and shapes of a module's trainable parameters, in the order they lie in the vector."""
@@ -187,8 +192,8 @@ class ParameterLayout:
     @classmethod
     def of(cls, module: nn.Module) -> "ParameterLayout":
         """The layout of a module's trainable parameters."""
-        items = [(name, item) for name, item in module.named_parameters() if item.requires_grad]
-        return cls(names=tuple(name for name, _ in items), shapes=tuple(item.shape for _, item in items))
+        items = trained(module)
+        return cls(names=tuple(items), shapes=tuple(item.shape for item in items.values()))
 
     @property
     def size(self) -> int:
@@ -211,15 +216,15 @@ class ParameterLayout:
 
 def flatten(module: nn.Module) -> Tensor:
     """A copy of the trainable parameters as one vector (d,)."""
-    return torch.cat([part.detach().flatten() for part in module.parameters() if part.requires_grad])
+    return torch.cat([held.detach().flatten() for held in trained(module).values()])
 
 
 @torch.no_grad()
 def unflatten(vector: Tensor, module: nn.Module) -> nn.Module:
     """Copy a vector (d,) into a module's trainable parameters."""
-    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    for parameter, value in zip(trained, ParameterLayout.of(module).views(vector).values(), strict=True):
-        parameter.copy_(value)
+    values = ParameterLayout.of(module).views(vector)
+    for name, parameter in trained(module).items():
+        parameter.copy_(values[name])
     return module
 
 
@@ -262,7 +267,7 @@ def identity(module: nn.Module) -> Hashable:
                 (key, numbers.setdefault(id(one), len(numbers)), one.dtype, one.shape, one.requires_grad)
                 for key, one in held
             )
-            own = {key: value for key, value in vars(part).items() if key not in _OF_MODULES}
+            own = {key: value for key, value in vars(part).items() if key not in OF_MODULES}
             hooks = [list(getattr(part, hooks, {}).values()) for hooks in HOOKS]
             found.append((_class(type(part)), part.training, tensors, content(own), content(hooks)))
     return tuple(found)
@@ -309,7 +314,7 @@ def _parts(value: Any) -> list[Any] | None:
     if kind is dict:
         return [*value, *value.values()]
     if isinstance(value, FunctionType):
-        cells = [cell.cell_contents for cell in value.__closure__ or () if _is_filled(cell)]
+        cells = closure(value).values()
         return [value.__code__, id(value.__globals__), value.__defaults__, value.__kwdefaults__, *cells]
     if isinstance(value, MethodType):
         return [value.__func__, value.__self__]
@@ -320,6 +325,15 @@ def _parts(value: Any) -> list[Any] | None:
     if is_dataclass(value) and ours(value):
         return [getattr(value, part.name) for part in fields(value) if part.compare]
     return None
+
+
+def closure(function: FunctionType) -> dict[str, Any]:
+    """What a function takes from those around it; a cell is empty before its name has a value."""
+    found = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with suppress(ValueError):
+            found[name] = cell.cell_contents
+    return found
 
 
 def _bytes(value: Any) -> int:
@@ -334,10 +348,3 @@ def _class(kind: type) -> Hashable:
     own = [part for part in kind.__mro__ if part.__module__.partition(".")[0] not in ("torch", "builtins")]
     methods = [value for part in own for value in vars(part).values() if isinstance(value, FunctionType)]
     return kind, content(methods)
-
-
-def _is_filled(cell: CellType) -> bool:
-    try:
-        return cell.cell_contents is not cell
-    except ValueError:  # its name has no value yet
-        return False

@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_map
 from clippedgossip.errors import DataError, first_line, kind_of, warn_user
 from clippedgossip.randomness import own_randomness
 from clippedgossip.tasks.datasets import IGNORED, DataSet, at, leaves, mapped, parts_of
+from clippedgossip.tasks.models import OF_MODULES, trained
 from clippedgossip.tasks.module_function import Objective, call_with, nearby, ties_of
 from clippedgossip.tasks.objective import Loss, Metric, binary, called, cross_entropy, mse, nll
 from clippedgossip.tasks.poison import Poison
@@ -82,7 +83,7 @@ def _originals(module: nn.Module) -> Iterator[nn.Module]:
 
 def _check_parameters(module: nn.Module) -> None:
     """Trainable parameters are sent and mixed: there must be some, and all must be float32."""
-    found = {name: held for name, held in module.named_parameters() if held.requires_grad}
+    found = trained(module)
     if not found:
         raise DataError(
             "the model has no parameters that train\ngive one that can be trained: set requires_grad"
@@ -155,8 +156,8 @@ def _check_outputs(module: nn.Module, data: DataSet, loss: Loss, metric: Metric,
     objective.train()
     kept = _remembered(module)
     start = {name: held.clone() for name, held in module.named_buffers()}
-    own = {name: held.detach().clone().requires_grad_() for name, held in _trained(module).items()}
-    past = [pair for one in _originals(module) for pair in _trained(one).items()]
+    own = {name: held.detach().clone().requires_grad_() for name, held in trained(module).items()}
+    past = [pair for one in _originals(module) for pair in trained(one).items()]
     with torch.enable_grad(), disable_saved_tensors_hooks(RECOMPUTED), own_randomness(0):
         with _ByData() as by_data:
             value = _loss(module, loss, *whole, "train", own)
@@ -375,10 +376,6 @@ def _check_unchanged(x: Any) -> None:
         raise DataError("the model changes its inputs in place, and so the data\nlet it work on x.clone()")
 
 
-def _trained(module: nn.Module) -> dict[str, nn.Parameter]:
-    return {name: held for name, held in module.named_parameters() if held.requires_grad}
-
-
 class _ByData(TorchFunctionMode):
     """What is read or replaced by `.data`: writing to that counts no version of the tensor."""
 
@@ -469,7 +466,7 @@ def _remembered(module: nn.Module) -> dict[str, str]:
         f"{name}.{key}" if name else key: _held(held, parts)
         for name, part in module.named_modules()
         for key, held in (*vars(part).items(), *_caches(type(part)))
-        if key not in _OF_MODULES
+        if key not in NO_MEMORY
     }
 
 
@@ -508,15 +505,15 @@ def _held(value: Any, parts: set[int], depth: int = 4) -> str:
     return deeper(getattr(value, "__dict__", None))
 
 
-_OF_MODULES = frozenset((*vars(nn.Module()), "forward", "_flat_weights"))
+NO_MEMORY = OF_MODULES | {"forward", "_flat_weights"}
 """What is no memory; of a compiled module, and of an nn.LSTM, these lead to its parameters again."""
 _CACHE = type(cache(len))
 MOST_HELD = 1000  # entries of a table or list that are looked at
 
 
-def _gradient(value: Tensor, trained: list[Tensor]) -> tuple[Tensor | None, ...]:
+def _gradient(value: Tensor, given: list[Tensor]) -> tuple[Tensor | None, ...]:
     try:
-        return torch.autograd.grad(value.sum(), trained, allow_unused=True)
+        return torch.autograd.grad(value.sum(), given, allow_unused=True)
     except RuntimeError as error:
         raise DataError(
             RECOMPUTED

@@ -27,7 +27,7 @@ from torch.utils._pytree import tree_leaves
 from clippedgossip.errors import DataError
 from clippedgossip.randomness import keep_mask, own_randomness
 from clippedgossip.tasks.datasets import cast, leaves, mapped
-from clippedgossip.tasks.models import ParameterLayout
+from clippedgossip.tasks.models import HOOKS, ParameterLayout
 from clippedgossip.tasks.objective import Loss, Metric, called
 
 SMALL, SMALL_LINEAR = 50_000, 600_000
@@ -56,7 +56,6 @@ OBSTACLES = {
     "requires_grad_()": "requires_grad_() inside the model",
 }
 """What PyTorch says in sentences about what `vmap` cannot batch, in a few words."""
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 Dict = Mapping[str, Tensor]
 
 
