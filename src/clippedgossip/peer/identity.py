@@ -65,7 +65,7 @@ def create() -> Identity:
     """A fresh identity. It never expires, so that a clock that jumps cannot cut a peer off."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = _subject(key.public_key())
-    certificate = (
+    builder = (
         x509.CertificateBuilder()
         .subject_name(name)
         .issuer_name(name)
@@ -73,11 +73,10 @@ def create() -> Identity:
         .serial_number(x509.random_serial_number())
         .not_valid_before(datetime.datetime(1970, 1, 2))
         .not_valid_after(datetime.datetime(9999, 12, 31, 23, 59, 59))
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_KEY_USAGE, critical=True)
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(HOST)]), critical=False)
-        .sign(key, hashes.SHA256())
     )
+    for extension, critical in _EXTENSIONS:
+        builder = builder.add_extension(extension, critical)
+    certificate = builder.sign(key, hashes.SHA256())
     pem = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
@@ -108,14 +107,7 @@ def read_certificate(pem: bytes) -> Certificate:
         raise PeerError(f"not a certificate: {error}\nmake one with `clippedgossip peer init`") from None
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
         raise PeerError("certificate key is not P-256; make one with `clippedgossip peer init`")
-    expected = {
-        e.oid: (critical, e)
-        for e, critical in (
-            (x509.BasicConstraints(ca=False, path_length=None), True),
-            (_KEY_USAGE, True),
-            (x509.SubjectAlternativeName([x509.DNSName(HOST)]), False),
-        )
-    }
+    expected = {extension.oid: (critical, extension) for extension, critical in _EXTENSIONS}
     if extensions != expected or subject != _subject(key) or issuer != subject:
         raise PeerError("certificate is not of the kind `clippedgossip peer init` makes; ask for a new one")
     fresh = Certificate(
@@ -193,7 +185,12 @@ def parse_fingerprint(text: str) -> bytes:
     return bytes.fromhex(digits)
 
 
-_KEY_USAGE = x509.KeyUsage(True, *[False] * 8)  # digital_signature, and none of the others
+_EXTENSIONS: tuple[tuple[x509.ExtensionType, bool], ...] = (
+    (x509.BasicConstraints(ca=False, path_length=None), True),
+    (x509.KeyUsage(True, *[False] * 8), True),  # digital_signature, and none of the others
+    (x509.SubjectAlternativeName([x509.DNSName(HOST)]), False),
+)
+"""Of a certificate, and whether each is critical."""
 
 
 def _subject(key: ec.EllipticCurvePublicKey) -> x509.Name:
