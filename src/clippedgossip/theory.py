@@ -21,7 +21,7 @@ class ConsensusGuarantee:
     mean ‖x_i⁺ − x̄‖² ≤ factor² · mean ‖x_i − x̄‖², and progress is guaranteed iff δ_max < limit.
     """
 
-    factor: float
+    factor: float  # √(1−p) + √(32 δ_max)
     limit: float
     delta_max: float
     applies: bool  # False: γ is only an upper bound, or rounds differ, or messages come late
@@ -30,11 +30,6 @@ class ConsensusGuarantee:
     def holds(self) -> bool:
         """Whether every round brings the regular nodes closer to their mean."""
         return self.applies and self.delta_max < self.limit
-
-    @property
-    def vacuous(self) -> bool:
-        """Whether the bound allows the distance to grow, so that it guarantees nothing."""
-        return not self.holds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,11 +91,6 @@ def krum_caveat(faulty: int, models: int, rule: str = "Krum") -> str | None:
     )
 
 
-def consensus_factor(network: Network) -> float:
-    """√(1−p) + √(32 δ_max): the factor on the root-mean-square distance in one round."""
-    return sqrt(1 - network.p) + sqrt(C1 * network.delta_max)
-
-
 def _applies(network: Network) -> bool:
     """Both theorems take one W for all rounds, and every message in the round in which it was sent."""
     return not network.changes and (network.gap.exact or network.delta_max == 0)
@@ -109,7 +99,7 @@ def _applies(network: Network) -> bool:
 def consensus_guarantee(network: Network) -> ConsensusGuarantee:
     """The consensus theorem on this network: δ_max < γ²/32."""
     return ConsensusGuarantee(
-        factor=consensus_factor(network),
+        factor=sqrt(1 - network.p) + sqrt(C1 * network.delta_max),
         limit=network.spectral_gap**2 / C1,
         delta_max=network.delta_max,
         applies=_applies(network),

@@ -19,7 +19,7 @@ def test_digits_need_no_network_and_are_normalised() -> None:
     assert data.train_x.shape == (1442, 1, 8, 8)
     assert len(data.test_y) == 355
     assert data.classes == 10
-    x = data.normalised()[0]
+    x = data.normalise(data.train_x)
     assert abs(float(x.mean())) < 0.01
     assert abs(float(x.std()) - 1) < 0.01
     assert int(data.test_y.bincount().min()) >= 34

@@ -295,7 +295,8 @@ def test_evaluation_agrees_with_a_plain_loop(digits: DataSet) -> None:
     models = torch.stack([flatten(build("mlp", digits.shape, 10, seed=seed)) for seed in (1, 2)])
     found = Workers([task]).scores(models)
     for place, seed in enumerate((1, 2)):
-        outputs = build("mlp", digits.shape, 10, seed=seed)(digits.normalised()[2]).detach()
+        module = build("mlp", digits.shape, 10, seed=seed)
+        outputs = module(digits.normalise(digits.test_x)).detach()
         assert float(found[place]) == near(float((outputs.argmax(1) == digits.test_y).double().mean()))
 
 

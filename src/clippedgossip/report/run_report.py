@@ -119,11 +119,6 @@ def report(paths: Sequence[Path]) -> Report:
     return Report(page(title, lead, sections), rows, troubles)
 
 
-def diverged(runs: Sequence[Run]) -> list[Path]:
-    """The runs that ended before their last round."""
-    return [run.directory.path for run in runs if run.diverged]
-
-
 def _views(groups: Sequence[Group]) -> Iterator[CurveView]:
     rounds = [r for entry in groups for run in entry.runs for r in run.rounds]
     for metric in dict.fromkeys(r.metric for r in rounds):
@@ -234,7 +229,7 @@ def _troubles(runs: Sequence[Run], empty: Sequence[Path]) -> list[str]:
         why = RunDirectory(path).failure
         failures.setdefault(why, []).append(path.name) if why else waiting.append(path.name)
     lines = [f"Failed: {some(names, NAMED)}. {why}" for why, names in failures.items()]
-    if gone := [path.name for path in diverged(runs)]:
+    if gone := [run.directory.path.name for run in runs if run.diverged]:
         lines.append(f"Diverged; the last record stands for the end: {some(gone, NAMED)}.")
     if unfinished := [
         f"{run.directory.path.name} ({run.directory.state} after round {run.rounds[-1].round})"

@@ -207,10 +207,6 @@ class DataSet:
         x, y = mapped(lambda leaf: at(leaf, rows.to(leaf.device)).to(device), held)
         return self.normalise(x), y
 
-    def normalised(self) -> tuple[Any, Any, Any, Any]:
-        """train_x, train_y, test_x, test_y with the inputs normalised."""
-        return self.normalise(self.train_x), self.train_y, self.normalise(self.test_x), self.test_y
-
     def take(self, train: int, test: int | None = None, *, seed: int = 0) -> "DataSet":
         """A random part of the data, the same for the same seed."""
         whole = {"train": self.count, "test": self.tests}

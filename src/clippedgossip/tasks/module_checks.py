@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_map
 
 from clippedgossip.errors import DataError, first_line, kind_of, warn_user
 from clippedgossip.randomness import own_randomness
+from clippedgossip.records import ACCURACY
 from clippedgossip.tasks.datasets import IGNORED, DataSet, at, leaves, mapped, parts_of
 from clippedgossip.tasks.models import OF_MODULES, trained
 from clippedgossip.tasks.module_function import Objective, call_with, nearby, ties_of
@@ -220,7 +221,7 @@ def _check_outputs(module: nn.Module, data: DataSet, loss: Loss, metric: Metric,
                 f"metric {metric.name!r} cannot take outputs {_shapes(outputs)} and targets {_shapes(y)}: "
                 f"{first_line(error)}\ngive another metric=, such as 'loss'"
             ) from error
-        if metric.percent and math.isfinite(score) and not 0 <= score <= 1:
+        if metric.name == ACCURACY and math.isfinite(score) and not 0 <= score <= 1:
             raise DataError(
                 f"metric 'accuracy' is {score:.6g} before training; a share of right answers is from 0 to 1\n"
                 "divide it, or give it another name: tasks.mean_metric('own accuracy', …)"

@@ -231,11 +231,6 @@ class Metric:
         """The sums over one batch."""
         return self.sums(outputs, y)
 
-    @property
-    def percent(self) -> bool:
-        """Whether it is shown as a percentage."""
-        return self.name == "accuracy"
-
 
 def mean_metric(
     name: str, function: Callable[[Any, Any], Tensor], *, higher_is_better: bool = True
