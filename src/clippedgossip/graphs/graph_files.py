@@ -4,6 +4,7 @@ import csv
 import json
 import math
 from collections.abc import Callable, Hashable
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import ParseError
@@ -73,6 +74,16 @@ def _link(link: Any) -> Any:
     if not isinstance(link, list) or len(link) not in (2, 3):
         return link
     return dict(zip(("source", "target", "weight"), link, strict=False))
+
+
+def digest(path: Path) -> str:
+    """Of the content, so that other content is another run."""
+    try:
+        return sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise NetworkError(
+            f"cannot read {path}: {error.strerror}\npaths are relative to the config file"
+        ) from error
 
 
 def csv_rows(path: Path | str) -> list[tuple[int, list[str]]]:

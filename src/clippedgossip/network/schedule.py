@@ -10,7 +10,6 @@ import inspect
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, wraps
-from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -23,7 +22,7 @@ import clippedgossip.graphs as graphs
 import clippedgossip.own as own
 from clippedgossip.decode import Kind, known_keys, made
 from clippedgossip.errors import NetworkError, UserError, counted, some
-from clippedgossip.graphs.graph_files import csv_rows
+from clippedgossip.graphs.graph_files import csv_rows, digest
 from clippedgossip.network.spectrum import Ints
 from clippedgossip.network.weights import rows_of, starts
 
@@ -286,12 +285,7 @@ class EdgeFile(GraphSchedule):
 
     @property
     def digest(self) -> str:
-        try:
-            return sha256(self.path.read_bytes()).hexdigest()
-        except OSError as error:
-            raise NetworkError(
-                f"cannot read {self.path}: {error.strerror}\ngive a .csv file with the lines round,node,node"
-            ) from error
+        return digest(self.path)
 
     @property
     def period(self) -> int | None:

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
-from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -15,6 +14,7 @@ import clippedgossip.graphs as graphs
 from clippedgossip.decode import KeyProblem, from_json, from_toml, place, put
 from clippedgossip.errors import ConfigError, NetworkError, UserError, counted
 from clippedgossip.graphs.generators import NETWORK, Graph, complete_for_schedules, graph_of
+from clippedgossip.graphs.graph_files import digest
 from clippedgossip.network import Network
 from clippedgossip.network.delay import DELAY
 from clippedgossip.network.optimal_weights import Robust
@@ -465,16 +465,6 @@ def toml_value(text: str) -> Any:
                 f"close every {{, [ and quotation mark; the shell wants '…' around the whole"
             ) from error
         return text
-
-
-def digest(path: Path) -> str:
-    """A digest of the file, so that other content is another run."""
-    try:
-        return sha256(path.read_bytes()).hexdigest()
-    except OSError as error:
-        raise NetworkError(
-            f"cannot read {path}: {error.strerror}; paths are relative to the config file"
-        ) from error
 
 
 def _placement(raw: Any, path: decode.Path) -> Nodes | dict[str, Any]:
