@@ -329,7 +329,8 @@ def decode(kind: Kind, raw: Any, path: Path, folder: Folder | None = None) -> Th
     said = {_key(key): (key, what) for key, what in content.items()}
     if origin is not None:
         _check_names(kind, name, takes, origin, path)
-        _check_code(origin, said.pop("code", ("", None))[1], path)
+        promised = said.pop("code", ("", None))[1]
+        same_content(f"{origin.file} is not the code", origin.code, promised, (*path, "code"))
     parts: dict[str, tuple[Kind, dict[str, Any]]] = {}
     beside: dict[str, str] = {}
     for key, (raw_key, what) in said.items():
@@ -385,12 +386,11 @@ def _check_names(
         )
 
 
-def _check_code(origin: own.Origin, promised: Any, path: Path) -> None:
-    if promised not in (None, origin.code):
+def same_content(what: str, found: str, promised: object, path: Path) -> None:
+    """Refuse a file whose digest is not the one that stands in the config, if one does."""
+    if promised not in (None, found):
         raise KeyProblem(
-            (*path, "code"),
-            f"{origin.file} is not the code of this config: its content differs\n"
-            "drop the key `code` to run it as it is now",
+            path, f"{what} of this config: the content differs\ndrop {_dotted(path)} to take it as it is now"
         )
 
 

@@ -469,12 +469,8 @@ class DataConfig:
 
         folder = (self.folder or Path()) / data.parameters["path"]
         found = files_digest(folder)
-        if data.parameters.get("digest", found) != found:
-            raise KeyProblem(
-                ("data", "digest"),
-                f"the files in {folder} are not the data of this config: their content differs\n"
-                "drop the key `digest` to run with them as they are now",
-            )
+        what, promised = f"the files in {folder} are not the data", data.parameters.get("digest")
+        decode.same_content(what, found, promised, ("data", "digest"))
         return {"digest": found}
 
     def scheme(self) -> "str | Callable[..., Any]":

@@ -94,7 +94,9 @@ class NetworkConfig:
             known["byzantine"] = _placement(content.pop("byzantine"), (*path, "byzantine"))
         if "file" in known:
             known["file"] = (folder or Path()) / known["file"]
-            _check_file(known["file"], content.pop("sha256", None))
+            if (promised := content.pop("sha256", None)) is not None:
+                what, found = f"{known['file']} is not the file", digest(known["file"])
+                decode.same_content(what, found, promised, (*path, "sha256"))
         if "name" not in known:
             decode.known_keys(content, (*KEYS, "weights", "byzantine", "schedule", "delay"), path)
         try:
@@ -480,12 +482,3 @@ def _placement(raw: Any, path: decode.Path) -> Nodes | dict[str, Any]:
     except KeyProblem:
         fix = "list the nodes, such as [0, 3], or say how to find them, such as {random = 2}"
         raise KeyProblem(path, f"network.byzantine is {raw!r}; {fix}") from None
-
-
-def _check_file(file: Path, promised: object) -> None:
-    if promised is not None and digest(file) != promised:
-        raise KeyProblem(
-            ("network", "sha256"),
-            f"{file} is not the file of this config: its content differs\n"
-            "drop network.sha256 to use it as it is now",
-        )
