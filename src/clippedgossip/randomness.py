@@ -117,25 +117,15 @@ def epoch_indices(
 
 
 def keep_mask(
-    seed: Word,
-    node_ids: Tensor,
-    round: Word,
-    layer: Word,
-    shape: Sequence[int],
-    rate: float,
-    *,
-    batched: bool = False,
+    seed: Word, node_ids: Tensor, round: Word, layer: Word, shape: Sequence[int], rate: float
 ) -> Tensor:
-    """Dropout's mask, True with probability 1 - rate: (n, *shape), fresh for each node, round and layer. With
-    `batched` the same mask by other operations: PyTorch 2.11's `vmap` cannot batch `view(dtype)`."""
+    """Dropout's mask, True with probability 1 - rate: (n, *shape), fresh for each node, round and layer."""
     count = math.prod(shape)
     quads = torch.arange(-(-count // 4), device=node_ids.device)
     bits = hash_bits(_last(seed), "dropout", layer, _last(node_ids), _last(round), quads)
-    if batched:
-        places = torch.arange(0, 64, 16, device=node_ids.device)
-        lots = ((bits[..., None] >> places) & 0xFFFF ^ 0x8000).flatten(-2)[..., :count] - 0x8000
-    else:
-        lots = bits.view(torch.int16)[..., :count]  # four draws from each word
+    # Four draws from each word. PyTorch 2.11's `vmap` cannot batch `view(torch.int16)`.
+    places = torch.arange(0, 64, 16, device=node_ids.device)
+    lots = ((bits[..., None] >> places) & 0xFFFF ^ 0x8000).flatten(-2)[..., :count] - 0x8000
     return (lots >= int(rate * 65536) - 32768).reshape(*lots.shape[:-1], *shape)
 
 

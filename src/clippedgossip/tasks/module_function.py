@@ -103,7 +103,7 @@ class WorkerDropout(nn.Module):
         if self.whole_channels:
             shape = (*shape[:2], *[1] * (x.dim() - 2))
         seed, node, step, call = self.key.unbind()
-        kept = keep_mask(seed, node, step, self.place + REPEATS * call, shape, self.p, batched=True)
+        kept = keep_mask(seed, node, step, self.place + REPEATS * call, shape, self.p)
         self.key.add_(torch.arange(4, device=self.key.device) == 3)  # the next call draws anew
         return x * kept / ((1 - self.p) or 1)  # with p = 1 all are zeros
 
