@@ -30,14 +30,11 @@ class Tuned(Attack):
     trains: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.attack.strength is None:
-            raise AttackError(
-                f"{type(self.attack).__name__} has no strength; tune one that has, such as IPM or dissensus"
-            )
         if not 0 < self.low < self.high:
             raise AttackError(f"the search runs from {self.low} to {self.high}; 0 < low < high is needed")
         if self.steps < 2:
             raise AttackError(f"the search takes {self.steps} steps; at least 2 are needed")
+        self.attack.with_strength(self.low)  # refused, if it has none
 
     @property
     def capturable(self) -> bool:

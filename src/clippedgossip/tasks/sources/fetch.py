@@ -36,14 +36,9 @@ class Fetched:
     troubles: tuple[str, ...] = ()
 
 
-def names() -> list[str]:
-    """All data sets that can be named."""
-    return [EMBEDDED, *CATALOG]
-
-
 def find_spec(name: str) -> Spec:
     if name not in CATALOG:
-        raise DataError(unknown_name("data set", name, names()))
+        raise DataError(unknown_name("data set", name, [EMBEDDED, *CATALOG]))
     return CATALOG[name]
 
 
