@@ -54,6 +54,10 @@ class PeerError(UserError):
     """A peer whose identity, configuration or neighbours do not fit."""
 
 
+NO_TEXT = "backslashreplace"
+"""How to write what is no text, as the bytes of a file's name may be: escaped, as on stderr."""
+
+
 def harmless(text: str) -> str:
     """Words of a file without what a terminal would obey: such characters as Python writes them."""
     obeyed = ("Cc", "Cf", "Cs", "Zl", "Zp")

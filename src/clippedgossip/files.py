@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from clippedgossip.errors import FormatError, RunError, UserError
+from clippedgossip.errors import NO_TEXT, FormatError, RunError, UserError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,10 +23,6 @@ except ModuleNotFoundError:
         "Windows is not supported: runs and data are locked with fcntl, which it does not have\n"
         "use Linux, macOS or the Windows Subsystem for Linux"
     ) from None
-
-
-NO_TEXT = "backslashreplace"
-"""How to write what is no text, as the bytes of a file's name may be: escaped, as on stderr."""
 
 
 # --- atomic writes ---------------------------------------------------------------------------------------

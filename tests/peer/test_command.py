@@ -550,7 +550,8 @@ def test_health_has_an_exit_code(tmp_path: Path) -> None:
         said = io.StringIO()
         with contextlib.redirect_stdout(said), pytest.raises(SystemExit) as ended:
             main(["peer", "health", str(folder), "--age", "60"])
-        return int(ended.value.code or 0), said.getvalue()
+        # A busy machine may take seconds.
+        return int(ended.value.code or 0), re.sub(r"10\d s", "100 s", said.getvalue())
 
     with take(folder):
         assert health() == (0, "0: healthy\n")

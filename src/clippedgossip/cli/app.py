@@ -13,8 +13,7 @@ import typer
 from typer.main import get_command
 
 from clippedgossip import __version__
-from clippedgossip.errors import UserError, tell, unknown_name
-from clippedgossip.files import NO_TEXT
+from clippedgossip.errors import NO_TEXT, UserError, tell, unknown_name
 from clippedgossip.own import blamed
 
 COMMANDS = (

@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from clippedgossip.errors import RunError
+from clippedgossip.errors import NO_TEXT, RunError
 from clippedgossip.export.frame import Runs, data_frame, read, rows
-from clippedgossip.files import NO_TEXT, canonical, replacing, writing
+from clippedgossip.files import canonical, replacing, writing
 from clippedgossip.report.grouping import Run
 
 
