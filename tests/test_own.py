@@ -13,6 +13,7 @@ from clippedgossip import Network, own, settings, simulate, train
 from clippedgossip.cli import main
 from clippedgossip.cli.networks import load_graph
 from clippedgossip.errors import ConfigError, DataError, RunError
+from clippedgossip.export.figure_files import write_figures
 from clippedgossip.graphs.generators import NETWORK
 from clippedgossip.peer.peer_config import load
 from clippedgossip.peer.peer_mixing import describe_rule, rule_of
@@ -23,8 +24,10 @@ from clippedgossip.runs.execute import execute
 from clippedgossip.settings import DataConfig
 from clippedgossip.simulate.setup import Setup
 from clippedgossip.tasks.datasets import DATASET
+from tests.report.pages import write_run
 
-EXAMPLE = Path(__file__).parents[1] / "examples" / "own" / "own.toml"
+ROOT = Path(__file__).parents[1]
+EXAMPLE = ROOT / "examples" / "own" / "own.toml"
 
 CODE = """
 from dataclasses import dataclass
@@ -470,3 +473,37 @@ def test_the_example_runs(tmp_path: Path) -> None:
     done = execute(loaded, tmp_path)
     assert done.path.name.startswith("ring-DistanceWeighted-Stubborn-")
     assert [r["round"] for r in done.records()] == [10, 20]
+
+
+def test_reading_results_runs_no_code_that_they_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A folder or a file of results may be somebody else's."""
+    live_page = pytest.importorskip(
+        "clippedgossip.watch.live_page", reason="pip install clippedgossip[watch]"
+    )
+    harm, runs, page = tmp_path / "harm", tmp_path / "runs", tmp_path / "page"
+    network = {"name": "subprocess:getoutput", "cmd": f"touch {harm}"}
+    with pytest.raises(ConfigError):  # a config of one's own does run it
+        NetworkConfig.from_value(network).build()
+    harm.unlink()
+    run = write_run(runs)
+    config = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps(config | {"network": network}))
+    (run / "network.svg").write_text("<svg/>")
+    kept = json.loads((ROOT / "docs" / "results" / "h200" / "weaker-topology.json").read_text())
+    line = kept["lines"][0]
+    line |= {"setting": "mine", "config": line["config"] | {"network": network}}
+    (tmp_path / "results.json").write_text(json.dumps(kept))
+    for command, code in (
+        (f"report {runs} --out {page}", 0),
+        (f"export {runs} --out {page}", 0),
+        (f"reproduce weaker-topology --from {tmp_path} --out {tmp_path}", 2),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main(command.split())
+        assert (ended.value.code or 0) == code
+    assert "reading results runs none" in capsys.readouterr().err
+    write_figures(runs, tmp_path / "figures")
+    live_page.watched_in([run]).state("")
+    assert not harm.exists()

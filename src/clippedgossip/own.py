@@ -10,6 +10,8 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -33,11 +35,25 @@ HOLDERS = ("clippedgossip.rules.", "clippedgossip.attacks.", "clippedgossip.task
 """Modules whose objects hold things that may be the user's own."""
 
 _LOADED: dict[str, Origin] = {}  # by module, the code that was imported
+_READING: ContextVar[bool] = ContextVar("_READING", default=False)
+
+
+@contextmanager
+def only_reading() -> Iterator[None]:
+    """Nothing of a user's own is loaded: a folder of results may be somebody else's, and names what it
+    likes, such as `os:system`."""
+    before = _READING.set(True)
+    try:
+        yield
+    finally:
+        _READING.reset(before)
 
 
 def load(reference: str, folder: Path | None = None) -> tuple[Callable[..., Any], Origin]:
     """The object that `package.module:Name` names; the module lies in `folder` (the current one, if not said)
     or on Python's path. A module that was edited since it was imported is imported anew."""
+    if _READING.get():
+        raise ConfigError("is code of one's own; reading results runs none")
     module_name, _, name = reference.partition(":")
     if not module_name or not name or not all(part.isidentifier() for part in module_name.split(".")):
         raise ConfigError("cannot be found; write package.module:Name, such as mine:MyRule")

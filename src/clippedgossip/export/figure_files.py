@@ -12,6 +12,7 @@ from clippedgossip.errors import RunError, UserError, unknown_name
 from clippedgossip.export.frame import Runs, data_frame, read
 from clippedgossip.export.tables import write_csv
 from clippedgossip.files import write_atomic, writing
+from clippedgossip.own import only_reading
 from clippedgossip.report.figures.canvas import standalone, to_svg
 from clippedgossip.report.figures.plots import curves_drawn
 from clippedgossip.report.grouping import Run
@@ -123,7 +124,8 @@ def _networks(runs: Sequence[Run], folder: Path) -> Iterator[Path]:
         write_atomic(stem.with_suffix(".svg"), drawing)
         yield stem.with_suffix(".svg")
         try:
-            network = NetworkConfig.from_value(run.config["network"]).build()
+            with only_reading():
+                network = NetworkConfig.from_value(run.config["network"]).build()
         except (UserError, KeyError):
             continue
         figure = draw_network(network)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from clippedgossip.files import canonical
+from clippedgossip.own import only_reading
 from clippedgossip.paper.results import DISTANCE, Results
 from clippedgossip.report.figures import Mark, bars, curve_panels
 from clippedgossip.report.figures.canvas import MARK_LOOK
@@ -158,10 +159,9 @@ def networks(result: Results) -> Panels:
     alike = len({tuple(names) for names in settings.values()}) == 1  # then the lines differ
     names = [list(found) for found in (rules if alike else settings).values()]
     titles = [_common(mine, [other for other in names if other is not mine]) for mine in names]
-    svgs = [
-        network_svg(NetworkConfig.from_value(json.loads(text)).build(), title)
-        for text, title in zip(settings, titles, strict=True)
-    ]
+    with only_reading():
+        built = [NetworkConfig.from_value(json.loads(text)).build() for text in settings]
+    svgs = [network_svg(network, title) for network, title in zip(built, titles, strict=True)]
     caption = (
         "Circles are regular nodes, red squares are Byzantine nodes. γ is the spectral gap of the weights "
         "among regular nodes. A larger γ means a better connected network. δ_max is the largest Byzantine "

@@ -145,12 +145,13 @@ def application(watched: Watched, door: Door) -> Starlette:
 def watched_in(folders: list[Path]) -> Watched:
     """What there is to watch in some folders: peers, networks of peers, or one run."""
     if len(folders) == 1 and (folders[0] / "config.json").is_file():
-        from clippedgossip.runs.config import load_config
+        from clippedgossip.own import only_reading
+        from clippedgossip.runs.config import NetworkConfig
         from clippedgossip.watch.watched_run import WatchedRun
 
         run, network = RunDirectory(folders[0]), None
-        with suppress(UserError):  # a graph file or code may be elsewhere; that of `cg.train` is in no file
-            network = load_config(run.config_path).network.build()
+        with suppress(UserError, KeyError), only_reading():  # that of `cg.train` is in no file
+            network = NetworkConfig.from_value(run.config["network"], run.path).build()
         return WatchedRun(run, run.config, network)
     from clippedgossip.watch.watched_peers import WatchedPeers
 
