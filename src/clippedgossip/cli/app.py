@@ -113,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Entry point of the `clippedgossip` command."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed, by `>&-`
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  # open until the process ends
     if not isinstance(sys.stderr, Words):
         sys.stderr = cast("TextIO", Words(sys.stderr))
     given = (word.partition("=") for word in (sys.argv[1:] if arguments is None else arguments))
